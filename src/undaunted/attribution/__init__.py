@@ -1,0 +1,1 @@
+"""From evidence to verdict: whose fault it was, and what it was doing."""

@@ -1,0 +1,1 @@
+"""Clock, ids, text and operating-system helpers. Imports nothing above it, and never torch."""

@@ -1,0 +1,1 @@
+"""The ``undaunted`` command, one module per subcommand."""

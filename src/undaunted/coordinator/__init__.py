@@ -1,0 +1,1 @@
+"""Job-wide decisions: who takes part in a round, restart or stop."""

@@ -1,0 +1,1 @@
+"""The job policy as a pure state machine: events in, commands out."""

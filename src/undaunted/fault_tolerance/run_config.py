@@ -1,0 +1,69 @@
+"""Everything one launcher needs to know about its run, after parsing and validation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from undaunted.progress.limits import Limits
+
+# Where a stream of a rank goes: bit 1 = file, bit 2 = the launcher's own stream.
+TO_CONSOLE = 0  # straight through, nobody in between
+TO_FILE = 1
+TO_BOTH = 3
+
+
+class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
+    """One `undaunted run` on one node.
+
+    Attributes:
+        run_id: name of the run; also the name of its default directory.
+        node: name of this node in messages.
+        nproc_per_node: number of local ranks.
+        max_restarts: how often the whole job may be restarted.
+        kind, target, args: the user's program, as in WorkerSpec.
+        cwd: working directory of the workers.
+        run_dir: directory of journal, stacks and default logs, absolute; exists, mode 0700.
+        log_dir: directory of redirected output, absolute.
+        stdout, stderr: TO_CONSOLE, TO_FILE or TO_BOTH per local rank.
+        console_ranks: local ranks whose output reaches the console; None = all.
+        term_timeout_s: SIGTERM to SIGKILL after the launcher itself got a signal.
+        stop_timeout_s: SIGTERM to SIGKILL when a round is stopped; None = by cause.
+        worker_start: ``warm`` (fork from a template) or ``fresh``.
+        preload: modules the template imports besides those found by itself.
+        limits: timeouts.
+        rank_termination_signal: sent to a hung rank (after SIGCONT).
+        exception_hook: record unhandled exceptions of ranks.
+        faults: fault plan for `undaunted.faults`, "" = none.
+        role: torchrun's role name.
+        master_addr: address workers use to meet.
+        python: interpreter of the workers.
+        local_prefix: template of the prefix of tee'd lines.
+    """
+
+    run_id: str
+    node: str
+    nproc_per_node: int
+    max_restarts: int
+    kind: Literal["script", "module", "run_path", "program"]
+    target: str
+    args: list[str]
+    cwd: str
+    run_dir: str
+    log_dir: str
+    stdout: list[int]
+    stderr: list[int]
+    console_ranks: list[int] | None = None
+    term_timeout_s: float = 1800.0
+    stop_timeout_s: float | None = None
+    worker_start: Literal["warm", "fresh"] = "warm"
+    preload: list[str] = []
+    limits: Limits = Limits()
+    rank_termination_signal: int = 9
+    exception_hook: bool = True
+    faults: str = ""
+    role: str = "default"
+    master_addr: str = "127.0.0.1"
+    python: str = ""
+    local_prefix: str = "[${role_name}${rank}]:"

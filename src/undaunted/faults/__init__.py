@@ -1,0 +1,1 @@
+"""How each fault is made: plans, triggers and injectors."""

@@ -1,0 +1,1 @@
+"""What happened: typed events, their writer and reader, and the report made from them."""

@@ -1,0 +1,254 @@
+"""Every event the journal knows, as typed and versioned records.
+
+A journal is a file of JSON lines. Each line is one event; its ``event`` key names the type below.
+Common fields: ``t`` is CLOCK_MONOTONIC in nanoseconds (comparable only within one boot of one
+node), ``wall`` is Unix time in seconds (for humans), ``node`` the node's name, ``round`` the number
+of the round (cycle), from 0. Times inside events that end in ``_ns`` are CLOCK_MONOTONIC too.
+
+Rules for changing this file: fields are only added, always with a default; a field never changes
+its meaning. Readers skip events and fields they do not know. ``SCHEMA`` goes up when a reader of an
+older build would misread a journal.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+SCHEMA = 1
+
+
+class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True):
+    """What every event carries.
+
+    Attributes:
+        t: CLOCK_MONOTONIC of the node, nanoseconds.
+        wall: Unix time, seconds.
+        node: name of the node that wrote it.
+        round: number of the round, -1 before the first.
+    """
+
+    t: int
+    wall: float = 0.0
+    node: str = ""
+    round: int = -1
+
+
+class JournalOpened(Event, tag="journal_opened"):
+    """First line of a file: who writes it, on which boot of which machine."""
+
+    schema: int = SCHEMA
+    version: str = ""
+    boot_id: str = ""
+    pid: int = 0
+
+
+class JobStarted(Event, tag="job_started"):
+    """The launcher begins. ``argv`` is the user's program with its arguments."""
+
+    run_id: str
+    argv: list[str]
+    nproc_per_node: int
+    max_restarts: int
+    worker_start: str = "warm"
+    limits: dict[str, float | None] = {}
+
+
+class RoundStarted(Event, tag="round_started"):
+    """The coordinator's ``start`` arrived. ``ranks`` are this node's global ranks."""
+
+    world_size: int
+    ranks: list[int]
+    master_addr: str = ""
+    master_port: int = 0
+
+
+class WorkersSpawned(Event, tag="workers_spawned"):
+    """All local workers exist. ``reason`` says why a start was fresh although warm was asked."""
+
+    mode: str
+    pids: list[int]
+    reason: str = ""
+
+
+class RankMilestone(Event, tag="rank_milestone"):
+    """A rank passed a milestone at ``at_ns``.
+
+    ``name`` is ``first_line`` (the user's program begins), ``initialized`` (monitoring began) or
+    ``first_step`` (the first ``undaunted.step``, number ``iteration``).
+    """
+
+    rank: int
+    name: str
+    at_ns: int
+    iteration: int | None = None
+
+
+class FailureDetected(Event, tag="failure_detected"):
+    """The agent noticed a failure. ``t`` is when; ``since_ns`` when it happened, where known.
+
+    ``kind`` is ``crash`` or ``hang``. For a hang ``since_ns`` is the moment the limit was passed.
+    """
+
+    kind: str
+    rank: int
+    since_ns: int | None = None
+    detail: str = ""
+
+
+class EvidenceCollected(Event, tag="evidence_collected"):
+    """Stacks and process states were gathered in ``duration_ns``. ``path`` holds them in full."""
+
+    ranks: list[int]
+    path: str = ""
+    duration_ns: int = 0
+
+
+class Verdict(Event, tag="verdict"):
+    """What went wrong. ``line`` is the one-line explanation shown to the user.
+
+    ``rank`` is the first cause, not a victim. ``limit_s``, ``age_s`` and ``watch`` (``heartbeat``,
+    ``initial heartbeat``, ``section 'x'``, ``outside sections``) are set for hangs;
+    ``exit_code``, ``signal`` and ``exception`` for crashes. ``frame`` is the innermost frame of the
+    user's code, ``waiting`` the ranks that waited for this one.
+    """
+
+    kind: str
+    rank: int
+    local_rank: int
+    pid: int
+    line: str
+    watch: str = ""
+    age_s: float | None = None
+    limit_s: float | None = None
+    limit_source: str = ""
+    iteration: int | None = None
+    frame: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    exception: str = ""
+    traceback: str = ""
+    waiting: list[int] = []
+    stacks: str = ""
+
+
+class StopRequested(Event, tag="stop_requested"):
+    """Workers are told to stop: SIGTERM now, SIGKILL after ``grace_s``."""
+
+    reason: str
+    grace_s: float
+
+
+class RankExited(Event, tag="rank_exited"):
+    """A rank's process ended. ``by_us`` tells whether the agent had told it to."""
+
+    rank: int
+    pid: int
+    exit_code: int | None = None
+    signal: str = ""
+    by_us: bool = False
+
+
+class RoundStopped(Event, tag="round_stopped"):
+    """No process of the round is left. ``unkillable`` lists pids that would not die."""
+
+    unkillable: list[int] = []
+
+
+class Decision(Event, tag="decision"):
+    """What the coordinator decided: ``restart`` or ``end``."""
+
+    action: str
+    reason: str
+    restarts_left: int = 0
+
+
+class ControlRequested(Event, tag="control_requested"):
+    """A rank asked for a workload control action (``Continue``, ``ExcludeThisNode``, ...)."""
+
+    rank: int
+    action: str
+    description: str = ""
+
+
+class RankEvent(Event, tag="rank_event"):
+    """A small event a rank put into its page: a name and a short text, at ``at_ns``."""
+
+    rank: int
+    name: str
+    at_ns: int
+    text: str = ""
+
+
+class RankEventsLost(Event, tag="rank_events_lost"):
+    """A rank wrote events faster than the agent read them; ``count`` are missing."""
+
+    rank: int
+    count: int
+
+
+class TemplateReady(Event, tag="template_ready"):
+    """The warm template can fork workers. ``modules`` were imported for them."""
+
+    pid: int
+    modules: list[str] = []
+    import_ns: int = 0
+
+
+class TemplateLost(Event, tag="template_lost"):
+    """The template died or may not fork; workers start fresh from now on."""
+
+    reason: str
+
+
+class AgentPaused(Event, tag="agent_paused"):
+    """The agent itself did not run for ``seconds``; every deadline was moved by that."""
+
+    seconds: float
+
+
+class SignalReceived(Event, tag="signal_received"):
+    """The launcher got a signal from outside and passes it on."""
+
+    signal: str
+
+
+class EventsLost(Event, tag="events_lost"):
+    """The journal could not be written for a while; ``count`` events are missing before this."""
+
+    count: int
+    reason: str = ""
+
+
+class JobEnded(Event, tag="job_ended"):
+    """The last event. ``outcome``: finished, failed, preempted, excluded, no_restart."""
+
+    outcome: str
+    exit_code: int
+    reason: str = ""
+
+
+AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Python 3.10
+    JournalOpened,
+    JobStarted,
+    RoundStarted,
+    WorkersSpawned,
+    RankMilestone,
+    FailureDetected,
+    EvidenceCollected,
+    Verdict,
+    StopRequested,
+    RankExited,
+    RoundStopped,
+    Decision,
+    ControlRequested,
+    RankEvent,
+    RankEventsLost,
+    TemplateReady,
+    TemplateLost,
+    AgentPaused,
+    SignalReceived,
+    EventsLost,
+    JobEnded,
+]

@@ -1,0 +1,1 @@
+"""What each rank is doing now: shared-memory pages, sections and the timeout engine."""

@@ -1,0 +1,33 @@
+"""The limits a rank is held to."""
+
+from __future__ import annotations
+
+import msgspec
+
+# NVRx 0.5's defaults: ceilings until limits are learned or given.
+DEFAULT_INITIAL_HEARTBEAT_S = 3600.0
+DEFAULT_HEARTBEAT_S = 2700.0
+
+
+class Limits(msgspec.Struct, kw_only=True, frozen=True):
+    """Timeouts in seconds. None turns a test off.
+
+    Attributes:
+        initial_heartbeat_s: from initialisation (or, where a sibling rank is known to be
+            monitored, from the start of the process) to the first heartbeat.
+        heartbeat_s: between heartbeats.
+        sections: limit per section name, judged for each open section on its own.
+        out_of_section_s: while no section is open; counts once a section was used.
+        warmup_s: limit that replaces the one of section ``step`` during warm-up.
+        warmup_iterations: how many iterations after the first one of this round are warm-up.
+        sources: where each limit comes from (``default``, ``--ft-...``, ``learned``), for messages;
+            keyed ``initial_heartbeat``, ``heartbeat``, ``out_of_section``, ``section:NAME``.
+    """
+
+    initial_heartbeat_s: float | None = DEFAULT_INITIAL_HEARTBEAT_S
+    heartbeat_s: float | None = DEFAULT_HEARTBEAT_S
+    sections: dict[str, float | None] = {}
+    out_of_section_s: float | None = None
+    warmup_s: float | None = None
+    warmup_iterations: int = 5
+    sources: dict[str, str] = {}

@@ -1,0 +1,71 @@
+"""What a reader sees of one rank's page at one moment: plain immutable values.
+
+All times are CLOCK_MONOTONIC nanoseconds; ``None`` means "has not happened".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Phase(enum.IntEnum):
+    """Where a rank is in its life."""
+
+    EMPTY = 0  # nobody has attached since the page was reset
+    STARTING = 1  # attached; the user's program is about to run or is importing
+    INITIALIZED = 2  # init_workload_monitoring, or the first heartbeat, section or step
+    STEPPING = 3  # undaunted.step was called
+    SHUT_DOWN = 4  # shutdown_workload_monitoring: no timeouts apply
+    FAILED = 5  # an unhandled exception was recorded
+
+
+@dataclass(frozen=True, slots=True)
+class SectionSnapshot:
+    """One section. ``open_since_ns`` is None while it is closed; ``count`` counts closings."""
+
+    name: str
+    open_since_ns: int | None = None
+    count: int = 0
+    last_ns: int = 0
+    max_ns: int = 0
+    histogram: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """The last error a rank recorded before it died."""
+
+    at_ns: int
+    type: str  # for example "ValueError"
+    message: str
+    traceback: str  # as printed, shortened in the middle if too long
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageSnapshot:
+    """One page. ``problem`` says why nothing else in it can be trusted, or is empty."""
+
+    pid: int = 0
+    pid_start: int = 0  # field 22 of /proc/PID/stat: clock ticks since boot
+    phase: Phase = Phase.EMPTY
+    evidence_signal: int = 0  # signal for which faulthandler is armed, 0 = not armed
+    heartbeat_count: int = 0
+    heartbeat_ns: int | None = None  # last heartbeat (steps count as heartbeats)
+    heartbeat_max_ns: int = 0  # largest gap between heartbeats
+    heartbeat_histogram: tuple[int, ...] = ()
+    first_heartbeat_ns: int | None = None
+    iteration: int | None = None
+    iteration_ns: int | None = None
+    first_iteration: int | None = None
+    attached_ns: int | None = None
+    first_line_ns: int | None = None  # the user's program began
+    initialized_ns: int | None = None
+    first_step_ns: int | None = None
+    out_of_section_since_ns: int | None = None  # None while a section is open
+    sections: Mapping[str, SectionSnapshot] = field(default_factory=dict)
+    sections_dropped: int = 0  # openings refused because the table was full
+    error: ErrorRecord | None = None
+    problem: str = ""
