@@ -1,0 +1,63 @@
+"""The environment of a worker: torchrun's contract, and what undaunted adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from undaunted.coordinator.core.policy import Start
+from undaunted.fault_tolerance.run_config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """What differs from rank to rank."""
+
+    local_rank: int
+    page: str  # value of UNDAUNTED_PAGE
+    error_file: str  # "" = none
+
+
+def worker_environment(
+    inherited: Mapping[str, str],
+    config: RunConfig,
+    start: Start,
+    master_port: int,
+    place: RankPlace,
+    *,
+    faults: str = "",
+) -> dict[str, str]:
+    """The complete environment of one rank."""
+    rank = start.first_rank + place.local_rank
+    env = dict(inherited)
+    env |= {
+        "LOCAL_RANK": str(place.local_rank),
+        "RANK": str(rank),
+        "GROUP_RANK": str(start.group_rank),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": config.role,
+        "LOCAL_WORLD_SIZE": str(start.slots),
+        "WORLD_SIZE": str(start.world_size),
+        "GROUP_WORLD_SIZE": str(start.group_world_size),
+        "ROLE_WORLD_SIZE": str(start.world_size),
+        "MASTER_ADDR": config.master_addr,
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(start.round),
+        "TORCHELASTIC_MAX_RESTARTS": str(start.max_restarts),
+        "TORCHELASTIC_RUN_ID": config.run_id,
+        # Rank 0 opens the store itself; the agent only keeps its port free.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": place.error_file,
+        "UNDAUNTED_PAGE": place.page,
+        "UNDAUNTED_RUN_DIR": config.run_dir,
+    }
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if start.slots > 1:
+        # As torchrun does: N ranks with a thread per core each would fight for the cores.
+        env.setdefault("OMP_NUM_THREADS", "1")
+    env.pop("UNDAUNTED_FAULTS", None)
+    if faults:
+        env["UNDAUNTED_FAULTS"] = faults
+    if not place.error_file:
+        del env["TORCHELASTIC_ERROR_FILE"]
+    return env

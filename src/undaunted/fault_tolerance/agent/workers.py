@@ -1,0 +1,128 @@
+"""The ranks' processes: exit statuses, signals, and the tree below them.
+
+The agent is the parent (or, as a subreaper, the foster parent) of every process of a round. It
+reaps them all in one place: SIGCHLD, then waitpid until nothing is left. A pid can therefore not be
+used anew before its exit has been seen here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from undaunted.base import process
+
+# Exit statuses kept for processes that nobody has claimed yet (a rank can end before its pid is
+# known to us); beyond that the oldest is forgotten.
+_UNCLAIMED_KEPT = 1024
+
+
+@dataclass(slots=True)
+class Worker:
+    """One rank's process. ``code`` is set when it has ended: exit code, or minus a signal."""
+
+    local_rank: int
+    pid: int
+    spawned_ns: int
+    code: int | None = None
+    exited_ns: int = 0
+    told: list[tuple[int, int]] = field(default_factory=list)  # (signal, when) we sent
+
+    @property
+    def told_by_us(self) -> bool:
+        """Whether it ended after we had told it to."""
+        return bool(self.told) and self.told[0][1] <= (self.exited_ns or time.monotonic_ns())
+
+
+class Workers:
+    """The processes of the current round.
+
+    Args:
+        on_exit: called with a worker that has ended.
+        on_tree_change: called when some other descendant has ended.
+    """
+
+    def __init__(
+        self, on_exit: Callable[[Worker], None], on_tree_change: Callable[[], None]
+    ) -> None:
+        self._on_exit = on_exit
+        self._on_tree_change = on_tree_change
+        self._by_pid: dict[int, Worker] = {}
+        self._unclaimed: dict[int, tuple[int, int]] = {}
+        self.all: list[Worker] = []
+
+    def begin_round(self) -> None:
+        """Forget the last round's processes."""
+        self._by_pid.clear()
+        self._unclaimed.clear()
+        self.all = []
+
+    def adopt(self, pids: list[int]) -> None:
+        """``pids[i]`` is local rank i; ranks that have ended already are reported at once."""
+        now = time.monotonic_ns()
+        self.all = [Worker(rank, pid, now) for rank, pid in enumerate(pids)]
+        self._by_pid = {worker.pid: worker for worker in self.all}
+        for worker in self.all:
+            if worker.pid in self._unclaimed:
+                code, at_ns = self._unclaimed.pop(worker.pid)
+                self._ended(worker, code, at_ns)
+
+    def reap(self) -> None:
+        """Take the status of every child that has ended; called on SIGCHLD."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self._reaped(pid, os.waitstatus_to_exitcode(status), time.monotonic_ns())
+        self._on_tree_change()
+
+    def signal_ranks(self, local_ranks: tuple[int, ...], number: int) -> None:
+        """Send ``number`` to these ranks; a stopped process is continued first."""
+        for local_rank in local_ranks:
+            if local_rank >= len(self.all):
+                continue
+            worker = self.all[local_rank]
+            if worker.code is None:
+                worker.told.append((number, time.monotonic_ns()))
+                # Only we reap it, so its pid cannot have been given to another process.
+                os.kill(worker.pid, signal.SIGCONT)
+                os.kill(worker.pid, number)
+
+    def signal_tree(self, number: int, spare: set[int]) -> list[int]:
+        """Send ``number`` to every descendant outside ``spare``; return those pids."""
+        left = [pid for pid in process.descendants(os.getpid()) if pid not in spare]
+        now = time.monotonic_ns()
+        for pid in left:
+            worker = self._by_pid.get(pid)
+            if worker is not None:
+                worker.told.append((number, now))
+            _send(pid, number)
+        return left
+
+    def _reaped(self, pid: int, code: int, at_ns: int) -> None:
+        worker = self._by_pid.get(pid)
+        if worker is None:
+            if len(self._unclaimed) >= _UNCLAIMED_KEPT:
+                self._unclaimed.pop(next(iter(self._unclaimed)))
+            self._unclaimed[pid] = (code, at_ns)
+        elif worker.code is None:
+            self._ended(worker, code, at_ns)
+
+    def _ended(self, worker: Worker, code: int, at_ns: int) -> None:
+        worker.code, worker.exited_ns = code, at_ns
+        self._on_exit(worker)
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        if number != signal.SIGKILL:
+            os.kill(pid, signal.SIGCONT)
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone, or it has changed its user: then it is reported as unkillable

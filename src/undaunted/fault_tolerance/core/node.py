@@ -1,0 +1,414 @@
+"""The node agent's life cycle: one state machine per node.
+
+Events come from the shell (processes, pages, timers) and from the coordinator; commands are carried
+out by the shell. No clock, process or file in here.
+
+States::
+
+    IDLE       no round; waiting for the coordinator
+    SPAWNING   workers are being started
+    RUNNING    workers run
+    EXAMINING  a limit was passed; stacks are being gathered
+    FAILED     a failure has been reported; the coordinator decides
+    FINISHED   every rank exited with 0; the coordinator decides
+    STOPPING   told to stop: ranks have been signalled, grace runs
+    KILLING    SIGKILL has been sent to everything that is left
+
+A round is left only through KILLING, so that no process of one round sees the next one.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+# How long siblings' exits and error records are collected before a crash is judged, unless every
+# rank has ended sooner. Stopping the round does not wait for it.
+SETTLE_S = 0.1
+# How long a killed process may take to vanish before it is reported as unkillable (D state).
+UNKILLABLE_AFTER_S = 10.0
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRound:
+    """The coordinator wants round ``round`` started with ``slots`` local ranks."""
+
+    round: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSpawned:
+    """Every local rank is a process now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The local ranks could not be started."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """A rank's process ended; ``code`` is its exit code, or minus the signal's number."""
+
+    local_rank: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankErrored:
+    """A rank recorded an unhandled exception; it is about to die."""
+
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPassed:
+    """A rank passed a limit."""
+
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HangJudged:
+    """Evidence has been gathered and judged: ``culprits`` are local ranks."""
+
+    culprits: tuple[int, ...]
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRound:
+    """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``."""
+
+    round: int
+    grace_s: float
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEmpty:
+    """No process of the round is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by `SetTimer` ran out. ``round`` is the round it was set in."""
+
+    name: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillNow:
+    """The user insists (second Ctrl-C): no more grace."""
+
+
+Event = (
+    StartRound
+    | WorkersSpawned
+    | SpawnFailed
+    | RankExited
+    | RankErrored
+    | LimitPassed
+    | HangJudged
+    | StopRound
+    | TreeEmpty
+    | TimerFired
+    | KillNow
+)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start the workers of the round; answer with WorkersSpawned or SpawnFailed."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Hold the ranks to their limits, or stop doing so."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GatherEvidence:
+    """Collect stacks and process states, judge, answer with HangJudged."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCrash:
+    """Say which rank crashed first and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRanks:
+    """Send ``signal`` to these ranks."""
+
+    local_ranks: tuple[int, ...]
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTree:
+    """Send ``signal`` to every process of the round; answer TreeEmpty once none is left."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
+
+    name: str
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailed:
+    """Tell the coordinator. ``kind`` is crash, hang or spawn."""
+
+    kind: str
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFinished:
+    """Tell the coordinator that every rank exited with 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStopped:
+    """Tell the coordinator that the round is over on this node."""
+
+    all_ok: bool
+    unkillable: bool
+
+
+Command = (
+    Spawn
+    | Watch
+    | GatherEvidence
+    | JudgeCrash
+    | SignalRanks
+    | SignalTree
+    | SetTimer
+    | ReportFailed
+    | ReportFinished
+    | ReportStopped
+)
+
+
+class State(enum.Enum):
+    """See the module's documentation."""
+
+    IDLE = enum.auto()
+    SPAWNING = enum.auto()
+    RUNNING = enum.auto()
+    EXAMINING = enum.auto()
+    FAILED = enum.auto()
+    FINISHED = enum.auto()
+    STOPPING = enum.auto()
+    KILLING = enum.auto()
+
+
+_SIGKILL = 9
+_SIGTERM = 15
+
+
+@dataclass(slots=True)
+class Node:
+    """See the module's documentation. Feed events to `handle`, carry out what it returns."""
+
+    rank_termination_signal: int = _SIGKILL
+    state: State = State.IDLE
+    round: int = -1
+    _slots: int = 0
+    _exited: dict[int, int] = field(default_factory=dict)
+    _crash_to_judge: bool = False
+    _stop: StopRound | None = None
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Local ranks whose processes have not ended."""
+        return tuple(rank for rank in range(self._slots) if rank not in self._exited)
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event; return the commands it causes, in order."""
+        match event:
+            case StartRound():
+                return self._start(event)
+            case WorkersSpawned():
+                return self._spawned()
+            case SpawnFailed():
+                return self._spawn_failed(event)
+            case RankExited():
+                return self._exited_rank(event)
+            case RankErrored():
+                return self._crashed(event.local_rank, event.detail)
+            case LimitPassed():
+                return self._limit_passed()
+            case HangJudged():
+                return self._hang_judged(event)
+            case StopRound():
+                return self._stop_round(event)
+            case TreeEmpty():
+                return self._tree_empty()
+            case TimerFired():
+                return self._timer(event)
+            case KillNow():
+                return self._kill() if self.state is State.STOPPING else []
+
+    # --- one method per event -------------------------------------------------------------------
+
+    def _start(self, event: StartRound) -> list[Command]:
+        if self.state is not State.IDLE or event.round <= self.round:
+            return []
+        self.round, self._slots = event.round, event.slots
+        self._exited.clear()
+        self._crash_to_judge = False
+        self._stop = None
+        self.state = State.SPAWNING
+        return [Spawn(event.round)]
+
+    def _spawned(self) -> list[Command]:
+        if self.state is not State.SPAWNING:
+            return []
+        self.state = State.RUNNING
+        if self._stop is not None:
+            return self._begin_stop(self._stop)
+        commands: list[Command] = [Watch(on=True)]
+        # Exits that were seen while the others were still being started.
+        for local_rank, code in list(self._exited.items()):
+            commands += self._judge_exit(local_rank, code)
+        return commands
+
+    def _spawn_failed(self, event: SpawnFailed) -> list[Command]:
+        if self.state is not State.SPAWNING:
+            return []
+        # Whatever was started before the failure is in the tree and ends with it.
+        self._slots = 0
+        self._exited.clear()
+        self.state = State.FAILED
+        if self._stop is not None:
+            return self._begin_stop(self._stop)
+        return [ReportFailed("spawn", -1, event.reason)]
+
+    def _exited_rank(self, event: RankExited) -> list[Command]:
+        if self.state is State.IDLE or event.local_rank in self._exited:
+            return []
+        self._exited[event.local_rank] = event.code
+        if self.state is State.RUNNING:
+            return self._judge_exit(event.local_rank, event.code)
+        if self.alive:
+            return []
+        commands: list[Command] = self._judge_crash() if self._crash_to_judge else []
+        return commands + (self._kill() if self.state is State.STOPPING else [])
+
+    def _judge_exit(self, local_rank: int, code: int) -> list[Command]:
+        if code != 0:
+            return self._crashed(local_rank, describe_exit(code))
+        if self.state is not State.RUNNING or self.alive:
+            return []
+        if any(self._exited.values()):
+            return []  # reported as a crash already
+        self.state = State.FINISHED
+        return [Watch(on=False), ReportFinished()]
+
+    def _crashed(self, local_rank: int, detail: str) -> list[Command]:
+        if self.state is not State.RUNNING:
+            return []
+        self.state = State.FAILED
+        self._crash_to_judge = True
+        commands: list[Command] = [
+            Watch(on=False),
+            SetTimer("settle", SETTLE_S),
+            ReportFailed("crash", local_rank, detail),
+        ]
+        return commands if self.alive else commands + self._judge_crash()
+
+    def _limit_passed(self) -> list[Command]:
+        if self.state is not State.RUNNING:
+            return []
+        self.state = State.EXAMINING
+        return [Watch(on=False), GatherEvidence()]
+
+    def _hang_judged(self, event: HangJudged) -> list[Command]:
+        if self.state is not State.EXAMINING:
+            return []
+        self.state = State.FAILED
+        culprits = tuple(rank for rank in event.culprits if rank not in self._exited)
+        first = event.culprits[0] if event.culprits else -1
+        return [
+            SignalRanks(culprits, self.rank_termination_signal),
+            ReportFailed("hang", first, event.line),
+        ]
+
+    def _stop_round(self, event: StopRound) -> list[Command]:
+        if event.round != self.round:
+            return []
+        if self.state is State.SPAWNING:
+            self._stop = event  # the pids are not known yet
+            return []
+        if self.state in {State.IDLE, State.STOPPING, State.KILLING}:
+            return []
+        return self._begin_stop(event)
+
+    def _tree_empty(self) -> list[Command]:
+        if self.state not in {State.STOPPING, State.KILLING} or self.alive:
+            return []
+        return self._round_over(unkillable=False)
+
+    def _timer(self, event: TimerFired) -> list[Command]:
+        if event.round != self.round:
+            return []
+        match event.name:
+            case "settle":
+                return self._judge_crash() if self._crash_to_judge else []
+            case "grace" if self.state is State.STOPPING:
+                return self._kill()
+            case "unkillable" if self.state is State.KILLING:
+                return self._round_over(unkillable=True)
+        return []
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _begin_stop(self, stop: StopRound) -> list[Command]:
+        self.state = State.STOPPING
+        timer = SetTimer("grace", stop.grace_s)
+        if self.alive:
+            # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
+            return [Watch(on=False), timer, SignalRanks(self.alive, stop.signal)]
+        return [Watch(on=False), timer, SignalTree(_SIGTERM)]
+
+    def _kill(self) -> list[Command]:
+        self.state = State.KILLING
+        return [SetTimer("unkillable", UNKILLABLE_AFTER_S), SignalTree(_SIGKILL)]
+
+    def _judge_crash(self) -> list[Command]:
+        self._crash_to_judge = False
+        return [JudgeCrash()]
+
+    def _round_over(self, *, unkillable: bool) -> list[Command]:
+        commands: list[Command] = self._judge_crash() if self._crash_to_judge else []
+        all_ok = not self.alive and not any(self._exited.values()) and self._slots > 0
+        self.state = State.IDLE
+        return [*commands, ReportStopped(all_ok=all_ok, unkillable=unkillable)]
+
+
+def describe_exit(code: int) -> str:
+    """``exit code 3`` or ``signal 9``, for a code as `RankExited` carries it."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -1,0 +1,168 @@
+"""The front: the process the user, Slurm or Kubernetes started.
+
+It forks the agent, passes signals on to it, and returns its exit code. It is also the agent's
+safety net: as a subreaper it inherits every process of a dead agent, and ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from undaunted.base import process
+from undaunted.fault_tolerance.run_config import RunConfig
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+# The third Ctrl-C does not ask the agent any more.
+_INTERRUPTS_TO_KILL_AGENT = 3
+_SWEEP_DEADLINE_S = 5.0
+_DIED_BADLY = 1
+
+
+def run(config: RunConfig) -> int:
+    """Run the job of ``config``; return the launcher's exit code (docs/exit-codes.md).
+
+    Must be called from the main thread of a process without other threads.
+
+    Raises:
+        OSError: the machine refused a process or a socket.
+    """
+    process.become_subreaper()
+    ours, agents = socket.socketpair()
+    with _signals_to_pipe() as signals:
+        agent_pid = _fork_agent(config, ours, agents, signals)
+        agents.close()
+        try:
+            status = _stand_by(agent_pid, ours, signals)
+        finally:
+            ours.close()
+    killed = _end_orphans()
+    return _exit_code(status, agent_pid, killed)
+
+
+def _fork_agent(
+    config: RunConfig, ours: socket.socket, agents: socket.socket, signals: socket.socket
+) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = _DIED_BADLY
+    try:
+        ours.close()
+        signals.close()
+        signal.set_wakeup_fd(-1)
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_IGN)  # until the agent's loop handles them
+        os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
+        from undaunted.fault_tolerance.agent.agent import run_agent
+
+        code = run_agent(config, agents)
+    except BaseException:  # noqa: BLE001 - the child must never return into the caller's frames
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _flush_standard_streams()
+        os._exit(code)
+
+
+def _flush_standard_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            pass  # nobody reads any more
+
+
+@contextmanager
+def _signals_to_pipe() -> Iterator[socket.socket]:
+    """Turn the forwarded signals into bytes (their numbers) on the yielded socket."""
+    readable, writable = socket.socketpair()
+    readable.setblocking(False)
+    writable.setblocking(False)
+    old_fd = signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
+    old = {number: signal.signal(number, lambda *_: None) for number in FORWARDED}
+    try:
+        yield readable
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(old_fd)
+        readable.close()
+        writable.close()
+
+
+def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> int:
+    """Forward signals until the agent is gone; return its wait status."""
+    interrupts = 0
+    agent.setblocking(False)
+    pidfd = os.pidfd_open(agent_pid)
+    selector = selectors.DefaultSelector()
+    try:
+        selector.register(pidfd, selectors.EVENT_READ)
+        selector.register(signals, selectors.EVENT_READ)
+        while True:
+            ready = {key.fileobj for key, _ in selector.select()}
+            if pidfd in ready:
+                return os.waitpid(agent_pid, 0)[1]
+            numbers = signals.recv(64)
+            interrupts += numbers.count(signal.SIGINT)
+            if interrupts >= _INTERRUPTS_TO_KILL_AGENT:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            try:
+                agent.send(numbers)
+            except OSError:
+                pass  # a full buffer or a dying agent: the pidfd tells
+    finally:
+        selector.close()
+        os.close(pidfd)
+
+
+def _end_orphans() -> int:
+    """End and reap whatever a dead agent left to us; return how many processes that were."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + _SWEEP_DEADLINE_S
+    while time.monotonic() < deadline:
+        left = process.descendants(os.getpid())
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            except ProcessLookupError:
+                pass
+        if not _reap_one(deadline):
+            break
+    return len(killed)
+
+
+def _reap_one(deadline: float) -> bool:
+    """Wait for one child until ``deadline``; False if there is none, or none that dies."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid:
+            return True
+        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(0.05, deadline - time.monotonic())))
+        if time.monotonic() >= deadline:
+            return False
+
+
+def _exit_code(status: int, agent_pid: int, killed: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0 and not killed:
+        return code
+    how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+    print(
+        f"[undaunted] the agent (pid {agent_pid}) {how} and left {killed} processes behind; "
+        "they have been ended. The job's last checkpoint is intact: start it again.",
+        file=sys.stderr,
+    )
+    return code if code > 0 else _DIED_BADLY
