@@ -1,0 +1,183 @@
+"""The job policy: what follows what, and what must never happen."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.coordinator.core import policy as p
+
+
+def job(**config: object) -> p.JobPolicy:
+    return p.JobPolicy(p.PolicyConfig(**config))  # type: ignore[arg-type]
+
+
+def running(**config: object) -> p.JobPolicy:
+    machine = job(**config)
+    machine.handle(p.NodeJoined("a", 4))
+    return machine
+
+
+def of(kind: type, commands: list[p.Command]) -> list[p.Command]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def test_round_0_starts_when_enough_nodes_have_joined() -> None:
+    machine = job(min_nodes=2)
+    assert machine.handle(p.NodeJoined("a", 4)) == []
+    starts = machine.handle(p.NodeJoined("b", 2))
+    assert [(s.node, s.group_rank, s.first_rank, s.slots, s.world_size) for s in starts] == [
+        ("a", 0, 0, 4, 6),
+        ("b", 1, 4, 2, 6),
+    ]
+
+
+def test_a_node_that_joins_twice_counts_once() -> None:
+    machine = job(min_nodes=2)
+    machine.handle(p.NodeJoined("a", 4))
+    assert machine.handle(p.NodeJoined("a", 4)) == []
+
+
+def test_a_failure_within_budget_restarts() -> None:
+    machine = running(max_restarts=1)
+    commands = machine.handle(p.NodeFailed("a", 0, "rank 1: exit code 1"))
+    assert [type(c) for c in commands] == [p.Decided, p.Stop]
+    assert commands[0] == p.Decided(0, "restart", "rank 1: exit code 1", restarts_left=0)
+    assert commands[1].grace_s == p.GRACE_AFTER_FAILURE_S
+    (start,) = machine.handle(p.NodeStopped("a", 0))
+    assert isinstance(start, p.Start)
+    assert start.round == 1
+
+
+def test_a_failure_without_budget_ends_the_job_with_its_cause() -> None:
+    machine = running(max_restarts=0)
+    decided, stop = machine.handle(p.NodeFailed("a", 0, "rank 1: exit code 1"))
+    assert decided.action == "end"
+    assert isinstance(stop, p.Stop)
+    (end,) = machine.handle(p.NodeStopped("a", 0))
+    assert end.outcome is p.Outcome.FAILED
+    assert "rank 1: exit code 1" in end.reason
+    assert "--max-restarts" in end.reason
+
+
+def test_the_stop_timeout_given_by_the_user_wins() -> None:
+    machine = running(max_restarts=1, stop_timeout_s=30.0)
+    _, stop = machine.handle(p.NodeFailed("a", 0, "x"))
+    assert stop.grace_s == 30.0
+
+
+def test_several_failures_in_one_round_use_one_restart() -> None:
+    machine = job(min_nodes=2, max_restarts=3)
+    machine.handle(p.NodeJoined("a", 1))
+    machine.handle(p.NodeJoined("b", 1))
+    machine.handle(p.NodeFailed("a", 0, "x"))
+    assert machine.handle(p.NodeFailed("b", 0, "y")) == []
+    assert machine.restarts_used == 1
+    assert machine.handle(p.NodeStopped("a", 0)) == []  # b still has processes of round 0
+    assert len(of(p.Start, machine.handle(p.NodeStopped("b", 0)))) == 2
+
+
+def test_finished_means_all_nodes() -> None:
+    machine = job(min_nodes=2)
+    machine.handle(p.NodeJoined("a", 1))
+    machine.handle(p.NodeJoined("b", 1))
+    assert machine.handle(p.NodeFinished("a", 0)) == []
+    assert len(of(p.Stop, machine.handle(p.NodeFinished("b", 0)))) == 2
+    machine.handle(p.NodeStopped("a", 0, all_ok=True))
+    ends = machine.handle(p.NodeStopped("b", 0, all_ok=True))
+    assert {end.outcome for end in ends} == {p.Outcome.FINISHED}
+
+
+@pytest.mark.parametrize(
+    ("event", "outcome"),
+    [
+        (p.ShutdownRequested("a", 0, "done early"), p.Outcome.NO_RESTART),
+        (p.ExclusionRequested("a", 0, "bad GPU"), p.Outcome.EXCLUDED),
+    ],
+)
+def test_a_control_request_ends_the_job_although_restarts_are_left(
+    event: p.Event, outcome: p.Outcome
+) -> None:
+    machine = running(max_restarts=5)
+    _, stop = machine.handle(event)
+    assert stop.grace_s == p.GRACE_ON_REQUEST_S
+    (end,) = machine.handle(p.NodeStopped("a", 0))
+    assert end.outcome is outcome
+    assert event.description in end.reason
+
+
+class TestPreemption:
+    def test_passes_the_signal_on_and_grants_the_long_grace(self) -> None:
+        machine = running(max_restarts=5, term_timeout_s=77.0)
+        _, stop = machine.handle(p.Preempted("a", 2, "SIGINT"))
+        assert (stop.signal, stop.grace_s) == (2, 77.0)
+        (end,) = machine.handle(p.NodeStopped("a", 0))
+        assert end.outcome is p.Outcome.PREEMPTED
+
+    def test_ranks_that_all_exit_with_0_have_finished(self) -> None:
+        machine = running()
+        machine.handle(p.Preempted("a", 15, "SIGTERM"))
+        (end,) = machine.handle(p.NodeStopped("a", 0, all_ok=True))
+        assert end.outcome is p.Outcome.FINISHED
+
+    def test_while_a_round_is_stopped_for_a_restart_there_is_no_restart(self) -> None:
+        machine = running(max_restarts=5)
+        machine.handle(p.NodeFailed("a", 0, "x"))
+        assert machine.handle(p.Preempted("a", 15, "SIGTERM")) == []
+        (end,) = machine.handle(p.NodeStopped("a", 0))
+        assert end.outcome is p.Outcome.PREEMPTED
+
+    def test_does_not_hide_a_job_that_has_failed_already(self) -> None:
+        machine = running(max_restarts=0)
+        machine.handle(p.NodeFailed("a", 0, "x"))
+        machine.handle(p.Preempted("a", 15, "SIGTERM"))
+        (end,) = machine.handle(p.NodeStopped("a", 0))
+        assert end.outcome is p.Outcome.FAILED
+
+
+def test_stale_and_foreign_events_are_ignored() -> None:
+    machine = running(max_restarts=3)
+    machine.handle(p.NodeFailed("a", 0, "x"))
+    machine.handle(p.NodeStopped("a", 0))
+    assert machine.round == 1
+    for event in (
+        p.NodeFailed("a", 0, "late"),
+        p.NodeStopped("a", 0),
+        p.NodeFinished("a", 0),
+        p.NodeFailed("stranger", 1, "x"),
+    ):
+        assert machine.handle(event) == []
+    assert machine.restarts_used == 1
+
+
+NODES = ["a", "b", "c"]
+EVENTS = st.one_of(
+    st.builds(p.NodeJoined, st.sampled_from(NODES), st.integers(1, 8)),
+    st.builds(p.NodeFailed, st.sampled_from(NODES), st.integers(0, 5), st.just("x")),
+    st.builds(p.NodeFinished, st.sampled_from(NODES), st.integers(0, 5)),
+    st.builds(p.NodeStopped, st.sampled_from(NODES), st.integers(0, 5), st.booleans()),
+    st.builds(p.ShutdownRequested, st.sampled_from(NODES), st.integers(0, 5), st.just("")),
+    st.builds(p.Preempted, st.sampled_from(NODES), st.just(15), st.just("SIGTERM")),
+)
+
+
+@given(st.lists(EVENTS, max_size=60), st.integers(0, 3), st.integers(1, 3))
+def test_whatever_arrives(events: list[p.Event], budget: int, min_nodes: int) -> None:
+    """Invariants: the budget holds, rounds only grow, one start per round, nothing after the end."""
+    machine = job(max_restarts=budget, min_nodes=min_nodes)
+    rounds: list[int] = []
+    ended = False
+    for event in events:
+        commands = machine.handle(event)
+        assert not (ended and commands), "a command after the end"
+        starts = of(p.Start, commands)
+        if starts:
+            rounds.append(starts[0].round)
+            places = [(s.first_rank, s.slots) for s in starts]
+            world = [r for first, slots in places for r in range(first, first + slots)]
+            assert world == list(range(starts[0].world_size)), "each rank in exactly one place"
+        ended = ended or bool(of(p.End, commands))
+    assert rounds == list(range(len(rounds)))
+    assert machine.restarts_used <= budget
+    assert len(rounds) <= budget + 1
