@@ -6,14 +6,15 @@ safety net: as a subreaper it inherits every process of a dead agent, and ends i
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from undaunted.base import process
 from undaunted.fault_tolerance.run_config import RunConfig
@@ -80,7 +81,7 @@ def _flush_standard_streams() -> None:
             pass  # nobody reads any more
 
 
-@contextmanager
+@contextlib.contextmanager
 def _signals_to_pipe() -> Iterator[socket.socket]:
     """Turn the forwarded signals into bytes (their numbers) on the yielded socket."""
     readable, writable = socket.socketpair()
@@ -128,31 +129,31 @@ def _end_orphans() -> int:
     """End and reap whatever a dead agent left to us; return how many processes that were."""
     killed: set[int] = set()
     deadline = time.monotonic() + _SWEEP_DEADLINE_S
-    while time.monotonic() < deadline:
-        left = process.descendants(os.getpid())
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            except ProcessLookupError:
-                pass
-        if not _reap_one(deadline):
-            break
+    while (left := process.descendants(os.getpid())) and time.monotonic() < deadline:
+        # Ending a process may re-parent others to us, hence the loop.
+        killed.update(left)
+        _kill_and_wait(left, deadline)
+        _reap()
     return len(killed)
 
 
-def _reap_one(deadline: float) -> bool:
-    """Wait for one child until ``deadline``; False if there is none, or none that dies."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid:
-            return True
-        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(0.05, deadline - time.monotonic())))
-        if time.monotonic() >= deadline:
-            return False
+def _kill_and_wait(pids: list[int], deadline: float) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+            finally:
+                os.close(pidfd)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _exit_code(status: int, agent_pid: int, killed: int) -> int:

@@ -38,6 +38,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         faults: fault plan for `undaunted.faults`, "" = none.
         role: torchrun's role name.
         master_addr: address workers use to meet.
+        master_port: port of rank 0's store; 0 = a fresh one every round.
         python: interpreter of the workers.
         local_prefix: template of the prefix of tee'd lines.
     """
@@ -65,5 +66,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     faults: str = ""
     role: str = "default"
     master_addr: str = "127.0.0.1"
+    master_port: int = 0
     python: str = ""
     local_prefix: str = "[${role_name}${rank}]:"

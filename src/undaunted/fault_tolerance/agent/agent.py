@@ -1,0 +1,355 @@
+"""The node agent: carries out what the two state machines command.
+
+Control flow of the whole main job is in this file. Everything that happens becomes an event for the
+node (`core.node`) or the job policy (`coordinator.core.policy`); both answer with commands, and
+`_carry_out` and `_obey` map each command to one call below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from undaunted.base import process
+from undaunted.coordinator.core import policy
+from undaunted.fault_tolerance.agent import evidence
+from undaunted.fault_tolerance.agent.round import Round, RoundFactory
+from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
+from undaunted.fault_tolerance.agent.workers import Worker, Workers
+from undaunted.fault_tolerance.core import node
+from undaunted.fault_tolerance.data import WorkloadAction, decode_request
+from undaunted.fault_tolerance.run_config import RunConfig
+from undaunted.fault_tolerance.worker.spawner import Spawner
+from undaunted.progress.area import MailboxRequest, PageArea, RingEvent
+from undaunted.progress.snapshot import PageSnapshot, Phase
+from undaunted.progress.timeouts import Expired
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def run_agent(config: RunConfig, front: socket.socket) -> int:
+    """Run the job; return the launcher's exit code. Called in the forked agent process."""
+    process.become_subreaper()
+    return asyncio.run(_run(config, front))
+
+
+async def _run(config: RunConfig, front: socket.socket) -> int:
+    agent = Agent(config, front)
+    try:
+        return await agent.run()
+    finally:
+        await agent.close()
+
+
+class Agent:
+    """One per node. Owns every process, timer, thread and descriptor it uses."""
+
+    def __init__(self, config: RunConfig, front: socket.socket) -> None:
+        self._config = config
+        self._front = front
+        self._scribe = Scribe(config)
+        self._area = PageArea.create(config.nproc_per_node)
+        self._pipes = evidence.StackPipes(config.nproc_per_node)
+        self._spawner = Spawner(
+            python=config.python,
+            warm=config.worker_start == "warm",
+            pass_fds=(*self._area.fds(), *self._pipes.write),
+            on_fresh=self._scribe.workers_start_fresh,
+        )
+        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._look_at_tree)
+        self._watch = PageWatch(
+            self._area,
+            config.limits,
+            Listener(
+                limit_passed=self._limit_passed,
+                news=self._news,
+                ring_events=self._ring_events,
+                request=self._request,
+                paused=self._scribe.agent_paused,
+            ),
+        )
+        self._rounds = RoundFactory(config, self._area, self._pipes)
+        self._policy = policy.JobPolicy(
+            policy.PolicyConfig(
+                max_restarts=config.max_restarts,
+                stop_timeout_s=config.stop_timeout_s,
+                term_timeout_s=config.term_timeout_s,
+            )
+        )
+        self._node = node.Node(rank_termination_signal=config.rank_termination_signal)
+        self._round: Round | None = None
+        self._queue: deque[node.Event | policy.Event] = deque()
+        self._pumping = False
+        self._awaiting_empty_tree = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._interrupts = 0
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """From the first worker to the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._told_to_stop, number)
+        self._front.setblocking(False)
+        loop.add_reader(self._front.fileno(), self._front_says)
+        self._watch.open()
+        self._scribe.job_started()
+        self._spawner.prepare(self._rounds.template_environment(), self._rounds.preload())
+        self._post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
+        return await self._ended
+
+    async def close(self) -> None:
+        """Release everything; what is left of the tree is killed."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._front.fileno())
+        self._watch.close()
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._spawner.close()
+        self._workers.signal_tree(signal.SIGKILL, spare=set())
+        if self._round is not None:
+            self._round.close()
+        self._rounds.close()
+        self._area.close()
+        self._pipes.close()
+        self._scribe.close()
+
+    # --- the pump -------------------------------------------------------------------------------
+
+    def _post(self, event: node.Event | policy.Event) -> None:
+        """Feed an event to its state machine; events caused on the way wait for their turn."""
+        self._queue.append(event)
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._queue:
+                event = self._queue.popleft()
+                if isinstance(event, policy.Event):
+                    for order in self._policy.handle(event):
+                        self._obey(order)
+                else:
+                    for command in self._node.handle(event):
+                        self._carry_out(command)
+        finally:
+            self._pumping = False
+
+    def _obey(self, order: policy.Command) -> None:
+        """Carry out a command of the job policy."""
+        match order:
+            case policy.Start():
+                self._begin_round(order)
+            case policy.Stop():
+                self._scribe.stop_requested(order)
+                self._post(node.StopRound(order.round, order.grace_s, order.signal))
+            case policy.Decided():
+                self._scribe.decided(order)
+            case policy.End():
+                self._scribe.job_ended(order)
+                if not self._ended.done():
+                    self._ended.set_result(order.outcome.exit_code)
+
+    def _carry_out(self, command: node.Command) -> None:
+        """Carry out a command of the node."""
+        match command:
+            case node.Spawn():
+                self._own(self._spawn())
+            case node.Watch(on=on):
+                started = [worker.spawned_ns for worker in self._workers.all] if on else []
+                self._watch.hold_to_limits(started)
+            case node.GatherEvidence():
+                self._own(self._examine())
+            case node.JudgeCrash():
+                self._read_pages()
+                self._scribe.judge_crash(self._this_round(), self._workers.all)
+            case node.SignalRanks(local_ranks=ranks, signal=number):
+                self._workers.signal_ranks(ranks, number)
+            case node.SignalTree(signal=number):
+                self._signal_tree(number)
+            case node.SetTimer():
+                self._set_timer(command)
+            case node.ReportFailed():
+                self._report_failed(command)
+            case node.ReportFinished():
+                self._post(policy.NodeFinished(self._config.node, self._node.round))
+            case node.ReportStopped():
+                self._round_stopped(command)
+
+    # --- a round --------------------------------------------------------------------------------
+
+    def _begin_round(self, start: policy.Start) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._round is not None:
+            self._round.close()
+        self._round = self._rounds.begin(start)
+        self._workers.begin_round()
+        self._awaiting_empty_tree = False
+        self._scribe.round_started(self._round)
+        self._post(node.StartRound(start.round, start.slots))
+
+    async def _spawn(self) -> None:
+        current = self._this_round()
+        try:
+            spawned = await self._spawner.spawn(current.specs)
+        except OSError as error:
+            self._post(node.SpawnFailed(f"workers could not be started: {error}"))
+            return
+        self._workers.adopt(spawned.pids)
+        self._scribe.workers_spawned(spawned)
+        current.follow_output()
+        self._post(node.WorkersSpawned())
+
+    def _report_failed(self, report: node.ReportFailed) -> None:
+        if report.kind == "spawn":
+            self._scribe.spawn_failed(report.detail)
+        elif report.kind == "crash":
+            self._scribe.crash_detected(self._this_round(), report)
+        self._post(policy.NodeFailed(self._config.node, self._node.round, report.detail))
+
+    def _signal_tree(self, number: int) -> None:
+        self._awaiting_empty_tree = True
+        self._workers.signal_tree(number, spare=self._spawner.pids())
+        self._look_at_tree()
+
+    def _look_at_tree(self) -> None:
+        """After every exit: is anything of the round left?"""
+        if not self._awaiting_empty_tree:
+            return
+        left = set(process.descendants(os.getpid())) - self._spawner.pids()
+        if not left:
+            self._awaiting_empty_tree = False
+            self._post(node.TreeEmpty())
+        elif self._node.state is node.State.KILLING:
+            self._workers.signal_tree(signal.SIGKILL, spare=self._spawner.pids())
+
+    def _round_stopped(self, report: node.ReportStopped) -> None:
+        left = tuple(sorted(set(process.descendants(os.getpid())) - self._spawner.pids()))
+        unkillable = left if report.unkillable else ()
+        self._awaiting_empty_tree = False
+        self._read_pages()
+        self._this_round().close()
+        self._scribe.round_stopped(unkillable)
+        self._post(
+            policy.NodeStopped(self._config.node, self._node.round, report.all_ok, unkillable)
+        )
+
+    def _this_round(self) -> Round:
+        assert self._round is not None, "the policy starts a round before anything refers to it"
+        return self._round
+
+    # --- what ranks do --------------------------------------------------------------------------
+
+    def _rank_exited(self, worker: Worker) -> None:
+        assert worker.code is not None
+        self._read_pages()  # what it wrote last
+        self._scribe.rank_exited(self._this_round(), worker)
+        self._post(node.RankExited(worker.local_rank, worker.code))
+
+    def _read_pages(self) -> None:
+        self._watch.read_news()
+
+    def _news(self, local_rank: int, page: PageSnapshot) -> None:
+        if self._round is None:
+            return
+        self._scribe.milestones(self._round, local_rank, page)
+        if page.phase is Phase.FAILED and page.error is not None:
+            detail = f"rank {self._round.rank(local_rank)} raised {page.error.type}"
+            self._post(node.RankErrored(local_rank, detail))
+
+    def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
+        for event in events:
+            if event.name == "fault":
+                self._rounds.fault_fired(event.text)
+        self._scribe.ring_events(self._this_round().rank(local_rank), events, lost)
+
+    def _limit_passed(self, local_rank: int, expired: Expired) -> None:
+        current = self._this_round()
+        self._scribe.hang_detected(current.rank(local_rank), expired)
+        self._post(node.LimitPassed(local_rank, expired.watch))
+
+    async def _examine(self) -> None:
+        current = self._this_round()
+        began_ns = time.monotonic_ns()
+        workers = self._workers.all
+        pages = [self._area.snapshot(worker.local_rank) for worker in workers]
+        expired = self._watch.expired_now(pages)
+        seen = await evidence.gather(workers, pages, self._pipes)
+        verdict = self._scribe.judge_hang(current, seen, expired, began_ns)
+        self._post(node.HangJudged(verdict.culprits, verdict.line))
+
+    def _request(self, local_rank: int, message: MailboxRequest) -> None:
+        current = self._this_round()
+        try:
+            request = decode_request(message.payload)
+        except ValueError as error:
+            self._area.answer(local_rank, message, str(error).encode())
+            return
+        self._scribe.control_requested(current.rank(local_rank), request)
+        self._area.answer(local_rank, message, b"ok")
+        about = (self._config.node, self._node.round, request.description)
+        if request.action is WorkloadAction.ShutdownWorkload:
+            self._post(policy.ShutdownRequested(*about))
+        elif request.action is WorkloadAction.ExcludeThisNode:
+            self._post(policy.ExclusionRequested(*about))
+
+    # --- what comes from outside ----------------------------------------------------------------
+
+    def _front_says(self) -> None:
+        try:
+            said = self._front.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:  # the front is dead: nobody is left to return an exit code to
+            self._workers.signal_tree(signal.SIGKILL, spare=set())
+            if not self._ended.done():
+                self._ended.set_result(1)
+            return
+        for number in said:
+            self._interrupts += number == signal.SIGINT
+            if self._interrupts > 1 and number == signal.SIGINT:
+                self._post(node.KillNow())
+            else:
+                self._told_to_stop(number)
+
+    def _told_to_stop(self, number: int) -> None:
+        name = signal.Signals(number).name
+        self._scribe.signal_received(name)
+        self._post(policy.Preempted(self._config.node, number, name))
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _set_timer(self, command: node.SetTimer) -> None:
+        if (old := self._timers.pop(command.name, None)) is not None:
+            old.cancel()
+        event = node.TimerFired(command.name, self._node.round)
+        loop = asyncio.get_running_loop()
+        self._timers[command.name] = loop.call_later(command.delay_s, self._post, event)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A bug of ours must end the job with its traceback, not leave it waiting.
+            if not self._ended.done():
+                self._ended.set_exception(error)

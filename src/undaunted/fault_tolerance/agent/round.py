@@ -1,0 +1,153 @@
+"""What belongs to one round: its place in the job, its port, its workers' specs and output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+from undaunted.coordinator.core.policy import Start
+from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
+from undaunted.fault_tolerance.agent.evidence import StackPipes
+from undaunted.fault_tolerance.agent.master_port import ReservedPort
+from undaunted.fault_tolerance.output.paths import log_path
+from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
+from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
+from undaunted.fault_tolerance.worker.spec import WorkerSpec
+from undaunted.faults.plan import FaultPlan
+from undaunted.progress.area import PageArea
+
+# A real-time signal, never one that users' programs use themselves.
+EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
+# Last output of the old round that may still have to reach the console.
+_DRAIN_S = 0.2
+
+
+class Round:
+    """One round on this node. `close` gives back what it holds."""
+
+    def __init__(
+        self, start: Start, port: ReservedPort, specs: list[WorkerSpec], tees: list[TeeEntry]
+    ) -> None:
+        self.start = start
+        self.port = port
+        self.specs = specs
+        self._tee = OutputTee(tees) if tees else None
+        self._following = False
+
+    @property
+    def number(self) -> int:
+        """The round's number, from 0."""
+        return self.start.round
+
+    def rank(self, local_rank: int) -> int:
+        """Global rank of a local one."""
+        return self.start.first_rank + local_rank
+
+    def error_file(self, local_rank: int) -> str:
+        """Where torch's ``@record`` leaves the rank's error, "" = nowhere."""
+        return self.specs[local_rank].env.get("TORCHELASTIC_ERROR_FILE", "")
+
+    def follow_output(self) -> None:
+        """Begin to copy the ranks' output to the console where that was asked for."""
+        if self._tee is not None:
+            self._tee.start()
+            self._following = True
+
+    def close(self) -> None:
+        """Free the port, finish copying output; may be called twice."""
+        self.port.close()
+        if self._tee is not None and self._following:
+            self._following = False
+            self._tee.close(_DRAIN_S)
+
+
+class RoundFactory:
+    """Makes rounds from the run's configuration."""
+
+    def __init__(self, config: RunConfig, area: PageArea, pipes: StackPipes) -> None:
+        self._config = config
+        self._area = area
+        self._pipes = pipes
+        self._inherited = dict(os.environ)
+        self._faults = FaultPlan.parse(config.faults)
+        # On a local disk, since the agent reads it: a hung file system must not stop the agent.
+        self._errors = tempfile.mkdtemp(prefix="undaunted-errors-")
+
+    def begin(self, start: Start) -> Round:
+        """Make round ``start.round``.
+
+        Raises:
+            OSError: the port asked for is in use.
+        """
+        port = ReservedPort(self._config.master_port)
+        specs = [self._spec(start, port.number, rank) for rank in range(start.slots)]
+        for rank in range(start.slots):
+            self._area.reset(rank)
+        tees = [entry for spec in specs for entry in self._tees(start, spec)]
+        return Round(start, port, specs, tees)
+
+    def fault_fired(self, fault_id: str) -> None:
+        """A planned fault has happened: later rounds do not repeat it."""
+        self._faults = self._faults.without([fault_id])
+
+    def template_environment(self) -> dict[str, str]:
+        """The workers' environment, as far as it is the same for all."""
+        return self._inherited
+
+    def close(self) -> None:
+        """Remove the directory of error files."""
+        shutil.rmtree(self._errors, ignore_errors=True)
+
+    def _spec(self, start: Start, master_port: int, local_rank: int) -> WorkerSpec:
+        config = self._config
+        name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
+        place = RankPlace(local_rank, self._area.env_value(local_rank), f"{self._errors}/{name}")
+        env = worker_environment(
+            self._inherited, config, start, master_port, place, faults=self._faults.to_env()
+        )
+        return WorkerSpec(
+            local_rank=local_rank,
+            kind=config.kind,
+            target=config.target,
+            args=config.args,
+            env=env,
+            cwd=config.cwd,
+            stdout=self._file(start, local_rank, "stdout", config.stdout[local_rank]),
+            stderr=self._file(start, local_rank, "stderr", config.stderr[local_rank]),
+            agent_pid=os.getpid(),
+            evidence_signal=EVIDENCE_SIGNAL,
+            evidence_fd=self._pipes.write[local_rank],
+            exception_hook=config.exception_hook,
+        )
+
+    def _file(self, start: Start, local_rank: int, stream: str, where: int) -> str:
+        shown = self._shown(local_rank)
+        if where & TO_FILE or (where == TO_CONSOLE and not shown):
+            return str(log_path(Path(self._config.log_dir), start.round, local_rank, stream))
+        return ""
+
+    def _tees(self, start: Start, spec: WorkerSpec) -> list[TeeEntry]:
+        config, local_rank = self._config, spec.local_rank
+        if not self._shown(local_rank):
+            return []
+        values = {
+            "role_name": config.role,
+            "local_rank": str(local_rank),
+            "rank": str(start.first_rank + local_rank),
+        }
+        prefix = config.local_prefix
+        for name, value in values.items():
+            prefix = prefix.replace("${" + name + "}", value)
+        streams = ((spec.stdout, config.stdout, 1), (spec.stderr, config.stderr, 2))
+        return [
+            TeeEntry(path, prefix, fd)
+            for path, where, fd in streams
+            if where[local_rank] == TO_BOTH
+        ]
+
+    def _shown(self, local_rank: int) -> bool:
+        ranks = self._config.console_ranks
+        return ranks is None or local_rank in ranks

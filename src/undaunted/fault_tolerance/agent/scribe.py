@@ -1,0 +1,271 @@
+"""Tells the journal and the user what happens. Decides nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import format_duration, one_line
+from undaunted.fault_tolerance.agent.console import Console
+from undaunted.journal import events as e
+from undaunted.journal.writer import JournalWriter
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core import policy
+    from undaunted.fault_tolerance.agent.judge import Judgement
+    from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.agent.workers import Worker
+    from undaunted.fault_tolerance.core import node
+    from undaunted.fault_tolerance.data import WorkloadControlRequest
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.fault_tolerance.worker.spawner import Spawned
+    from undaunted.progress.area import RingEvent
+    from undaunted.progress.snapshot import PageSnapshot
+    from undaunted.progress.timeouts import Expired
+
+_NS = 1_000_000_000
+_CLOSE_S = 2.0
+
+
+class Scribe:
+    """Writes the journal of one node and the launcher's lines on standard error."""
+
+    def __init__(self, config: RunConfig, version: str) -> None:
+        self._config = config
+        self._console = Console()
+        self._journal = JournalWriter(
+            Path(config.run_dir) / f"journal-{config.node}.jsonl",
+            node=config.node,
+            version=version,
+            on_problem=self._console.say,
+        )
+        self._round = -1
+        self._milestones: set[tuple[int, str]] = set()
+        self._detected_ns: int | None = None
+        self._restarts = 0
+        self._last_traceback = ""
+        self.root_cause: Judgement | None = None
+
+    def close(self) -> None:
+        """Write what is waiting, bounded."""
+        self._journal.close(_CLOSE_S)
+        self._console.close()
+
+    # --- the job --------------------------------------------------------------------------------
+
+    def job_started(self) -> None:
+        config = self._config
+        argv = [config.target, *config.args]
+        limits: dict[str, float | None] = {
+            "initial_heartbeat": config.limits.initial_heartbeat_s,
+            "heartbeat": config.limits.heartbeat_s,
+            "out_of_section": config.limits.out_of_section_s,
+        }
+        limits |= {f"section:{name}": value for name, value in config.limits.sections.items()}
+        self._journal.record(
+            e.JobStarted(
+                t=time.monotonic_ns(),
+                run_id=config.run_id,
+                argv=argv,
+                nproc_per_node=config.nproc_per_node,
+                max_restarts=config.max_restarts,
+                worker_start=config.worker_start,
+                limits=limits,
+            )
+        )
+        self._console.say(
+            f"{_count(config.nproc_per_node, 'rank')} of {config.target} on {config.node}, "
+            f"{_count(config.max_restarts, 'restart')} allowed; "
+            f"report: undaunted report {config.run_dir}"
+        )
+
+    def job_ended(self, end: policy.End) -> None:
+        outcome = end.outcome
+        self._journal.record(
+            self._event(e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code,
+                        reason=end.reason)
+        )
+        if outcome.exit_code and self._last_traceback:
+            self._console.say("the first cause in full:")
+            self._console.say(self._last_traceback.rstrip("\n"), prefix=False)
+        again = f", {_count(self._restarts, 'restart')}" if self._restarts else ""
+        self._console.say(f"{outcome.label.replace('_', ' ')}{again}: {end.reason}")
+
+    def decided(self, decided: policy.Decided) -> None:
+        self._journal.record(
+            self._event(e.Decision, action=decided.action, reason=decided.reason,
+                        restarts_left=decided.restarts_left)
+        )
+        if decided.action == "restart":
+            self._restarts += 1
+
+    # --- a round --------------------------------------------------------------------------------
+
+    def round_started(self, current: Round) -> None:
+        start = current.start
+        self._round = start.round
+        self._milestones.clear()
+        ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
+        self._journal.record(
+            self._event(e.RoundStarted, world_size=start.world_size, ranks=ranks,
+                        master_addr=self._config.master_addr, master_port=current.port.number)
+        )
+
+    def workers_spawned(self, spawned: Spawned) -> None:
+        self._journal.record(
+            self._event(e.WorkersSpawned, mode=spawned.mode, pids=list(spawned.pids),
+                        reason=spawned.reason)
+        )
+
+    def workers_start_fresh(self, reason: str) -> None:
+        self._journal.record(self._event(e.TemplateLost, reason=reason))
+        self._console.say(f"workers start fresh, not warm: {reason}")
+
+    def template_ready(self, pid: int, modules: list[str], import_ns: int) -> None:
+        self._journal.record(
+            self._event(e.TemplateReady, pid=pid, modules=modules, import_ns=import_ns)
+        )
+
+    def milestones(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
+        """Record milestones seen for the first time."""
+        rank = current.rank(local_rank)
+        for name, at_ns in (
+            ("first_line", page.first_line_ns),
+            ("initialized", page.initialized_ns),
+            ("first_step", page.first_step_ns),
+        ):
+            if at_ns is None or (rank, name) in self._milestones:
+                continue
+            self._milestones.add((rank, name))
+            iteration = page.first_iteration if name == "first_step" else None
+            self._journal.record(
+                self._event(e.RankMilestone, rank=rank, name=name, at_ns=at_ns,
+                            iteration=iteration)
+            )
+            if name == "first_line":
+                self._say_if_all_run_again(current, at_ns)
+
+    def _say_if_all_run_again(self, current: Round, at_ns: int) -> None:
+        running = sum(1 for _, name in self._milestones if name == "first_line")
+        if self._detected_ns is None or running < current.start.slots:
+            return
+        took = format_duration((at_ns - self._detected_ns) / _NS)
+        self._detected_ns = None
+        self._console.say(
+            f"restart {self._restarts} of {self._config.max_restarts}: "
+            f"{_count(running, 'rank')} running again {took} after the failure was noticed"
+        )
+
+    def stop_requested(self, stop: policy.Stop) -> None:
+        self._journal.record(
+            self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s)
+        )
+
+    def rank_exited(self, current: Round, worker: Worker) -> None:
+        code = worker.code
+        assert code is not None
+        self._journal.record(
+            self._event(
+                e.RankExited,
+                rank=current.rank(worker.local_rank),
+                pid=worker.pid,
+                exit_code=code if code >= 0 else None,
+                signal=signal_name(-code) if code < 0 else "",
+                by_us=worker.told_by_us,
+            )
+        )
+
+    def round_stopped(self, unkillable: tuple[int, ...]) -> None:
+        self._journal.record(self._event(e.RoundStopped, unkillable=list(unkillable)))
+        if unkillable:
+            self._console.say(
+                f"processes {', '.join(map(str, unkillable))} cannot be killed (uninterruptible "
+                "wait in the kernel: disk or driver); going on without waiting for them"
+            )
+
+    # --- failures -------------------------------------------------------------------------------
+
+    def crash_detected(self, current: Round, report: node.ReportFailed) -> None:
+        rank = current.rank(report.local_rank)
+        self._failure("crash", rank, None, report.detail)
+
+    def hang_detected(self, rank: int, expired: Expired) -> None:
+        detail = f"{expired.watch}: {expired.age_s:.3f} s, limit {expired.limit_s:g} s"
+        self._failure("hang", rank, expired.deadline_ns, detail)
+
+    def spawn_failed(self, detail: str) -> None:
+        self._failure("spawn", -1, None, detail)
+        self._console.say(detail)
+
+    def _failure(self, kind: str, rank: int, since_ns: int | None, detail: str) -> None:
+        self._detected_ns = time.monotonic_ns()
+        self._journal.record(
+            self._event(e.FailureDetected, kind=kind, rank=rank, since_ns=since_ns, detail=detail)
+        )
+
+    def evidence_collected(self, ranks: list[int], path: str, text: str, took_ns: int) -> None:
+        self._journal.write_text(path, text)
+        self._journal.record(
+            self._event(e.EvidenceCollected, ranks=ranks, path=path, duration_ns=took_ns)
+        )
+
+    def verdict(self, judgement: Judgement) -> None:
+        """Record and show a verdict, with the round it is about."""
+        self._journal.record(judgement.event)
+        self._console.say(one_line(judgement.event.line, longest=1000))
+        self._last_traceback = judgement.event.traceback
+        self.root_cause = judgement
+
+    # --- small things ---------------------------------------------------------------------------
+
+    def ring_events(self, rank: int, ring: list[RingEvent], lost: int) -> None:
+        for event in ring:
+            self._journal.record(
+                self._event(e.RankEvent, rank=rank, name=event.name, at_ns=event.at_ns,
+                            text=event.text)
+            )
+        if lost:
+            self._journal.record(self._event(e.RankEventsLost, rank=rank, count=lost))
+
+    def control_requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        action, text = request.action.name, request.description
+        self._journal.record(
+            self._event(e.ControlRequested, rank=rank, action=action, description=text)
+        )
+        self._console.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
+
+    def page_problem(self, rank: int, problem: str) -> None:
+        self._console.say(f"rank {rank} is not watched any more: {problem}")
+
+    def agent_paused(self, seconds: float) -> None:
+        self._journal.record(self._event(e.AgentPaused, seconds=seconds))
+        self._console.say(
+            f"the launcher itself did not run for {format_duration(seconds)}; "
+            "every deadline is moved by that"
+        )
+
+    def signal_received(self, name: str) -> None:
+        self._journal.record(self._event(e.SignalReceived, signal=name))
+        limit = format_duration(self._config.term_timeout_s)
+        self._console.say(f"received {name}: passed on to the ranks, which have {limit} to end")
+
+    def say(self, text: str) -> None:
+        """A line for the user alone."""
+        self._console.say(text)
+
+    def _event(self, kind: type[e.Event], **fields: object) -> e.Event:
+        return kind(t=time.monotonic_ns(), round=self._round, **fields)  # type: ignore[arg-type]
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; real-time signals as ``SIGRTMIN+n``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,160 @@
+"""Looks at the pages: limits at the next deadline, news when a rank kicks.
+
+Nothing is scanned at a fixed rate. The timeout engine says when the next limit could be passed; a
+rank that opens a section with a limit after that look cannot be overlooked for longer than the
+shortest limit, because the watch also looks again after that time at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from undaunted.progress.area import MailboxRequest, PageArea, RingEvent
+from undaunted.progress.limits import Limits
+from undaunted.progress.snapshot import PageSnapshot, Phase
+from undaunted.progress.timeouts import Expired, check
+
+_NS = 1_000_000_000
+_TICK_S = 1.0
+# A tick this late means that the agent itself did not run (SIGSTOP, frozen virtual machine).
+_PAUSE_S = 0.5
+# How often a page is looked at whose rank cannot kick.
+_KICKLESS_S = 0.25
+
+
+@dataclass(slots=True)
+class Listener:
+    """Who is told of what. The watch calls these on the event loop."""
+
+    limit_passed: Callable[[int, Expired], None]
+    news: Callable[[int, PageSnapshot], None]
+    ring_events: Callable[[int, list[RingEvent], int], None]
+    request: Callable[[int, MailboxRequest], None]
+    paused: Callable[[float], None]
+
+
+@dataclass(slots=True)
+class PageWatch:
+    """Watches the pages of one round after another."""
+
+    area: PageArea
+    limits: Limits
+    listener: Listener
+    pauses: list[tuple[int, int]] = field(default_factory=list)  # (end, length), nanoseconds
+    _started_ns: list[int] = field(default_factory=list)
+    _deadline_timer: asyncio.TimerHandle | None = None
+    _tick_timer: asyncio.TimerHandle | None = None
+    _kickless_timer: asyncio.TimerHandle | None = None
+    _last_tick_ns: int = 0
+    _api_seen: bool = False
+
+    def open(self) -> None:
+        """Begin to listen for kicks."""
+        asyncio.get_running_loop().add_reader(self.area.kick_fd, self._kicked)
+
+    def close(self) -> None:
+        """Stop everything."""
+        asyncio.get_running_loop().remove_reader(self.area.kick_fd)
+        self.hold_to_limits([])
+
+    def hold_to_limits(self, started_ns: list[int]) -> None:
+        """Apply the limits to local ranks started at these times; ``[]`` = to nobody."""
+        self._started_ns = started_ns
+        for timer in (self._deadline_timer, self._tick_timer, self._kickless_timer):
+            if timer is not None:
+                timer.cancel()
+        self._deadline_timer = self._tick_timer = self._kickless_timer = None
+        if started_ns:
+            self.pauses.clear()
+            self._last_tick_ns = time.monotonic_ns()
+            self._schedule_tick()
+            self._check_limits()
+            self._look_at_kickless()
+
+    def read_news(self) -> None:
+        """Look at every page now: records, events, requests."""
+        for index in range(self.area.ranks):
+            events, lost = self.area.drain_events(index)
+            if events or lost:
+                self.listener.ring_events(index, events, lost)
+            if (request := self.area.take_request(index)) is not None:
+                self.listener.request(index, request)
+            self.listener.news(index, self.area.snapshot(index))
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _kicked(self) -> None:
+        self.area.drain_kick()
+        self.read_news()
+        if self._started_ns:
+            self._check_limits()
+
+    def _check_limits(self) -> None:
+        self._note_pause()
+        now = time.monotonic_ns()
+        next_ns = now + self._longest_look_away_ns()
+        for index, started_ns in enumerate(self._started_ns):
+            page = self.area.snapshot(index)
+            self._api_seen |= page.phase >= Phase.INITIALIZED
+            result = check(
+                page,
+                self.limits,
+                now_ns=now,
+                started_ns=started_ns,
+                pauses=tuple(self.pauses),
+                siblings_monitored=self._api_seen,
+            )
+            if result.expired:
+                self.listener.limit_passed(index, result.expired[0])
+                return
+            if result.next_ns is not None:
+                next_ns = min(next_ns, result.next_ns)
+        self._schedule_check(next_ns)
+
+    def _longest_look_away_ns(self) -> int:
+        limits = self.limits
+        every = (
+            limits.initial_heartbeat_s,
+            limits.heartbeat_s,
+            limits.out_of_section_s,
+            limits.warmup_s,
+            *limits.sections.values(),
+        )
+        return int(min((s for s in every if s is not None), default=3600.0) * _NS)
+
+    def _schedule_check(self, at_ns: int) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        loop = asyncio.get_running_loop()
+        # asyncio's clock is CLOCK_MONOTONIC; a millisecond more, so that one look is enough.
+        self._deadline_timer = loop.call_at(at_ns / _NS + 0.001, self._check_limits)
+
+    def _schedule_tick(self) -> None:
+        self._tick_timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._note_pause()
+        self._schedule_tick()
+
+    def _note_pause(self) -> None:
+        now = time.monotonic_ns()
+        late_ns = now - self._last_tick_ns - int(_TICK_S * _NS)
+        self._last_tick_ns = now
+        if late_ns > _PAUSE_S * _NS:
+            self.pauses.append((now, late_ns))
+            self.listener.paused(late_ns / _NS)
+
+    def _look_at_kickless(self) -> None:
+        if any(self.area.kickless(index) for index in range(len(self._started_ns))):
+            self.read_news()
+            if self._started_ns:
+                self._check_limits()
+            delay = _KICKLESS_S
+        else:
+            delay = _TICK_S
+        if self._started_ns:
+            loop = asyncio.get_running_loop()
+            self._kickless_timer = loop.call_later(delay, self._look_at_kickless)

@@ -1,0 +1,142 @@
+"""Runs a real launcher in a process of its own and waits for what it prints, with deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+DEADLINE_S = 60.0
+
+
+class Launcher:
+    """One ``undaunted run``. Standard output and standard error arrive as lines in `seen`."""
+
+    def __init__(self, args: list[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "UNDAUNTED"))}
+        self.run_dir = cwd / "run"
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "undaunted.cli.main", "run", *args],
+            cwd=cwd,
+            env={**inherited, "OMP_NUM_THREADS": "1", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.seen)
+
+    @property
+    def agent_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def wait_for(self, pattern: str, timeout_s: float = DEADLINE_S) -> re.Match[str]:
+        """The next line (or one seen already) that matches ``pattern``."""
+        for line in self.seen:
+            if found := re.search(pattern, line):
+                return found
+        return self.wait_for_next(pattern, timeout_s)
+
+    def wait_for_next(self, pattern: str, timeout_s: float = DEADLINE_S) -> re.Match[str]:
+        deadline = time.monotonic() + timeout_s
+        while (line := self._next_line(deadline)) is not None:
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no line matches {pattern!r}; seen:\n{self.text}")
+
+    def finish(self, timeout_s: float = DEADLINE_S) -> int:
+        """Wait for the end; return the exit code."""
+        deadline = time.monotonic() + timeout_s
+        while self._next_line(deadline) is not None:
+            pass
+        return self.process.wait(max(1.0, deadline - time.monotonic()))
+
+    def events(self, kind: str | None = None) -> list[dict[str, object]]:
+        """Events of the journal."""
+        (path,) = self.run_dir.glob("journal-*.jsonl")
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        return [event for event in found if kind in (None, event["event"])]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _next_line(self, deadline: float) -> str | None:
+        try:
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise AssertionError(f"nothing within the deadline; seen:\n{self.text}") from None
+        if line is not None:
+            self.seen.append(line)
+        return line
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+
+@contextlib.contextmanager
+def launched(
+    tmp_path: Path, script: str, *options: str, args: tuple[str, ...] = (), **env: str
+) -> Iterator[Launcher]:
+    """Write ``script`` to train.py and run it; ends the launcher whatever happens."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    command = ["--run-dir", "run", *options, "train.py", *args]
+    launcher = Launcher(command, tmp_path, env)
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
+    """Wait for the end of these processes; return those still alive after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                import select
+
+                select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+            finally:
+                os.close(pidfd)
+    return [pid for pid in pids if alive(pid)]

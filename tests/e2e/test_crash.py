@@ -1,0 +1,180 @@
+"""Crashes of every kind end in a restart from the last checkpoint, explained in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.e2e.launcher import launched
+
+pytestmark = pytest.mark.e2e
+
+# In round 0 rank 1 fails in the way under test while rank 0 waits; later rounds succeed.
+ONCE = """
+    import os, sys, signal, resource, threading
+    rank = int(os.environ["RANK"])
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if rank == 1:
+            {fail}
+        threading.Event().wait(60)
+    print(f"rank {{rank}} done", flush=True)
+"""
+
+KINDS = {
+    "exception": ("raise ValueError('bad batch 17')", r"rank 1 .*ValueError: bad batch 17"),
+    "exit code": ("sys.exit(7)", r"rank 1 .*exit(ed with)? (code )?7"),
+    "os._exit": ("os._exit(3)", r"rank 1 .*exit(ed with)? (code )?3"),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", r"rank 1 .*SIGKILL"),
+    "SIGTERM": ("os.kill(os.getpid(), 15)", r"rank 1 .*SIGTERM"),
+    "abort": ("os.abort()", r"rank 1 .*SIGABRT"),
+    "segfault": ("import ctypes; ctypes.string_at(0)", r"rank 1 .*SIGSEGV"),
+    "memory": (
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); x = bytearray(1 << 32)",
+        r"rank 1 .*MemoryError",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crash_is_explained_and_survived(tmp_path: Path, kind: str, mode: str) -> None:
+    fail, line = KINDS[kind]
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", mode)
+    with launched(tmp_path, ONCE.format(fail=fail), *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for(line)
+        launcher.wait_for(r"restart 1 of 1: 2 ranks running again")
+        assert launcher.seen.count("rank 0 done") == 1
+        assert launcher.seen.count("rank 1 done") == 1
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["kind"], verdict["rank"]) == ("crash", 1)
+        (ended,) = launcher.events("job_ended")
+        assert (ended["outcome"], ended["exit_code"]) == ("finished", 0)
+
+
+def test_without_restarts_left_the_first_cause_is_shown_in_full(tmp_path: Path) -> None:
+    script = """
+        import os
+        def load():
+            raise KeyError("weights.17")
+        load()
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        assert launcher.finish() == 1
+        launcher.wait_for(r"rank 0 .*KeyError")
+        launcher.wait_for(r"--max-restarts is 0")
+        launcher.wait_for(r"train.py.*line \d+.*in load")
+
+
+def test_a_crash_before_the_first_heartbeat_in_every_round(tmp_path: Path) -> None:
+    """Also: a crash-looping script uses up its budget and no more."""
+    script = """
+        import undaunted, os
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            undaunted.heartbeat()
+        raise RuntimeError("no data")
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "4")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 1
+        assert len(launcher.events("round_started")) == 5
+        launcher.wait_for(r"all 4 restarts are used")
+
+
+def test_the_victim_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 0 fails because its peer is gone; the peer, killed from outside, is the cause."""
+    script = """
+        import os, signal
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        for step in range(1000):
+            if step == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step == 10 and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+                break
+            dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "1")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["rank"], verdict["signal"]) == (1, "SIGKILL")
+
+
+def test_torch_record_error_files_are_read(tmp_path: Path) -> None:
+    script = """
+        from torch.distributed.elastic.multiprocessing.errors import record
+        @record
+        def main():
+            raise LookupError("shard 9 is missing")
+        main()
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        assert launcher.finish() == 1
+        launcher.wait_for(r"LookupError: shard 9 is missing")
+
+
+def test_our_own_error_file_is_served_to_a_launcher_above_us(tmp_path: Path) -> None:
+    above = tmp_path / "error.json"
+    with launched(
+        tmp_path,
+        "raise ValueError('deep down')",
+        "--nproc-per-node",
+        "1",
+        TORCHELASTIC_ERROR_FILE=str(above),
+    ) as launcher:
+        assert launcher.finish() == 1
+    assert "deep down" in above.read_text()
+
+
+def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    script = """
+        import os, signal, threading
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            print("ready", flush=True)
+            if os.environ["RANK"] == "1":
+                raise SystemExit(1)
+            while True:
+                threading.Event().wait(60)
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--workers-stop-timeout", "0.3")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        by_kill = [e for e in launcher.events("rank_exited") if e.get("signal") == "SIGKILL"]
+        assert [e["rank"] for e in by_kill] == [0]
+
+
+@pytest.mark.timeout(180)
+def test_100_restarts_in_a_row(tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        sys.exit(int(os.environ["TORCHELASTIC_RESTART_COUNT"] != "100"))
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "100")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish(150) == 0, launcher.text[-3000:]
+        assert len(launcher.events("round_started")) == 101
+
+
+def test_two_launchers_at_once(tmp_path: Path) -> None:
+    script = """
+        import os
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os._exit(1)
+        dist.destroy_process_group()
+    """
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    options = ("--nproc-per-node", "2", "--max-restarts", "1")
+    with (
+        launched(tmp_path / "a", script, *options) as first,
+        launched(tmp_path / "b", script, *options) as second,
+    ):
+        assert first.finish() == 0, first.text
+        assert second.finish() == 0, second.text

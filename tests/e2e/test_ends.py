@@ -1,0 +1,256 @@
+"""How a run ends: signals, dead front, dead agent, control requests, hostile surroundings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.launcher import Launcher, alive, launched, wait_until_gone
+
+pytestmark = pytest.mark.e2e
+
+# Each rank starts an ordinary child and one that leaves session and process group.
+FAMILY = """
+    import os, subprocess, sys, threading
+    sleep = [sys.executable, "-c", "import threading; threading.Event().wait(600)"]
+    child = subprocess.Popen(sleep)
+    daemon = subprocess.Popen(
+        [sys.executable, "-c",
+         "import os, subprocess, sys; "
+         "p = subprocess.Popen(sys.argv[1:], start_new_session=True); print(p.pid, flush=True)",
+         *sleep],
+        stdout=subprocess.PIPE, text=True)
+    pid = int(daemon.stdout.readline())
+    daemon.wait()
+    print("family", os.getpid(), child.pid, pid, flush=True)
+    threading.Event().wait(600)
+"""
+
+
+def family_of(launcher: Launcher, ranks: int) -> list[int]:
+    lines = [launcher.wait_for_next(r"family ([\d ]+)") for _ in range(ranks)]
+    return [int(pid) for found in lines for pid in found[1].split()]
+
+
+@pytest.mark.parametrize("victim", ["front", "agent"])
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_nobody_survives_the_death_of_the_launcher(tmp_path: Path, victim: str, mode: str) -> None:
+    options = ("--nproc-per-node", "2", "--worker-start", mode)
+    with launched(tmp_path, FAMILY, *options) as launcher:
+        pids = family_of(launcher, ranks=2)
+        agent = launcher.agent_pid
+        os.kill(launcher.process.pid if victim == "front" else agent, signal.SIGKILL)
+        assert wait_until_gone([*pids, agent], timeout_s=5.0) == []
+        code = launcher.process.wait(5)
+        assert code == (-signal.SIGKILL if victim == "front" else 1)
+        if victim == "agent":
+            launcher.wait_for(r"agent .*was killed by signal 9")
+
+
+def test_a_finished_job_leaves_nobody_behind(tmp_path: Path) -> None:
+    script = FAMILY.replace("threading.Event().wait(600)\n", "pass\n", 1) + "\n"
+    script = FAMILY.rsplit("    threading", 1)[0]
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        pids = family_of(launcher, ranks=1)
+        assert launcher.finish() == 0
+        assert [pid for pid in pids if alive(pid)] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_is_passed_on_and_the_job_counts_as_preempted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = """
+        import signal, sys, threading
+        def told(number, frame):
+            print("told", signal.Signals(number).name, flush=True)
+            sys.exit(5)
+        for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(s, told)
+        print("ready", flush=True)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1", "--max-restarts", "3") as launcher:
+        launcher.wait_for("ready")
+        launcher.process.send_signal(number)
+        assert launcher.finish() == 75, launcher.text
+        launcher.wait_for(f"told {number.name}")
+
+
+def test_ranks_that_end_well_after_a_signal_have_finished(tmp_path: Path) -> None:
+    script = """
+        import signal, sys, threading
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        print("ready", flush=True)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("ready")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 0, launcher.text
+
+
+def test_the_second_interrupt_does_not_wait(tmp_path: Path) -> None:
+    script = """
+        import signal, threading
+        signal.signal(signal.SIGINT, lambda *_: print("ignored", flush=True))
+        print("ready", flush=True)
+        while True:
+            threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("ready")
+        launcher.process.send_signal(signal.SIGINT)
+        launcher.wait_for("ignored")
+        launcher.process.send_signal(signal.SIGINT)
+        assert launcher.finish(10) == 75, launcher.text
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "outcome"),
+    [("ShutdownWorkload", 93, "no_restart"), ("ExcludeThisNode", 1, "excluded")],
+)
+def test_workload_control(tmp_path: Path, action: str, code: int, outcome: str) -> None:
+    script = f"""
+        import threading
+        from undaunted.fault_tolerance import (
+            RankMonitorClient, WorkloadAction, WorkloadControlRequest)
+        client = RankMonitorClient()
+        client.init_workload_monitoring()
+        client.send_workload_control_request(
+            WorkloadControlRequest(action=WorkloadAction.Continue, description="as you were"))
+        client.send_workload_control_request(
+            WorkloadControlRequest(action=WorkloadAction.{action}, description="loss is good"))
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2", "--max-restarts", "3") as launcher:
+        assert launcher.finish() == code, launcher.text
+        (ended,) = launcher.events("job_ended")
+        assert ended["outcome"] == outcome
+        assert "loss is good" in ended["reason"]
+
+
+def test_script_not_found(tmp_path: Path) -> None:
+    launcher = Launcher(["--nproc-per-node", "2", "tarin.py"], tmp_path)
+    try:
+        (tmp_path / "train.py").write_text("")
+        assert launcher.finish() == 2
+        launcher.wait_for(r"tarin\.py")
+    finally:
+        launcher.close()
+
+
+def test_a_run_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "train.py").write_text("")
+    launcher = Launcher(["--run-dir", "file/run", "train.py"], tmp_path)
+    try:
+        assert launcher.finish() == 2
+        launcher.wait_for(r"--run-dir")
+    finally:
+        launcher.close()
+
+
+def test_a_run_directory_that_vanishes_disturbs_nobody(tmp_path: Path) -> None:
+    script = """
+        import os, sys, threading
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            print("ready", flush=True)
+            sys.stdin.read() if False else None
+            while os.path.exists("run"):
+                threading.Event().wait(0.01)
+            sys.exit(1)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1", "--max-restarts", "1") as launcher:
+        launcher.wait_for("ready")
+        shutil.rmtree(launcher.run_dir)
+        assert launcher.finish() == 0, launcher.text
+
+
+def unshared(command: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell line with a mount namespace of its own (root only)."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare(1) to mount a small file system")
+    probe = subprocess.run(["unshare", "-m", "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip(f"no mount namespaces here: {probe.stderr.decode().strip()}")
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-ec", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+CRASH_ONCE = """
+import os, sys, undaunted
+for i in range(10):
+    undaunted.step(i)
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+"""
+RUN = f"{sys.executable} -m undaunted.cli.main run --nproc-per-node 2 --max-restarts 1"
+
+
+def test_a_tiny_dev_shm(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CRASH_ONCE)
+    line = f"mount -t tmpfs -o size=64k none /dev/shm; exec {RUN} --run-dir run train.py"
+    done = unshared(line, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_full_run_directory(tmp_path: Path) -> None:
+    """The disk is full from the start: the job runs, restarts and ends, and says so once."""
+    (tmp_path / "train.py").write_text(CRASH_ONCE)
+    (tmp_path / "small").mkdir()
+    line = (
+        "mount -t tmpfs -o size=64k none small; mkdir -m 700 small/run; "
+        f"head -c 65536 /dev/zero > small/fill || true; exec {RUN} --run-dir small/run train.py"
+    )
+    done = unshared(line, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No space left" in done.stderr
+
+
+def test_a_read_only_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CRASH_ONCE)
+    (tmp_path / "small").mkdir()
+    line = (
+        "mount -t tmpfs -o size=1m none small; mkdir -m 700 small/run; "
+        f"mount -o remount,ro small; exec {RUN} --run-dir small/run train.py"
+    )
+    done = unshared(line, tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "--run-dir" in done.stderr
+
+
+def test_a_stalled_reader_of_our_output(tmp_path: Path) -> None:
+    """The launcher's stderr is a full pipe: hangs are found and the job ends all the same."""
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        try:
+            while True:
+                os.write(write, b"x" * 65536)
+        except BlockingIOError:
+            pass
+        os.set_blocking(write, True)
+        (tmp_path / "train.py").write_text(CRASH_ONCE)
+        done = subprocess.run(
+            [*RUN.split(), "--run-dir", "run", "-r", "3", "train.py"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            timeout=40,
+        )
+        assert done.returncode == 0
+    finally:
+        os.close(read)
+        os.close(write)

@@ -1,0 +1,160 @@
+"""Hangs of every kind are noticed at their limit, explained, and survived."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.launcher import launched
+
+pytestmark = pytest.mark.e2e
+
+ONCE = """
+    import os, sys, signal, threading, time, ctypes
+    import undaunted
+    rank = int(os.environ["RANK"])
+    first_round = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    beat = threading.Event()
+    def stuck():
+        {hang}
+    for step in range(12):
+        undaunted.step(step)
+        if first_round and rank == 1 and step == 5:
+            stuck()
+        beat.wait(0.05)
+    if first_round:  # the healthy rank goes on beating until it is stopped
+        while True:
+            undaunted.heartbeat()
+            beat.wait(0.05)
+    print(f"rank {{rank}} done", flush=True)
+"""
+
+KINDS = {
+    "sleep": "time.sleep(600)",
+    "SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "GIL held": "ctypes.PyDLL(None).sleep(600)",
+    "busy loop": "while True: pass",
+    "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hang_is_explained_and_survived(tmp_path: Path, kind: str) -> None:
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1.5")
+    with launched(tmp_path, ONCE.format(hang=KINDS[kind]), *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["kind"], verdict["rank"], verdict["iteration"]) == ("hang", 1, 5)
+        assert verdict["limit_s"] == 1.5
+        assert "--ft-rank-heartbeat-timeout" in verdict["line"]
+        launcher.wait_for(r"rank 1 .*pid \d+.*1\.5 s")
+        stacks = (launcher.run_dir / "stacks-round0.txt").read_text()
+        if kind != "SIGSTOP":
+            assert "in stuck" in verdict["line"]
+            assert "train.py" in stacks
+        else:
+            assert "stopped" in verdict["line"]
+        assert launcher.seen.count("rank 1 done") == 1
+
+
+def test_stuck_before_the_first_heartbeat(tmp_path: Path) -> None:
+    script = """
+        import os, threading
+        from undaunted.fault_tolerance import RankMonitorClient
+        client = RankMonitorClient()
+        client.init_workload_monitoring()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "0":
+            threading.Event().wait(600)
+        client.send_heartbeat()
+        client.shutdown_workload_monitoring()
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "1")
+    limit = ("--ft-initial-rank-heartbeat-timeout", "1")
+    with launched(tmp_path, script, *options, *limit) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for(r"rank 0 .*first heartbeat.*1 s")
+
+
+def test_each_open_section_has_its_own_limit(tmp_path: Path) -> None:
+    """An inner section with a long limit does not hide an outer one that hangs."""
+    script = """
+        import os, threading, undaunted
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            with undaunted.section("outer"), undaunted.section("inner"):
+                threading.Event().wait(600)
+    """
+    options = ("--nproc-per-node", "1", "--max-restarts", "1")
+    limits = ("--ft-rank-section-timeouts", "outer:1,inner:1000")
+    with launched(tmp_path, script, *options, *limits) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for(r"section 'outer'")
+
+
+def test_the_rank_that_others_wait_for_is_blamed(tmp_path: Path) -> None:
+    """Both ranks pass the limit; the one inside all_reduce is a victim."""
+    script = """
+        import os, time
+        import torch, torch.distributed as dist
+        import undaunted
+        def load_batch():
+            time.sleep(600)
+        dist.init_process_group("gloo")
+        first_round = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        for step in range(8):
+            undaunted.step(step)
+            if first_round and step == 5 and dist.get_rank() == 1:
+                load_batch()
+            dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+    """
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1.5")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        (verdict,) = launcher.events("verdict")
+        assert verdict["rank"] == 1
+        assert verdict["waiting"] == [0]
+        assert "load_batch" in verdict["line"]
+        assert "all_reduce" in verdict["line"]
+
+
+def test_a_pause_of_the_agent_itself_kills_nobody(tmp_path: Path) -> None:
+    script = """
+        import threading, undaunted, sys
+        pause = threading.Event()
+        for step in range(60):
+            if step == 10:
+                print("beating", flush=True)
+            # Beats only now and then, so that a deadline passes while the agent is stopped.
+            undaunted.step(step)
+            pause.wait(0.1)
+    """
+    options = ("--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2")
+    with launched(tmp_path, script, *options) as launcher:
+        launcher.wait_for("beating")
+        agent = launcher.agent_pid
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            with pytest.raises(AssertionError, match="nothing within"):
+                launcher.wait_for_next("a line that never comes", timeout_s=3.5)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert launcher.finish() == 0, launcher.text
+        assert launcher.events("verdict") == []
+        assert launcher.events("agent_paused")
+
+
+def test_shut_down_monitoring_is_not_judged(tmp_path: Path) -> None:
+    script = """
+        import threading
+        from undaunted.fault_tolerance import RankMonitorClient
+        client = RankMonitorClient()
+        client.init_workload_monitoring()
+        client.send_heartbeat()
+        client.shutdown_workload_monitoring()
+        threading.Event().wait(2.5)  # a long export, say
+    """
+    options = ("--nproc-per-node", "1", "--ft-rank-heartbeat-timeout", "1")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
