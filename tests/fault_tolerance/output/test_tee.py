@@ -1,0 +1,212 @@
+import errno
+import os
+import select
+import threading
+import time
+
+import pytest
+
+from undaunted.base.inotify import Inotify
+from undaunted.fault_tolerance.output import console as console_module
+from undaunted.fault_tolerance.output import tee as tee_module
+from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
+
+DEADLINE_S = 10.0
+
+
+class Reader:
+    """The reading end of a console that is a pipe."""
+
+    def __init__(self):
+        self.fd, self.write_fd = os.pipe()
+        self.data = bytearray()
+
+    def read_until(self, marker):
+        end = time.monotonic() + DEADLINE_S
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        searched = 0
+        while self.data.find(marker, searched) < 0:
+            searched = max(0, len(self.data) - len(marker))
+            assert poller.poll((end - time.monotonic()) * 1000), (marker, self.data[-200:])
+            self.data += os.read(self.fd, 1 << 20)
+        return bytes(self.data)
+
+    def read_rest(self):
+        self.close_writer()
+        while chunk := os.read(self.fd, 1 << 20):
+            self.data += chunk
+        return bytes(self.data)
+
+    def close_writer(self):
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def close(self):
+        self.close_writer()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def reader():
+    reader = Reader()
+    yield reader
+    reader.close()
+
+
+def append(path, data):
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def entry(path, reader, prefix=b"[0]:"):
+    return TeeEntry(str(path), prefix, reader.write_fd)
+
+
+def test_lines_of_several_files_appear_with_prefixes(tmp_path, reader):
+    paths = [tmp_path / "attempt_0" / str(rank) / "stdout.log" for rank in range(2)]
+    tee = OutputTee([entry(p, reader, b"[%d]:" % rank) for rank, p in enumerate(paths)])
+    tee.start()
+    append(paths[0], b"hello\n")
+    reader.read_until(b"[0]:hello\n")
+    append(paths[1], b"\xff\x00\nlast without end")
+    reader.read_until(b"[1]:\xff\x00\n")
+    assert tee.close(DEADLINE_S)
+    assert reader.read_rest().endswith(b"[1]:last without end\n")
+    assert tee.dropped_lines == 0
+    assert tee.problems == []
+
+
+def test_what_was_written_before_close_is_shown(tmp_path, reader):
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    tee.start()
+    append(tmp_path / "log", b"a\n" * 1000)
+    tee.close(DEADLINE_S)
+    assert reader.read_rest() == b"[0]:a\n" * 1000
+
+
+@pytest.mark.parametrize("broken", ["instance", "watch"])
+def test_without_inotify_it_looks_at_the_clock(tmp_path, reader, monkeypatch, broken):
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "too many")
+
+    if broken == "instance":
+        monkeypatch.setattr(tee_module, "Inotify", refuse)
+    else:
+        monkeypatch.setattr(Inotify, "watch", refuse)
+    monkeypatch.setattr(tee_module, "_POLL_S", 0.01)
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    tee.start()
+    append(tmp_path / "log", b"seen\n")
+    reader.read_until(b"[0]:seen\n")
+    assert tee.close(DEADLINE_S)
+
+
+def test_burst_arrives_complete_and_in_order(tmp_path, reader):
+    count = 100_000
+    tee = OutputTee([entry(tmp_path / "log", reader, b"")])
+    tee.start()
+    lines = b"".join(b"line %06d of a burst\n" % i for i in range(count))
+    append(tmp_path / "log", lines)
+    reader.read_until(b"line %06d of" % (count - 1))
+    tee.close(DEADLINE_S)
+    assert reader.read_rest() == lines
+
+
+def test_stalled_reader_drops_whole_lines_and_is_told_how_many(tmp_path, reader, monkeypatch):
+    monkeypatch.setattr(console_module, "STALL_S", 0.01)
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    tee.start()
+    lines = 50_000
+    append(tmp_path / "log", b"x" * 20 + b"\n" * 1 + (b"y" * 20 + b"\n") * (lines - 1))
+    wait_for(lambda: tee.dropped_lines > 0)
+    reader.read_until(b"lines were not shown")
+    append(tmp_path / "log", b"back again\n")
+    reader.read_until(b"back again\n")
+    assert tee.close(DEADLINE_S)
+    data = reader.read_rest()
+    shown = [line for line in data.splitlines() if line.startswith(b"[0]:") and b"back" not in line]
+    assert set(shown) <= {b"[0]:" + b"x" * 20, b"[0]:" + b"y" * 20}
+    assert tee.dropped_lines == lines - len(shown)
+    told = [int(line.split()[7]) for line in data.splitlines() if line.startswith(b"[undaunted]")]
+    assert sum(told) == tee.dropped_lines
+
+
+def test_close_is_bounded_when_nobody_reads(tmp_path, reader):
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    tee.start()
+    append(tmp_path / "log", b"x" * 100 + b"\n")
+    reader.read_until(b"x\n")
+    append(tmp_path / "log", (b"x" * 100 + b"\n") * 20_000)
+    began = time.monotonic()
+    assert tee.close(0.05)
+    assert time.monotonic() - began < 2
+    assert tee.dropped_lines + tee.unread_bytes > 0
+    assert "were not shown" in tee.problems[0]
+
+
+def test_line_of_many_megabytes(tmp_path, reader):
+    size = 8 << 20
+    consumed = threading.Event()
+    seen = []
+
+    def consume():
+        seen.append(reader.read_until(b"after\n"))
+        consumed.set()
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    tee = OutputTee([entry(tmp_path / "log", reader, b"")])
+    tee.start()
+    append(tmp_path / "log", b"z" * size + b"\nafter\n")
+    assert consumed.wait(DEADLINE_S)
+    consumer.join()
+    assert tee.close(DEADLINE_S)
+    assert seen[0].count(b"z") == size
+
+
+def test_reader_that_went_away_is_forgotten(tmp_path, reader):
+    other = Reader()
+    tee = OutputTee([entry(tmp_path / "a", other), entry(tmp_path / "b", reader)])
+    tee.start()
+    os.close(other.fd)
+    append(tmp_path / "a", b"nobody\n")
+    append(tmp_path / "b", b"somebody\n")
+    reader.read_until(b"[0]:somebody\n")
+    assert tee.close(DEADLINE_S)
+    other.close_writer()
+    assert tee.dropped_lines == 1
+
+
+def test_file_that_cannot_be_followed_is_named(tmp_path, reader):
+    (tmp_path / "file").write_text("")
+    tee = OutputTee([entry(tmp_path / "file" / "x", reader), entry(tmp_path / "ok", reader)])
+    tee.start()
+    append(tmp_path / "ok", b"fine\n")
+    reader.read_until(b"fine\n")
+    assert tee.close(DEADLINE_S)
+    assert "file/x is not shown: File exists" in tee.problems[0]
+
+
+def test_nothing_to_follow_needs_no_thread():
+    tee = OutputTee([])
+    tee.start()
+    assert tee.close(0)
+
+
+def test_close_may_come_twice_and_without_start(tmp_path, reader):
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    assert tee.close(0)
+    tee.start()
+    tee.request_close(DEADLINE_S)
+    assert tee.close(DEADLINE_S)
+    assert tee.close(DEADLINE_S)
+
+
+def wait_for(condition):
+    """Wait for a counter of the tee's thread, which announces nothing."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end
+        os.sched_yield()
