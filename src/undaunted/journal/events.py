@@ -12,11 +12,14 @@ older build would misread a journal.
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Annotated, Union
 
 import msgspec
 
 SCHEMA = 1
+
+# Bounded, so that no number in a damaged journal is too large to calculate with.
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True):
@@ -29,13 +32,13 @@ class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_d
         round: number of the round, -1 before the first.
     """
 
-    t: int
+    t: Nanoseconds
     wall: float = 0.0
     node: str = ""
     round: int = -1
 
 
-class JournalOpened(Event, tag="journal_opened"):
+class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
     """First line of a file: who writes it, on which boot of which machine."""
 
     schema: int = SCHEMA
@@ -44,8 +47,11 @@ class JournalOpened(Event, tag="journal_opened"):
     pid: int = 0
 
 
-class JobStarted(Event, tag="job_started"):
-    """The launcher begins. ``argv`` is the user's program with its arguments."""
+class JobStarted(Event, tag="job_started", frozen=True, kw_only=True):
+    """The launcher begins. ``argv`` is the user's program with its arguments.
+
+    ``log_dir`` is where redirected output of the ranks lies, "" where nothing is redirected.
+    """
 
     run_id: str
     argv: list[str]
@@ -53,9 +59,10 @@ class JobStarted(Event, tag="job_started"):
     max_restarts: int
     worker_start: str = "warm"
     limits: dict[str, float | None] = {}
+    log_dir: str = ""
 
 
-class RoundStarted(Event, tag="round_started"):
+class RoundStarted(Event, tag="round_started", frozen=True, kw_only=True):
     """The coordinator's ``start`` arrived. ``ranks`` are this node's global ranks."""
 
     world_size: int
@@ -64,7 +71,7 @@ class RoundStarted(Event, tag="round_started"):
     master_port: int = 0
 
 
-class WorkersSpawned(Event, tag="workers_spawned"):
+class WorkersSpawned(Event, tag="workers_spawned", frozen=True, kw_only=True):
     """All local workers exist. ``reason`` says why a start was fresh although warm was asked."""
 
     mode: str
@@ -72,7 +79,7 @@ class WorkersSpawned(Event, tag="workers_spawned"):
     reason: str = ""
 
 
-class RankMilestone(Event, tag="rank_milestone"):
+class RankMilestone(Event, tag="rank_milestone", frozen=True, kw_only=True):
     """A rank passed a milestone at ``at_ns``.
 
     ``name`` is ``first_line`` (the user's program begins), ``initialized`` (monitoring began) or
@@ -81,11 +88,11 @@ class RankMilestone(Event, tag="rank_milestone"):
 
     rank: int
     name: str
-    at_ns: int
+    at_ns: Nanoseconds
     iteration: int | None = None
 
 
-class FailureDetected(Event, tag="failure_detected"):
+class FailureDetected(Event, tag="failure_detected", frozen=True, kw_only=True):
     """The agent noticed a failure. ``t`` is when; ``since_ns`` when it happened, where known.
 
     ``kind`` is ``crash`` or ``hang``. For a hang ``since_ns`` is the moment the limit was passed.
@@ -93,19 +100,19 @@ class FailureDetected(Event, tag="failure_detected"):
 
     kind: str
     rank: int
-    since_ns: int | None = None
+    since_ns: Nanoseconds | None = None
     detail: str = ""
 
 
-class EvidenceCollected(Event, tag="evidence_collected"):
+class EvidenceCollected(Event, tag="evidence_collected", frozen=True, kw_only=True):
     """Stacks and process states were gathered in ``duration_ns``. ``path`` holds them in full."""
 
     ranks: list[int]
     path: str = ""
-    duration_ns: int = 0
+    duration_ns: Nanoseconds = 0
 
 
-class Verdict(Event, tag="verdict"):
+class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     """What went wrong. ``line`` is the one-line explanation shown to the user.
 
     ``rank`` is the first cause, not a victim. ``limit_s``, ``age_s`` and ``watch`` (``heartbeat``,
@@ -133,14 +140,14 @@ class Verdict(Event, tag="verdict"):
     stacks: str = ""
 
 
-class StopRequested(Event, tag="stop_requested"):
+class StopRequested(Event, tag="stop_requested", frozen=True, kw_only=True):
     """Workers are told to stop: SIGTERM now, SIGKILL after ``grace_s``."""
 
     reason: str
     grace_s: float
 
 
-class RankExited(Event, tag="rank_exited"):
+class RankExited(Event, tag="rank_exited", frozen=True, kw_only=True):
     """A rank's process ended. ``by_us`` tells whether the agent had told it to."""
 
     rank: int
@@ -150,13 +157,13 @@ class RankExited(Event, tag="rank_exited"):
     by_us: bool = False
 
 
-class RoundStopped(Event, tag="round_stopped"):
+class RoundStopped(Event, tag="round_stopped", frozen=True, kw_only=True):
     """No process of the round is left. ``unkillable`` lists pids that would not die."""
 
     unkillable: list[int] = []
 
 
-class Decision(Event, tag="decision"):
+class Decision(Event, tag="decision", frozen=True, kw_only=True):
     """What the coordinator decided: ``restart`` or ``end``."""
 
     action: str
@@ -164,7 +171,7 @@ class Decision(Event, tag="decision"):
     restarts_left: int = 0
 
 
-class ControlRequested(Event, tag="control_requested"):
+class ControlRequested(Event, tag="control_requested", frozen=True, kw_only=True):
     """A rank asked for a workload control action (``Continue``, ``ExcludeThisNode``, ...)."""
 
     rank: int
@@ -172,56 +179,56 @@ class ControlRequested(Event, tag="control_requested"):
     description: str = ""
 
 
-class RankEvent(Event, tag="rank_event"):
+class RankEvent(Event, tag="rank_event", frozen=True, kw_only=True):
     """A small event a rank put into its page: a name and a short text, at ``at_ns``."""
 
     rank: int
     name: str
-    at_ns: int
+    at_ns: Nanoseconds
     text: str = ""
 
 
-class RankEventsLost(Event, tag="rank_events_lost"):
+class RankEventsLost(Event, tag="rank_events_lost", frozen=True, kw_only=True):
     """A rank wrote events faster than the agent read them; ``count`` are missing."""
 
     rank: int
     count: int
 
 
-class TemplateReady(Event, tag="template_ready"):
+class TemplateReady(Event, tag="template_ready", frozen=True, kw_only=True):
     """The warm template can fork workers. ``modules`` were imported for them."""
 
     pid: int
     modules: list[str] = []
-    import_ns: int = 0
+    import_ns: Nanoseconds = 0
 
 
-class TemplateLost(Event, tag="template_lost"):
+class TemplateLost(Event, tag="template_lost", frozen=True, kw_only=True):
     """The template died or may not fork; workers start fresh from now on."""
 
     reason: str
 
 
-class AgentPaused(Event, tag="agent_paused"):
+class AgentPaused(Event, tag="agent_paused", frozen=True, kw_only=True):
     """The agent itself did not run for ``seconds``; every deadline was moved by that."""
 
     seconds: float
 
 
-class SignalReceived(Event, tag="signal_received"):
+class SignalReceived(Event, tag="signal_received", frozen=True, kw_only=True):
     """The launcher got a signal from outside and passes it on."""
 
     signal: str
 
 
-class EventsLost(Event, tag="events_lost"):
+class EventsLost(Event, tag="events_lost", frozen=True, kw_only=True):
     """The journal could not be written for a while; ``count`` events are missing before this."""
 
     count: int
     reason: str = ""
 
 
-class JobEnded(Event, tag="job_ended"):
+class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
     """The last event. ``outcome``: finished, failed, preempted, excluded, no_restart."""
 
     outcome: str

@@ -1,0 +1,72 @@
+"""Texts for people: durations, sets of ranks, and strings that are safe to print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MINUTE_S = 60
+_HOUR_S = 60 * _MINUTE_S
+_DAY_S = 24 * _HOUR_S
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as a reader would say it: two figures that matter and their units.
+
+    Args:
+        seconds: finite number of seconds; negative ones get a minus sign.
+
+    Returns:
+        For example ``4.2 ms``, ``340 ms``, ``1.2 s``, ``4 min 05 s``, ``2 h 05 min``, ``3 d 04 h``.
+    """
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    # Each limit is where rounding would reach the next unit, so that 999.7 ms becomes 1.0 s.
+    if seconds < 0.00995:
+        return f"{seconds * 1e3:.1f} ms" if seconds >= 0.00005 else "0 ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S:02d} s"
+    minutes = round(seconds / _MINUTE_S)
+    if minutes * _MINUTE_S < _DAY_S:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / _HOUR_S)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as sorted ranges without duplicates, for example ``0-3,7``; "" for none."""
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with everything a terminal might act on written out, as in ``\x1b``.
+
+    Line feeds and tabs stay. Messages of exceptions and names from the user's program pass through
+    here before they are printed: they must not move the cursor or recolour the screen.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def one_line(text: str, longest: int = 500) -> str:
+    """Return ``text`` as one printable line of at most ``longest`` characters."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

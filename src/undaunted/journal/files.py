@@ -1,0 +1,95 @@
+"""The file operations of the journal, over a file system that is passed in.
+
+The module ``os`` is the real file system; tests pass one whose n-th call fails or hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class FileSystem(Protocol):
+    """What the journal needs of ``os``; each call may raise OSError or take for ever."""
+
+    def open(self, path: str, flags: int, mode: int = ..., /) -> int:
+        """Open a file; return its descriptor."""
+
+    def fstat(self, fd: int, /) -> os.stat_result:
+        """Size and number of links of an open file."""
+
+    def pread(self, fd: int, length: int, offset: int, /) -> bytes:
+        """Read at an offset."""
+
+    def write(self, fd: int, data: bytes, /) -> int:
+        """Write; return how many bytes were taken."""
+
+    def fdatasync(self, fd: int, /) -> None:
+        """Wait until the content is on the disk."""
+
+    def close(self, fd: int, /) -> None:
+        """Close a descriptor."""
+
+    def mkdir(self, path: str, mode: int = ..., /) -> None:
+        """Create one directory."""
+
+    def replace(self, src: str, dst: str, /) -> None:
+        """Rename atomically over what is there."""
+
+    def unlink(self, path: str, /) -> None:
+        """Remove a file."""
+
+
+def write_all(fs: FileSystem, fd: int, data: bytes) -> tuple[int, OSError | None]:
+    """Write all of ``data``; return how many bytes went out, and the error that stopped it."""
+    done = 0
+    while done < len(data):
+        try:
+            taken = fs.write(fd, data[done:])
+        except OSError as error:
+            return done, error
+        if taken <= 0:
+            return done, OSError(errno.EIO, "the file takes no more bytes")
+        done += taken
+    return done, None
+
+
+def replace_text(fs: FileSystem, path: str, text: str) -> None:
+    """Put ``text`` into the file ``path``, mode 0600, all of it or nothing.
+
+    Missing directories are created with mode 0700.
+
+    Raises:
+        OSError: the file could not be written; what was there before is untouched.
+    """
+    _make_directories(fs, Path(path).parent)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = fs.open(temporary, flags, 0o600)
+    try:
+        try:
+            error = write_all(fs, fd, text.encode("utf-8", "backslashreplace"))[1]
+        finally:
+            fs.close(fd)
+        if error is not None:
+            raise error
+        fs.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)
+        raise
+
+
+def _make_directories(fs: FileSystem, path: Path) -> None:
+    try:
+        fs.mkdir(str(path), 0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        _make_directories(fs, path.parent)
+        _make_directories(fs, path)

@@ -1,0 +1,293 @@
+"""Writes the journal without ever making its caller wait.
+
+``record`` encodes the event and puts the line into a bounded queue; a daemon thread of its own does
+everything that touches the file system. While that fails or hangs, events are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from undaunted.journal import lines
+from undaunted.journal.appender import Appender
+from undaunted.journal.events import Event, EventsLost, JobEnded, JournalOpened, RoundStopped
+from undaunted.journal.files import FileSystem, replace_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SYNC_AFTER = (RoundStopped, JobEnded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    data: bytes
+    sync: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    path: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    count: int
+    reason: str
+    size: int = 0
+
+
+_Item = _Line | _Text | _Lost
+
+
+class Clock(Protocol):
+    """The two clocks of an event, as in the module ``time``."""
+
+    def time(self) -> float:
+        """Unix time, seconds."""
+
+    def monotonic_ns(self) -> int:
+        """CLOCK_MONOTONIC, nanoseconds."""
+
+
+class JournalWriter:
+    """The journal of one node.
+
+    Owns one daemon thread and one descriptor; ``close`` releases both, unless the disk hangs: then
+    it returns in time and the thread lets go when the disk answers, or with the process.
+    Methods may be called from any thread and from signal handlers.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        node: str,
+        version: str = "",
+        on_problem: Callable[[str], None] | None = None,
+        max_events: int = 10_000,
+        max_bytes: int = 8 << 20,
+        clock: Clock = time,
+        fs: FileSystem = os,
+    ) -> None:
+        """Start the thread, which creates the file. Nothing about the file is raised here.
+
+        Args:
+            path: the journal; created with mode 0600, appended to if it exists.
+            node: name put into every event that has none.
+            version: version of undaunted, for the first line.
+            on_problem: called in the journal's thread with a message when the journal cannot be
+                written, and when another file cannot; once each.
+            max_events: most events and texts waiting.
+            max_bytes: most bytes waiting.
+            clock: the clock of ``Event.t``, and Unix time.
+            fs: the file system.
+        """
+        self.path = os.fspath(path)
+        self._node = node
+        self._version = version
+        self._on_problem = on_problem
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._fs = fs
+        self._appender = Appender(self.path, header=self._header, lost_line=self._lost_line, fs=fs)
+        self._warned: set[str] = set()
+        # Its lock can be taken again by a signal handler that interrupts the holder.
+        self._changed = threading.Condition(threading.RLock())
+        self._queue: deque[_Item] = deque()
+        self._waiting_events = 0  # in the queue or being written
+        self._waiting_bytes = 0
+        self._accepted = 0
+        self._finished = 0
+        self._dropped = 0
+        self._drop_reason = ""
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="undaunted-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost(self) -> int:
+        """How many events have been lost so far."""
+        return self._appender.lost_total + self._dropped
+
+    def record(self, event: Event) -> None:
+        """Take an event for writing. Never blocks, never raises: what cannot be kept is counted.
+
+        Args:
+            event: its ``t`` says when it happened; ``wall`` and ``node`` are filled in if empty.
+        """
+        try:
+            line = lines.encode(self._stamp(event))
+        except Exception as error:  # noqa: BLE001 - a malformed event must not stop the agent
+            self._drop(f"{type(event).__name__} cannot be written: {error}")
+            return
+        if not self._put(_Line(line, isinstance(event, _SYNC_AFTER))):
+            self._drop("the journal could not keep up")
+
+    def write_text(self, path: str | os.PathLike[str], text: str) -> bool:
+        """Take a whole file for writing: atomically, mode 0600, after the events recorded so far.
+
+        Returns:
+            False if too much is waiting already; the text is dropped then.
+        """
+        return self._put(_Text(os.fspath(path), text))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything taken so far was written or given up; False if time ran out."""
+        with self._changed:
+            target = self._accepted
+            return self._changed.wait_for(lambda: self._finished >= target, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is waiting and end the thread; later events are dropped.
+
+        Returns:
+            False if time ran out: the disk hangs, and the thread is left behind.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # Caller's side.
+
+    def _stamp(self, event: Event) -> Event:
+        age_s = (self._clock.monotonic_ns() - event.t) / 1e9
+        return msgspec.structs.replace(
+            event,
+            wall=event.wall or round(self._clock.time() - age_s, 6),
+            node=event.node or self._node,
+        )
+
+    def _put(self, item: _Item) -> bool:
+        with self._changed:
+            if (
+                self._closing
+                or self._waiting_events >= self._max_events
+                or self._waiting_bytes + item.size > self._max_bytes
+            ):
+                return False
+            if self._dropped:
+                self._enqueue(_Lost(self._dropped, self._drop_reason))
+                self._dropped = 0
+            self._enqueue(item)
+            self._changed.notify_all()
+            return True
+
+    def _enqueue(self, item: _Item) -> None:
+        self._queue.append(item)
+        self._waiting_events += 1
+        self._waiting_bytes += item.size
+        self._accepted += 1
+
+    def _drop(self, reason: str) -> None:
+        with self._changed:
+            self._dropped += 1
+            self._drop_reason = reason
+
+    # The thread's side.
+
+    def _run(self) -> None:
+        self._append([])
+        while batch := self._take():
+            self._process(batch)
+            with self._changed:
+                self._waiting_events -= len(batch)
+                self._waiting_bytes -= sum(item.size for item in batch)
+                self._finished += len(batch)
+                self._changed.notify_all()
+        self._finish()
+
+    def _take(self) -> list[_Item]:
+        """Wait for work; return all of it, or nothing when the writer is closed and all is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            batch = list(self._queue)
+            self._queue.clear()
+            return batch
+
+    def _process(self, batch: list[_Item]) -> None:
+        pending: list[_Line] = []
+        for item in batch:
+            if isinstance(item, _Line):
+                pending.append(item)
+                continue
+            self._append(pending)
+            pending = []
+            if isinstance(item, _Lost):
+                self._appender.note_lost(item.count, item.reason)
+            else:
+                self._write_text(item)
+        self._append(pending)
+
+    def _append(self, batch: list[_Line]) -> None:
+        problem = self._appender.append([line.data for line in batch])
+        if not problem and any(line.sync for line in batch):
+            problem = self._appender.sync()
+        if problem:
+            self._warn(
+                "journal",
+                f"journal {self.path} cannot be written ({problem}): events are dropped and "
+                "counted until it can. The job goes on; free or repair that file system.",
+            )
+
+    def _write_text(self, item: _Text) -> None:
+        try:
+            replace_text(self._fs, item.path, item.text)
+        except (OSError, ValueError) as error:
+            self._warn("text", f"file {item.path} cannot be written ({error}). The job goes on.")
+
+    def _finish(self) -> None:
+        with self._changed:
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            self._appender.note_lost(dropped, self._drop_reason)
+        if self._appender.lost:
+            self._append([])
+        self._appender.close()
+
+    def _warn(self, kind: str, message: str) -> None:
+        if self._on_problem is None or kind in self._warned:
+            return
+        self._warned.add(kind)
+        with contextlib.suppress(Exception):  # the journal goes on, whatever the callback does
+            self._on_problem(message)
+
+    def _header(self) -> bytes:
+        opened = JournalOpened(
+            t=self._clock.monotonic_ns(), version=self._version, boot_id=boot_id(), pid=os.getpid()
+        )
+        return lines.encode(self._stamp(opened))
+
+    def _lost_line(self, count: int, reason: str) -> bytes:
+        lost = EventsLost(t=self._clock.monotonic_ns(), count=count, reason=reason)
+        return lines.encode(self._stamp(lost))
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine, "" where there is none."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
