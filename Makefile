@@ -1,0 +1,61 @@
+# Everything a developer runs. Each target sets up what it needs first.
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+bin := $(VENV)/bin
+stamp := $(VENV)/.undaunted-setup
+pytest := $(bin)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup system demo test test-unit test-e2e test-docs lint format types docs bench clean
+
+help: ## show this list
+	@echo "usage: make TARGET"
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
+	@echo "options: PYTHON=python3.12 (setup), PYTEST_ARGS='-k pages -x' (tests), BENCH_ARGS=--quick"
+
+setup: $(stamp) ## make .venv with the package, torch and the tools
+
+$(stamp): pyproject.toml constraints.txt scripts/setup.sh
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@bash scripts/setup.sh $(VENV)
+	@touch $@
+
+system:
+	@bash scripts/system-packages.sh
+
+demo: setup ## train a small language model through a crash and a hang
+	@$(bin)/python examples/char_lm/demo.py
+
+test: test-unit test-e2e ## run all tests except those of the docs
+
+test-unit: setup system ## fast tests, no training processes
+	$(pytest) -m "not e2e and not docs" $(PYTEST_ARGS)
+
+test-e2e: setup system ## tests that start launchers and training processes
+	$(pytest) -m "e2e and not docs" $(PYTEST_ARGS)
+
+test-docs: setup ## run the examples in README.md and docs/
+	$(pytest) -m docs $(PYTEST_ARGS)
+
+lint: setup ## ruff: rules and format
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+
+format: setup ## let ruff repair what it can
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+
+types: setup ## mypy, strict
+	$(bin)/mypy
+
+docs: setup ## build the documentation into site/, strictly
+	$(bin)/mkdocs build --strict --quiet
+
+bench: setup ## measure, against torchrun
+	$(bin)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## remove everything that was built, .venv too
+	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

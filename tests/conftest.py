@@ -1,0 +1,36 @@
+"""What every test gets: leak checks, an environment of its own, reproducible examples."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+
+pytest_plugins = ["tests.leaks"]
+
+IN_CI = os.environ.get("CI") == "true"
+
+# What the shell of a developer, or a launcher around pytest, would tell the code under test.
+OUTSIDE = ("UNDAUNTED_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "OMP_NUM_THREADS")
+OUTSIDE_EXACT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+for _name in [n for n in os.environ if n.startswith(OUTSIDE) or n in OUTSIDE_EXACT]:
+    del os.environ[_name]
+
+# A busy machine is no bug, and a failure in CI must be reproducible by running it again.
+hypothesis.settings.register_profile("undaunted", deadline=None, derandomize=IN_CI)
+hypothesis.settings.load_profile("undaunted")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a run that skipped everything fails: nothing was tested."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not IN_CI or reporter is None or session.config.option.collectonly:
+        return
+    executed = [
+        k for k in ("passed", "failed", "xfailed", "xpassed", "error") if reporter.stats.get(k)
+    ]
+    if not executed and session.exitstatus == pytest.ExitCode.OK:
+        reporter.write_line("CI=true and no test was executed: this run counts as failed", red=True)
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
