@@ -1,0 +1,236 @@
+"""The layer rule: a package imports only what lies below it.
+
+``BANDS`` is the house from the cellar up. A package may import from every lower band, and inside
+its own band only along ``ARROWS``. Imports inside functions and for type checking count as well: a
+layer must not know the ones above, whenever it asks. docs/design/layers.md explains the table.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src"
+ROOT = "undaunted"
+
+BANDS = (
+    ("base", "simulation", "faults", "journal", "progress", "health", "coordinator"),
+    ("attribution", "checkpointing", "inprocess", "fault_tolerance", "training"),
+    ("chaos", "services", "integrations", "cli"),
+)
+# Inside a band. Every arrow points down the order above, so that there is no way round.
+ARROWS = {
+    "simulation": {"base"},
+    "faults": {"base"},
+    "journal": {"base"},
+    "progress": {"base"},
+    "health": {"base"},
+    "coordinator": {"base"},
+    "fault_tolerance": {"attribution"},
+}
+# `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
+# imports from it except the command line, which shows the version.
+FACE_OF = {"progress", "fault_tolerance"}
+MAY_IMPORT_FACE = {"cli"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a module of ours by another, at a line."""
+
+    importer: str
+    imported: str
+    line: int
+    at_import_time: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def package_of(module: str) -> str:
+    """The layer a module belongs to; the face is the empty string."""
+    return [*module.split("."), ""][1]
+
+
+def modules(src: Path = SRC) -> dict[str, Path]:
+    found = {}
+    for path in sorted((src / ROOT).rglob("*.py")):
+        parts = path.relative_to(src).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+class ImportFinder(ast.NodeVisitor):
+    """Collects what one module imports from the house."""
+
+    def __init__(self, module: str, known: set[str], *, is_package: bool) -> None:
+        self.module = module
+        self.known = known
+        self.package = module if is_package else module.rpartition(".")[0]
+        self.at_import_time = True
+        self.found: list[Import] = []
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.add(alias.name, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            above = self.package.split(".")[: len(self.package.split(".")) - node.level + 1]
+            base = ".".join([*above, *([node.module] if node.module else [])])
+        for alias in node.names:
+            name = f"{base}.{alias.name}"
+            self.add(name if name in self.known else base, node.lineno)
+
+    def add(self, name: str, line: int) -> None:
+        if name.partition(".")[0] == ROOT:
+            self.found.append(Import(self.module, name, line, self.at_import_time))
+
+    def visit_later(self, node: ast.AST) -> None:
+        before, self.at_import_time = self.at_import_time, False
+        self.generic_visit(node)
+        self.at_import_time = before
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = visit_later  # noqa: N815 - ast's names
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) not in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            self.generic_visit(node)
+            return
+        before, self.at_import_time = self.at_import_time, False
+        for statement in node.body:
+            self.visit(statement)
+        self.at_import_time = before
+        for statement in node.orelse:
+            self.visit(statement)
+
+
+def imports(src: Path = SRC) -> list[Import]:
+    paths = modules(src)
+    found: list[Import] = []
+    for module, path in paths.items():
+        finder = ImportFinder(module, set(paths), is_package=path.name == "__init__.py")
+        finder.visit(ast.parse(path.read_text(), str(path)))
+        found += finder.found
+    return found
+
+
+def allowed(importer: str, imported: str) -> bool:
+    """Whether the layer may import from the other one."""
+    if importer == imported:
+        return True
+    if importer == "":
+        return imported in FACE_OF
+    if imported == "":
+        return importer in MAY_IMPORT_FACE
+    band = {package: number for number, packages in enumerate(BANDS) for package in packages}
+    if band[importer] != band[imported]:
+        return band[importer] > band[imported]
+    return imported in ARROWS.get(importer, set())
+
+
+def import_time_cycle(found: list[Import]) -> list[str]:
+    """Modules that need each other while they are being imported, or nothing."""
+    graph: dict[str, set[str]] = {}
+    for one in found:
+        if one.at_import_time and one.importer != one.imported:
+            graph.setdefault(one.importer, set()).add(one.imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_every_package_has_its_place() -> None:
+    known = {package for band in BANDS for package in band}
+    here = {package_of(module) for module in modules()} - {""}
+    assert here <= known, (
+        f"{sorted(here - known)} not in BANDS: decide where it belongs, and say so there"
+    )
+
+
+def test_arrows_point_down() -> None:
+    order = [package for band in BANDS for package in band]
+    for upper, lowers in ARROWS.items():
+        for lower in lowers:
+            assert order.index(lower) < order.index(upper), f"{upper} -> {lower} points up"
+
+
+def test_layers_import_only_what_is_below() -> None:
+    wrong = [
+        str(one)
+        for one in imports()
+        if not allowed(package_of(one.importer), package_of(one.imported))
+    ]
+    assert not wrong, "imports against the layer table:\n  " + "\n  ".join(wrong)
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    cycle = import_time_cycle(imports())
+    assert not cycle, "import-time cycle: " + " -> ".join(reversed(cycle))
+
+
+def test_package_inits_import_nothing_of_ours() -> None:
+    """They are lazy: importing one module must not drag in its siblings."""
+    inits = {module for module, path in modules().items() if path.name == "__init__.py"} - {ROOT}
+    eager = [str(one) for one in imports() if one.importer in inits and one.at_import_time]
+    assert not eager, "package __init__s that are not lazy:\n  " + "\n  ".join(eager)
+
+
+# --- the test of the test -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "expected"),
+    [
+        ("cli", "base", True),
+        ("fault_tolerance", "attribution", True),
+        ("fault_tolerance", "coordinator", True),
+        ("attribution", "fault_tolerance", False),
+        ("progress", "journal", False),
+        ("progress", "fault_tolerance", False),
+        ("base", "", False),
+        ("cli", "", True),
+        ("", "progress", True),
+        ("", "cli", False),
+    ],
+)
+def test_allowed(importer: str, imported: str, expected: bool) -> None:
+    assert allowed(importer, imported) is expected
+
+
+def test_imports_are_found_wherever_they_are(tmp_path: Path) -> None:
+    package = tmp_path / ROOT / "journal"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "writer.py").write_text("from . import reader\n")
+    (package / "reader.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "from .writer import Writer\n"
+        "if TYPE_CHECKING:\n"
+        "    from undaunted.cli import main\n"
+        "def late():\n"
+        "    import undaunted.progress.area\n"
+        "try:\n"
+        "    import torch\n"
+        "except ImportError:\n"
+        "    from ..base import text\n"
+    )
+    found = imports(tmp_path)
+    here = {(i.importer.rpartition(".")[2], i.imported, i.at_import_time) for i in found}
+    assert here == {
+        ("writer", "undaunted.journal.reader", True),
+        ("reader", "undaunted.journal.writer", True),
+        ("reader", "undaunted.cli", False),
+        ("reader", "undaunted.progress.area", False),
+        ("reader", "undaunted.base", True),
+    }
+    cycle = import_time_cycle(found)
+    assert set(cycle) == {"undaunted.journal.reader", "undaunted.journal.writer"}
