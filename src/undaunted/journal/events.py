@@ -20,6 +20,7 @@ SCHEMA = 1
 
 # Bounded, so that no number in a damaged journal is too large to calculate with.
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True):
@@ -33,7 +34,7 @@ class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_d
     """
 
     t: Nanoseconds
-    wall: float = 0.0
+    wall: Seconds = 0.0
     node: str = ""
     round: int = -1
 
@@ -127,8 +128,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     pid: int
     line: str
     watch: str = ""
-    age_s: float | None = None
-    limit_s: float | None = None
+    age_s: Seconds | None = None
+    limit_s: Seconds | None = None
     limit_source: str = ""
     iteration: int | None = None
     frame: str = ""
@@ -144,7 +145,7 @@ class StopRequested(Event, tag="stop_requested", frozen=True, kw_only=True):
     """Workers are told to stop: SIGTERM now, SIGKILL after ``grace_s``."""
 
     reason: str
-    grace_s: float
+    grace_s: Seconds
 
 
 class RankExited(Event, tag="rank_exited", frozen=True, kw_only=True):
@@ -212,7 +213,7 @@ class TemplateLost(Event, tag="template_lost", frozen=True, kw_only=True):
 class AgentPaused(Event, tag="agent_paused", frozen=True, kw_only=True):
     """The agent itself did not run for ``seconds``; every deadline was moved by that."""
 
-    seconds: float
+    seconds: Seconds
 
 
 class SignalReceived(Event, tag="signal_received", frozen=True, kw_only=True):

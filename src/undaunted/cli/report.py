@@ -1,0 +1,199 @@
+"""``undaunted report``: what happened in a run, from its journals."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.journal.reader import Journal, find_journals, read_journal
+from undaunted.journal.render import Line, plain, render_round, render_run
+from undaunted.journal.restarts import RunSummary, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_RUNS = Path("undaunted-runs")
+_SCHEMA = 1
+_USAGE_ERROR = 2
+
+
+class Report(msgspec.Struct, kw_only=True, frozen=True):
+    """What ``--json`` prints.
+
+    Attributes:
+        schema: goes up when a key changes its meaning; keys may be added without.
+        run_dir: the directory that was read.
+        unreadable_lines: lines of all journals that could not be read.
+        unknown_events: lines with events of a newer build.
+        launches: the launches of all nodes; per node, oldest first.
+    """
+
+    schema: int = _SCHEMA
+    run_dir: str
+    unreadable_lines: int
+    unknown_events: int
+    launches: list[RunSummary]
+
+
+class _ReportError(Exception):
+    """There is nothing to report; the message says why and what to do."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the report of a run.
+
+    Args:
+        argv: arguments after ``undaunted report``.
+
+    Returns:
+        0, or 2 if there is no journal to read or no such round.
+    """
+    options = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    try:
+        run_dir = options.run_dir or _newest_run(DEFAULT_RUNS)
+        journals = _read(run_dir)
+        _print(run_dir, journals, options)
+        sys.stdout.flush()
+    except _ReportError as error:
+        print(f"undaunted report: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    except BrokenPipeError:
+        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="undaunted report",
+        description="Show the rounds of a run, what ended each, and how long each restart took.",
+    )
+    parser.add_argument(
+        "run_dir",
+        metavar="RUN_DIR",
+        nargs="?",
+        type=Path,
+        help=f"directory of the run, or one journal; default: the newest under ./{DEFAULT_RUNS}",
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument(
+        "--round", type=int, metavar="N", help="show everything about round N, with its traceback"
+    )
+    return parser
+
+
+def _newest_run(runs: Path) -> Path:
+    """Return the run whose journal was written last."""
+    try:
+        found = [journal for run in _directories(runs) for journal in _journals(run)]
+        return max(found, key=lambda journal: journal.stat().st_mtime_ns).parent
+    except (OSError, ValueError):
+        raise _ReportError(
+            f"no run under ./{runs}; name the directory of a run: undaunted report RUN_DIR"
+        ) from None
+
+
+def _directories(runs: Path) -> list[Path]:
+    return [run for run in runs.iterdir() if run.is_dir() and not run.is_symlink()]
+
+
+def _journals(run_dir: Path) -> list[Path]:
+    try:
+        return find_journals(run_dir)
+    except OSError:
+        return []  # of somebody else, or just removed
+
+
+def _read(run_dir: Path) -> list[Journal]:
+    try:
+        paths = [run_dir] if run_dir.is_file() else find_journals(run_dir)
+        journals = [read_journal(path) for path in paths]
+    except FileNotFoundError:
+        raise _ReportError(
+            f"{run_dir} does not exist; `undaunted run` prints the directory when a run starts"
+        ) from None
+    except OSError as error:
+        raise _ReportError(
+            f"{run_dir} cannot be read: {error.strerror}; name a directory you may read"
+        ) from None
+    if not journals:
+        raise _ReportError(
+            f"{run_dir} holds no journal (journal-NODE.jsonl); name the directory of a run, "
+            "not the one above it"
+        )
+    if not any(journal.events for journal in journals):
+        raise _ReportError(
+            f"the journal in {run_dir} holds no event that can be read: it is empty or damaged; "
+            "logs and stack files beside it may still tell what happened"
+        )
+    return journals
+
+
+def _print(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> None:
+    report = Report(
+        run_dir=os.fsencode(run_dir).decode("utf-8", "backslashreplace"),
+        unreadable_lines=sum(journal.unreadable for journal in journals),
+        unknown_events=sum(journal.unknown for journal in journals),
+        launches=[summarize(events) for journal in journals for events in journal.launches()],
+    )
+    if options.json:
+        text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+        print(text)
+        return
+    _show(_damage(journals) + _body(report, options.round))
+
+
+def _body(report: Report, number: int | None) -> list[Line]:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines: list[Line] = []
+    for launch in report.launches:
+        if number is None:
+            part = render_run(launch, width=width)
+        else:
+            part = render_round(launch, number, width=width)
+        if lines and part:
+            lines.append([])
+        lines.extend(part)
+    if number is not None and not lines:
+        known = sorted({one.round for launch in report.launches for one in launch.rounds})
+        span = f"rounds {known[0]} to {known[-1]}" if known else "no round"
+        raise _ReportError(f"there is no round {number}; the journal has {span}")
+    return lines
+
+
+def _damage(journals: Sequence[Journal]) -> list[Line]:
+    lines: list[Line] = []
+    for journal in journals:
+        if journal.unreadable:
+            first = journal.problems[0]
+            count = "1 line" if journal.unreadable == 1 else f"{journal.unreadable} lines"
+            text = f"{count} could not be read, first line {first.line}: {first.reason}"
+            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
+        if journal.unknown:
+            text = f"{journal.unknown} events are of a newer version of undaunted and were skipped"
+            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
+    return lines
+
+
+def _show(lines: Sequence[Line]) -> None:
+    if not sys.stdout.isatty():
+        sys.stdout.write(plain(lines))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for line in lines:
+        # The terminal breaks what is too long; rich would break it inside of paths.
+        console.print(Text.assemble(*line), soft_wrap=True)

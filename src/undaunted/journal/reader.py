@@ -1,0 +1,134 @@
+"""Reads journals, also damaged ones and those of newer builds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, get_args
+
+import msgspec
+
+from undaunted.journal.events import AnyEvent, JournalOpened
+from undaunted.journal.lines import MAX_LINE, decode
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+# How many problems are kept one by one; all are counted.
+_MAX_PROBLEMS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A line that gave no event. ``line`` counts from 1."""
+
+    line: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Journal:
+    """What one file holds.
+
+    Attributes:
+        path: the file.
+        events: the events, in the order of their lines.
+        problems: the first lines that could not be read, at most 100.
+        unreadable: how many lines could not be read.
+        unknown: how many lines hold an event of a kind this build does not know.
+    """
+
+    path: Path
+    events: list[AnyEvent] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    unreadable: int = 0
+    unknown: int = 0
+
+    def launches(self) -> list[list[AnyEvent]]:
+        """Return the events of each launch that wrote to this file, oldest first."""
+        launches: list[list[AnyEvent]] = []
+        writer: tuple[str, int] | None = None
+        for event in self.events:
+            # The same writer opens again when its file had been deleted.
+            if isinstance(event, JournalOpened) and (event.boot_id, event.pid) != writer:
+                writer = (event.boot_id, event.pid)
+                launches.append([])
+            if not launches:
+                launches.append([])  # the first line is missing
+            launches[-1].append(event)
+        return launches
+
+
+class _Kind(msgspec.Struct):
+    """The least a line of a newer build has in common with ours."""
+
+    event: str
+
+
+def find_journals(run_dir: str | os.PathLike[str]) -> list[Path]:
+    """Return the journals of all nodes in a run directory, sorted by name.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    names = (path for path in Path(run_dir).iterdir() if path.match("journal-*.jsonl"))
+    return sorted(path for path in names if path.is_file())
+
+
+def read_journal(path: str | os.PathLike[str]) -> Journal:
+    """Read a journal; lines that cannot be read are skipped and counted.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+    journal = Journal(Path(path))
+    with journal.path.open("rb") as file:
+        for number, line in enumerate(_lines(file), start=1):
+            if line is None:
+                _note(journal, number, f"longer than {MAX_LINE} bytes")
+            elif line.strip():
+                _take(journal, number, line)
+    return journal
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """Yield each line, None for one that is too long to be ours."""
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) <= MAX_LINE:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE)
+        yield None
+
+
+def _take(journal: Journal, number: int, line: bytes) -> None:
+    try:
+        journal.events.append(decode(line))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _is_unknown_event(line, error):
+            journal.unknown += 1
+        elif not line.endswith(b"\n"):
+            _note(journal, number, "cut off, the writer died or the disk was full")
+        else:
+            _note(journal, number, str(error))
+
+
+def _is_unknown_event(line: bytes, error: Exception) -> bool:
+    if not isinstance(error, msgspec.ValidationError):
+        return False  # not even JSON
+    try:
+        kind = msgspec.json.decode(line, type=_Kind).event
+    except msgspec.DecodeError:
+        return False
+    return kind not in _KNOWN
+
+
+def _note(journal: Journal, line: int, reason: str) -> None:
+    journal.unreadable += 1
+    if len(journal.problems) < _MAX_PROBLEMS:
+        journal.problems.append(Problem(line, reason))
+
+
+_KNOWN = frozenset(kind.__struct_config__.tag for kind in get_args(AnyEvent))

@@ -1,0 +1,332 @@
+"""From events to rounds and the time of each phase of each restart. Pure functions.
+
+A milestone that is not in the journal is None, and so is every phase that begins or ends with it.
+All input is the events of one launch on one node, so that all times are of one clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from undaunted.journal.events import (
+    AgentPaused,
+    ControlRequested,
+    Decision,
+    Event,
+    EventsLost,
+    EvidenceCollected,
+    FailureDetected,
+    JobEnded,
+    JobStarted,
+    JournalOpened,
+    RankExited,
+    RankMilestone,
+    RoundStarted,
+    RoundStopped,
+    SignalReceived,
+    StopRequested,
+    TemplateLost,
+    Verdict,
+    WorkersSpawned,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_E = TypeVar("_E", bound=Event)
+_NS = 1_000_000_000
+
+
+class Phases(msgspec.Struct, kw_only=True, frozen=True):
+    """How long each part of getting over one failure took, in nanoseconds; None = not recorded.
+
+    Attributes:
+        detect_ns: from when it happened to when the agent noticed.
+        evidence_ns: from there until stacks and process states were gathered.
+        verdict_ns: from the evidence (from the detection where none was needed) to the verdict.
+            After a crash this goes on while the ranks are being stopped.
+        decide_ns: from the last of these three before it, to the decision.
+        stop_ns: from the first signal to the ranks until no process of the round was left.
+        spawn_ns: from there until all workers of the next round existed.
+        first_line_ns: from there until the user's program had begun on every rank.
+        first_step_ns: from there until every rank had called ``undaunted.step``.
+        total_ns: from when it happened (noticed, where nobody knows) until the user's program had
+            begun on every rank.
+        total_to_step_ns: the same until every rank had called ``undaunted.step``.
+    """
+
+    detect_ns: int | None = None
+    evidence_ns: int | None = None
+    verdict_ns: int | None = None
+    decide_ns: int | None = None
+    stop_ns: int | None = None
+    spawn_ns: int | None = None
+    first_line_ns: int | None = None
+    first_step_ns: int | None = None
+    total_ns: int | None = None
+    total_to_step_ns: int | None = None
+
+
+class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
+    """One round.
+
+    Attributes:
+        round: its number.
+        started_wall: Unix time in seconds.
+        duration_ns: until no process was left, or the job ended; None if neither is recorded.
+        ranks: this node's global ranks.
+        world_size: ranks on all nodes.
+        worker_start: ``warm`` or ``fresh``, "" if no worker was started.
+        outcome: ``finished``, ``crash``, ``hang`` or ``spawn`` (the kind of failure), ``stopped``
+            (on request or by a signal), or "" if the journal does not tell.
+        cause: one line: the verdict or what else ended the round.
+        verdict: the verdict, if there was one.
+        iterations: first iteration of the ranks that took part, lowest first.
+        exits: how the processes of the ranks ended.
+        stacks: the file of the full evidence.
+        phases: how long the failure took to be got over; None if the round did not fail.
+    """
+
+    round: int
+    started_wall: float | None = None
+    duration_ns: int | None = None
+    ranks: list[int] = []
+    world_size: int = 0
+    worker_start: str = ""
+    outcome: str = ""
+    cause: str = ""
+    verdict: Verdict | None = None
+    iterations: list[int] = []
+    exits: list[RankExited] = []
+    stacks: str = ""
+    phases: Phases | None = None
+
+
+class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
+    """One launch on one node.
+
+    Attributes:
+        node: name of the node.
+        run_id: name of the run.
+        argv: the user's program and its arguments.
+        nproc_per_node: ranks on this node.
+        max_restarts: the budget.
+        boot_id: of the machine, "" if unknown.
+        pid: of the agent, 0 if unknown.
+        started_wall: Unix time in seconds.
+        duration_ns: until the end of the job, None if none is recorded.
+        outcome: as in ``JobEnded``; "" if the journal has no end.
+        exit_code: of the launcher.
+        reason: why it ended.
+        restarts: rounds that were followed by another.
+        lost_ns: sum over the restarts of ``total_ns`` and, after hangs, of the limit that had to
+            pass; restarts whose time is not known add nothing.
+        untimed_restarts: how many those are.
+        log_dir: redirected output of the ranks, "" if there is none.
+        rounds: all rounds, by number.
+        notes: what else a reader should know, one line each.
+    """
+
+    node: str = ""
+    run_id: str = ""
+    argv: list[str] = []
+    nproc_per_node: int = 0
+    max_restarts: int = 0
+    boot_id: str = ""
+    pid: int = 0
+    started_wall: float | None = None
+    duration_ns: int | None = None
+    outcome: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    restarts: int = 0
+    lost_ns: int = 0
+    untimed_restarts: int = 0
+    log_dir: str = ""
+    rounds: list[RoundSummary] = []
+    notes: list[str] = []
+
+
+def summarize(events: Sequence[Event]) -> RunSummary:
+    """Return the summary of one launch (see ``Journal.launches``)."""
+    opened = _first(events, JournalOpened) or JournalOpened(t=0)
+    job = _first(events, JobStarted)
+    end = _first(events, JobEnded)
+    rounds = _rounds(events, end)
+    lost_ns, untimed = _lost(rounds)
+    return RunSummary(
+        node=events[0].node if events else "",
+        run_id=job.run_id if job else "",
+        argv=job.argv if job else [],
+        nproc_per_node=job.nproc_per_node if job else 0,
+        max_restarts=job.max_restarts if job else 0,
+        boot_id=opened.boot_id,
+        pid=opened.pid,
+        started_wall=job.wall if job else None,
+        duration_ns=_between(_t(job), _t(end)),
+        outcome=end.outcome if end else "",
+        exit_code=end.exit_code if end else None,
+        reason=end.reason if end else "",
+        restarts=max(0, len(rounds) - 1),
+        lost_ns=lost_ns,
+        untimed_restarts=untimed,
+        log_dir=job.log_dir if job else "",
+        rounds=rounds,
+        notes=_notes(events),
+    )
+
+
+def _rounds(events: Sequence[Event], end: JobEnded | None) -> list[RoundSummary]:
+    by_number: dict[int, list[Event]] = {}
+    for event in events:
+        if event.round >= 0:
+            by_number.setdefault(event.round, []).append(event)
+    numbers = sorted(by_number)
+    following = [*(by_number[number] for number in numbers[1:]), []]
+    last = numbers[-1] if numbers else -1
+    return [
+        _round(number, by_number[number], after, end if number == last else None)
+        for number, after in zip(numbers, following, strict=True)
+    ]
+
+
+def _round(
+    number: int, events: Sequence[Event], after: Sequence[Event], end: JobEnded | None
+) -> RoundSummary:
+    started = _first(events, RoundStarted)
+    spawned = _first(events, WorkersSpawned)
+    stopped = _first(events, RoundStopped)
+    verdict = _first(events, Verdict)
+    failure = _first(events, FailureDetected)
+    evidence = _first(events, EvidenceCollected)
+    steps = [m.iteration for m in _all(events, RankMilestone) if m.name == "first_step"]
+    return RoundSummary(
+        round=number,
+        started_wall=started.wall if started else None,
+        duration_ns=_between(_t(started), _t(stopped or end)),
+        ranks=started.ranks if started else [],
+        world_size=started.world_size if started else 0,
+        worker_start=spawned.mode if spawned else "",
+        outcome=_outcome(events, verdict or failure, end),
+        cause=_cause(events, verdict, failure),
+        verdict=verdict,
+        iterations=sorted({i for i in steps if i is not None}),
+        exits=_all(events, RankExited),
+        stacks=(verdict.stacks if verdict else "") or (evidence.path if evidence else ""),
+        phases=_phases(events, after) if verdict or failure else None,
+    )
+
+
+def _outcome(
+    events: Sequence[Event], failed: Verdict | FailureDetected | None, end: JobEnded | None
+) -> str:
+    if failed is not None:
+        return failed.kind
+    if end is not None and end.outcome == "finished":
+        return "finished"
+    return "stopped" if _first(events, StopRequested) or _first(events, RoundStopped) else ""
+
+
+def _cause(
+    events: Sequence[Event], verdict: Verdict | None, failure: FailureDetected | None
+) -> str:
+    """Return the best explanation the journal has."""
+    if verdict is not None:
+        return verdict.line
+    if failure is not None:
+        who = f" of rank {failure.rank}" if failure.rank >= 0 else ""
+        return f"{failure.kind}{who}: {failure.detail}" if failure.detail else failure.kind + who
+    if (stop := _first(events, StopRequested)) is not None:
+        return stop.reason
+    if (asked := _first(events, ControlRequested)) is not None:
+        return f"rank {asked.rank} requests {asked.action}: {asked.description}"
+    if (signal := _first(events, SignalReceived)) is not None:
+        return f"the launcher received {signal.signal}"
+    return ""
+
+
+def _phases(events: Sequence[Event], after: Sequence[Event]) -> Phases:
+    failures = _all(events, FailureDetected)
+    happened = min((f.since_ns for f in failures if f.since_ns is not None), default=None)
+    detected = _t(_first(events, FailureDetected))
+    evidence = _t(_first(events, EvidenceCollected))
+    verdict = _t(_first(events, Verdict))
+    decided = _t(_first(events, Decision))
+    stopped = _t(_first(events, RoundStopped))
+    spawned = _t(_first(after, WorkersSpawned))
+    first_line = _last_rank(after, "first_line")
+    first_step = _last_rank(after, "first_step")
+    known = [t for t in (detected, evidence, verdict) if t is not None]
+    before_decision = [t for t in known if decided is not None and t <= decided]
+    began = detected if happened is None else happened
+    return Phases(
+        detect_ns=_between(happened, detected),
+        evidence_ns=_between(detected, evidence),
+        verdict_ns=_between(detected if evidence is None else evidence, verdict),
+        decide_ns=_between(max(before_decision, default=None), decided),
+        stop_ns=_between(_t(_first(events, StopRequested)), stopped),
+        spawn_ns=_between(stopped, spawned),
+        first_line_ns=_between(spawned, first_line),
+        first_step_ns=_between(first_line, first_step),
+        total_ns=_between(began, first_line),
+        total_to_step_ns=_between(began, first_step),
+    )
+
+
+def _last_rank(events: Sequence[Event], name: str) -> int | None:
+    """Return when the last rank of the round passed a milestone; None unless all did."""
+    started = _first(events, RoundStarted)
+    passed: dict[int, int] = {}
+    for milestone in _all(events, RankMilestone):
+        if milestone.name == name:
+            passed.setdefault(milestone.rank, milestone.at_ns)
+    if started is None or not started.ranks or not set(started.ranks) <= passed.keys():
+        return None
+    return max(passed[rank] for rank in started.ranks)
+
+
+def _lost(rounds: Sequence[RoundSummary]) -> tuple[int, int]:
+    """Return the time lost in restarts and the number of restarts whose time is not known."""
+    lost_ns = untimed = 0
+    for one in rounds[:-1]:
+        if one.phases is None or one.phases.total_ns is None:
+            untimed += 1
+            continue
+        lost_ns += one.phases.total_ns
+        if one.verdict is not None and one.verdict.kind == "hang":
+            lost_ns += round((one.verdict.limit_s or 0) * _NS)
+    return lost_ns, untimed
+
+
+def _notes(events: Sequence[Event]) -> list[str]:
+    notes = [f"workers started fresh: {lost.reason}" for lost in _all(events, TemplateLost)]
+    if paused := _all(events, AgentPaused):
+        seconds = sum(pause.seconds for pause in paused)
+        notes.append(f"the launcher itself did not run for {seconds:.1f} s; deadlines were moved")
+    if lost := _all(events, EventsLost):
+        count = sum(one.count for one in lost)
+        notes.append(f"{count} events are missing in the journal: {lost[-1].reason}")
+    for stopped in _all(events, RoundStopped):
+        if stopped.unkillable:
+            pids = ", ".join(map(str, stopped.unkillable))
+            notes.append(f"processes that could not be killed in round {stopped.round}: {pids}")
+    return notes
+
+
+def _first(events: Iterable[Event], kind: type[_E]) -> _E | None:
+    return next((event for event in events if isinstance(event, kind)), None)
+
+
+def _all(events: Iterable[Event], kind: type[_E]) -> list[_E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def _t(event: Event | None) -> int | None:
+    return None if event is None else event.t
+
+
+def _between(start: int | None, end: int | None) -> int | None:
+    """Return the time between, at least 0: a rank may run before the agent knows it exists."""
+    return None if start is None or end is None else max(0, end - start)
