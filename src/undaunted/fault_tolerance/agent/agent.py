@@ -287,7 +287,7 @@ class Agent:
         began_ns = time.monotonic_ns()
         workers = self._workers.all
         pages = [self._area.snapshot(worker.local_rank) for worker in workers]
-        expired = self._watch.expired_now(pages)
+        expired = self._watch.expired_now([worker.spawned_ns for worker in workers])
         seen = await evidence.gather(workers, pages, self._pipes)
         verdict = self._scribe.judge_hang(current, seen, expired, began_ns)
         self._post(node.HangJudged(verdict.culprits, verdict.line))

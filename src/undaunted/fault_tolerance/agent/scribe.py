@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, one_line
-from undaunted.fault_tolerance.agent.console import Console
+from undaunted.fault_tolerance.agent.messages import Messages
 from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
@@ -34,12 +34,12 @@ class Scribe:
 
     def __init__(self, config: RunConfig, version: str) -> None:
         self._config = config
-        self._console = Console()
+        self._messages = Messages()
         self._journal = JournalWriter(
             Path(config.run_dir) / f"journal-{config.node}.jsonl",
             node=config.node,
             version=version,
-            on_problem=self._console.say,
+            on_problem=self._messages.say,
         )
         self._round = -1
         self._milestones: set[tuple[int, str]] = set()
@@ -51,7 +51,7 @@ class Scribe:
     def close(self) -> None:
         """Write what is waiting, bounded."""
         self._journal.close(_CLOSE_S)
-        self._console.close()
+        self._messages.close()
 
     # --- the job --------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class Scribe:
                 limits=limits,
             )
         )
-        self._console.say(
+        self._messages.say(
             f"{_count(config.nproc_per_node, 'rank')} of {config.target} on {config.node}, "
             f"{_count(config.max_restarts, 'restart')} allowed; "
             f"report: undaunted report {config.run_dir}"
@@ -88,10 +88,10 @@ class Scribe:
                         reason=end.reason)
         )
         if outcome.exit_code and self._last_traceback:
-            self._console.say("the first cause in full:")
-            self._console.say(self._last_traceback.rstrip("\n"), prefix=False)
+            self._messages.say("the first cause in full:")
+            self._messages.say(self._last_traceback.rstrip("\n"), prefix=False)
         again = f", {_count(self._restarts, 'restart')}" if self._restarts else ""
-        self._console.say(f"{outcome.label.replace('_', ' ')}{again}: {end.reason}")
+        self._messages.say(f"{outcome.label.replace('_', ' ')}{again}: {end.reason}")
 
     def decided(self, decided: policy.Decided) -> None:
         self._journal.record(
@@ -121,7 +121,7 @@ class Scribe:
 
     def workers_start_fresh(self, reason: str) -> None:
         self._journal.record(self._event(e.TemplateLost, reason=reason))
-        self._console.say(f"workers start fresh, not warm: {reason}")
+        self._messages.say(f"workers start fresh, not warm: {reason}")
 
     def template_ready(self, pid: int, modules: list[str], import_ns: int) -> None:
         self._journal.record(
@@ -153,7 +153,7 @@ class Scribe:
             return
         took = format_duration((at_ns - self._detected_ns) / _NS)
         self._detected_ns = None
-        self._console.say(
+        self._messages.say(
             f"restart {self._restarts} of {self._config.max_restarts}: "
             f"{_count(running, 'rank')} running again {took} after the failure was noticed"
         )
@@ -180,7 +180,7 @@ class Scribe:
     def round_stopped(self, unkillable: tuple[int, ...]) -> None:
         self._journal.record(self._event(e.RoundStopped, unkillable=list(unkillable)))
         if unkillable:
-            self._console.say(
+            self._messages.say(
                 f"processes {', '.join(map(str, unkillable))} cannot be killed (uninterruptible "
                 "wait in the kernel: disk or driver); going on without waiting for them"
             )
@@ -197,7 +197,7 @@ class Scribe:
 
     def spawn_failed(self, detail: str) -> None:
         self._failure("spawn", -1, None, detail)
-        self._console.say(detail)
+        self._messages.say(detail)
 
     def _failure(self, kind: str, rank: int, since_ns: int | None, detail: str) -> None:
         self._detected_ns = time.monotonic_ns()
@@ -214,7 +214,7 @@ class Scribe:
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about."""
         self._journal.record(judgement.event)
-        self._console.say(one_line(judgement.event.line, longest=1000))
+        self._messages.say(one_line(judgement.event.line, longest=1000))
         self._last_traceback = judgement.event.traceback
         self.root_cause = judgement
 
@@ -234,14 +234,14 @@ class Scribe:
         self._journal.record(
             self._event(e.ControlRequested, rank=rank, action=action, description=text)
         )
-        self._console.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
+        self._messages.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
 
     def page_problem(self, rank: int, problem: str) -> None:
-        self._console.say(f"rank {rank} is not watched any more: {problem}")
+        self._messages.say(f"rank {rank} is not watched any more: {problem}")
 
     def agent_paused(self, seconds: float) -> None:
         self._journal.record(self._event(e.AgentPaused, seconds=seconds))
-        self._console.say(
+        self._messages.say(
             f"the launcher itself did not run for {format_duration(seconds)}; "
             "every deadline is moved by that"
         )
@@ -249,11 +249,11 @@ class Scribe:
     def signal_received(self, name: str) -> None:
         self._journal.record(self._event(e.SignalReceived, signal=name))
         limit = format_duration(self._config.term_timeout_s)
-        self._console.say(f"received {name}: passed on to the ranks, which have {limit} to end")
+        self._messages.say(f"received {name}: passed on to the ranks, which have {limit} to end")
 
     def say(self, text: str) -> None:
         """A line for the user alone."""
-        self._console.say(text)
+        self._messages.say(text)
 
     def _event(self, kind: type[e.Event], **fields: object) -> e.Event:
         return kind(t=time.monotonic_ns(), round=self._round, **fields)  # type: ignore[arg-type]

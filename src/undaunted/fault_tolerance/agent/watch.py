@@ -1,8 +1,6 @@
 """Looks at the pages: limits at the next deadline, news when a rank kicks.
 
-Nothing is scanned at a fixed rate. The timeout engine says when the next limit could be passed; a
-rank that opens a section with a limit after that look cannot be overlooked for longer than the
-shortest limit, because the watch also looks again after that time at the latest.
+Nothing is scanned at a fixed rate: the timeout engine says when the next limit could be passed.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dataclasses import dataclass, field
 from undaunted.progress.area import MailboxRequest, PageArea, RingEvent
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import PageSnapshot, Phase
-from undaunted.progress.timeouts import Expired, check
+from undaunted.progress.timeouts import Check, Expired, check
 
 _NS = 1_000_000_000
 _TICK_S = 1.0
@@ -74,6 +72,14 @@ class PageWatch:
             self._check_limits()
             self._look_at_kickless()
 
+    def expired_now(self, started_ns: list[int]) -> list[tuple[Expired, ...]]:
+        """For each local rank, started at these times, the limits it has passed by now."""
+        self._started_ns = started_ns
+        try:
+            return [self._check(index).expired for index in range(len(started_ns))]
+        finally:
+            self._started_ns = []
+
     def read_news(self) -> None:
         """Look at every page now: records, events, requests."""
         for index in range(self.area.ranks):
@@ -94,36 +100,26 @@ class PageWatch:
 
     def _check_limits(self) -> None:
         self._note_pause()
-        now = time.monotonic_ns()
-        next_ns = now + self._longest_look_away_ns()
-        for index, started_ns in enumerate(self._started_ns):
-            page = self.area.snapshot(index)
-            self._api_seen |= page.phase >= Phase.INITIALIZED
-            result = check(
-                page,
-                self.limits,
-                now_ns=now,
-                started_ns=started_ns,
-                pauses=tuple(self.pauses),
-                siblings_monitored=self._api_seen,
-            )
+        checks = [self._check(index) for index in range(len(self._started_ns))]
+        for index, result in enumerate(checks):
             if result.expired:
                 self.listener.limit_passed(index, result.expired[0])
                 return
-            if result.next_ns is not None:
-                next_ns = min(next_ns, result.next_ns)
-        self._schedule_check(next_ns)
+        looks = [result.next_ns for result in checks if result.next_ns is not None]
+        if looks:
+            self._schedule_check(min(looks))
 
-    def _longest_look_away_ns(self) -> int:
-        limits = self.limits
-        every = (
-            limits.initial_heartbeat_s,
-            limits.heartbeat_s,
-            limits.out_of_section_s,
-            limits.warmup_s,
-            *limits.sections.values(),
+    def _check(self, index: int) -> Check:
+        page = self.area.snapshot(index)
+        self._api_seen |= page.phase in (Phase.INITIALIZED, Phase.STEPPING)
+        return check(
+            page,
+            self.limits,
+            now_ns=time.monotonic_ns(),
+            started_ns=self._started_ns[index],
+            pauses=self.pauses,
+            siblings_monitored=self._api_seen,
         )
-        return int(min((s for s in every if s is not None), default=3600.0) * _NS)
 
     def _schedule_check(self, at_ns: int) -> None:
         if self._deadline_timer is not None:

@@ -1,0 +1,52 @@
+"""Lines for the user, written by a thread so that a reader who has stalled stops nobody."""
+
+from __future__ import annotations
+
+import queue
+import select
+import threading
+
+from undaunted.fault_tolerance.output.console import Console
+
+_PREFIX = "[undaunted] "
+_QUEUED_LINES = 1000
+
+
+class Messages:
+    """Writes the agent's own lines to ``fd`` (standard error).
+
+    Lines that nobody reads are dropped and counted, see `Console`; the journal has everything.
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self._console = Console(fd, _wait_until_writable)
+        self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_LINES)
+        self._thread = threading.Thread(target=self._write, name="undaunted-messages", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str, *, prefix: bool = True) -> None:
+        """Write ``text`` (one or more lines) soon; never blocks."""
+        head = _PREFIX if prefix else ""
+        try:
+            self._lines.put_nowait((head + text + "\n").encode(errors="replace"))
+        except queue.Full:
+            pass
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Write what is waiting, for at most ``timeout_s``; not at all if the reader stalls."""
+        try:
+            self._lines.put_nowait(None)
+        except queue.Full:
+            return
+        if self._console.stalled_fd is None:
+            self._thread.join(timeout_s)
+
+    def _write(self) -> None:
+        while (lines := self._lines.get()) is not None:
+            self._console.write(lines)
+
+
+def _wait_until_writable(fd: int, seconds: float) -> None:
+    poller = select.poll()
+    poller.register(fd, select.POLLOUT)
+    poller.poll(seconds * 1000)
