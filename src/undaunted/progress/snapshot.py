@@ -6,8 +6,11 @@ All times are CLOCK_MONOTONIC nanoseconds; ``None`` means "has not happened".
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Phase(enum.IntEnum):
@@ -60,6 +63,7 @@ class PageSnapshot:
     iteration: int | None = None
     iteration_ns: int | None = None
     first_iteration: int | None = None
+    warmup_iterations: int | None = None  # given to init_workload_monitoring by the rank
     attached_ns: int | None = None
     first_line_ns: int | None = None  # the user's program began
     initialized_ns: int | None = None

@@ -1,0 +1,54 @@
+"""What a training program calls to say what it is doing: `undaunted.heartbeat` and friends.
+
+All of these are a few memory stores: no system call, no lock, nothing that can block or raise.
+Without a launcher they do nothing that anybody sees, and say so once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.progress import writer as _writer
+
+if TYPE_CHECKING:
+    from undaunted.progress.section import Section
+
+
+def heartbeat() -> None:
+    """Say that this rank makes progress. Call it about once per iteration, or more often."""
+    _writer.current.heartbeat()
+
+
+def step(iteration: int) -> None:
+    """Say that an iteration begins; counts as a heartbeat.
+
+    Args:
+        iteration: its number, from 0; after a restart the number of the iteration resumed at.
+    """
+    _writer.current.step(iteration)
+
+
+def section(name: str) -> Section:
+    """Return a context manager for a named stretch of the program.
+
+    Sections may nest and overlap, and each is held to its own limit. 31 different names of up to 64
+    bytes are told apart; what goes beyond is watched as one section named ``(others)``.
+
+    Args:
+        name: as in ``--ft-rank-section-timeouts``, for example ``checkpoint``.
+
+    Example:
+        >>> with undaunted.section("checkpoint"):
+        ...     save()
+    """
+    return _writer.current.section(name)
+
+
+def event(name: str, text: str = "") -> None:
+    """Put a small event into the journal of the run.
+
+    Args:
+        name: what kind of event, up to 64 bytes.
+        text: up to 220 bytes together with the name; what is longer is cut.
+    """
+    _writer.current.event(name, text)

@@ -1,0 +1,106 @@
+"""Layout of a page, word by word. `docs/design/pages.md` explains it.
+
+A page is 64 KiB of native-endian unsigned 64-bit words. A single word is stored at once and is
+therefore never torn. Whatever needs more than one word is a *record* (see `record`): checksum,
+sequence number, length in bytes, body. Times are CLOCK_MONOTONIC in nanoseconds, 0 = has not
+happened. Constants name words, counted from the start of the page, unless they end in ``_BYTES``.
+
+Writers: A = the agent, R = the rank that owns the page. Nobody writes what the other one writes,
+except that the agent clears a page between rounds, when no rank lives.
+"""
+
+from __future__ import annotations
+
+from undaunted.progress.histogram import BUCKETS
+
+MAGIC_VALUE = int.from_bytes(b"undauntd", "big")
+VERSION_VALUE = 1
+
+PAGE_BYTES = 64 * 1024
+WORD_BYTES = 8
+PAGE_WORDS = PAGE_BYTES // WORD_BYTES
+RECORD_HEADER = 3
+
+# --- single words -------------------------------------------------------------------------------
+MAGIC = 0  # A  MAGIC_VALUE
+VERSION = 1  # A  VERSION_VALUE; a reader or writer of another version keeps off the page
+KICKLESS = 2  # R  1 = the rank could not get at the eventfds, so look at the page now and then
+PHASE = 3  # R  snapshot.Phase
+EVIDENCE_SIGNAL = 4  # R  signal for which faulthandler is armed, 0 = none
+WARMUP_ITERATIONS = 5  # R  1 + the number given to init_workload_monitoring, 0 = none given
+ATTACHED_NS = 6  # R
+FIRST_LINE_NS = 7  # R
+INITIALIZED_NS = 8  # R
+FIRST_HEARTBEAT_NS = 9  # R  since the last initialisation
+FIRST_STEP_NS = 10  # R
+FIRST_ITERATION = 11  # R  1 + iteration
+HEARTBEAT_FIRSTS = 12  # R  heartbeats after no other one; the histogram counts the rest
+HEARTBEAT_NS = 13  # R  last heartbeat
+HEARTBEAT_MAX_NS = 14  # R  largest gap between two heartbeats
+ITERATION = 15  # R  1 + iteration
+ITERATION_NS = 16  # R
+LAST_CLOSE_NS = 17  # R  when a section was last closed
+SECTIONS_DROPPED = 18  # R  openings that found the table full
+RING_HEAD = 19  # R  sequence number of the newest event, 0 = none
+# words 20 to 23 are free
+HEAD_BYTES = 24 * WORD_BYTES  # all single words
+
+# --- identity: record of two words, pid and start time in clock ticks --------------------------
+IDENTITY = 24  # R
+IDENTITY_BYTES = 2 * WORD_BYTES
+
+# --- gaps between heartbeats --------------------------------------------------------------------
+HEARTBEAT_HISTOGRAM = 32  # R  BUCKETS words
+
+# --- table of sections --------------------------------------------------------------------------
+# A slot is used once its name record (sequence 1) is there. The last slot holds all sections that
+# found the table full.
+SECTIONS = 168  # R
+SECTION_SLOTS = 32
+SECTION_WORDS = 152
+SECTION_NAME = 0  # record, offsets are from the start of the slot
+SECTION_NAME_BYTES = 64
+SECTION_OPEN_NS = 11  # 0 = closed
+SECTION_COUNT = 12  # closings
+SECTION_LAST_NS = 13
+SECTION_MAX_NS = 14
+SECTION_HISTOGRAM = 15  # BUCKETS words
+OTHERS = "(others)"  # name of the last slot
+
+# --- last error: record -------------------------------------------------------------------------
+ERROR = SECTIONS + SECTION_SLOTS * SECTION_WORDS  # R
+ERROR_WORDS = 1024
+ERROR_BYTES = (ERROR_WORDS - RECORD_HEADER) * WORD_BYTES
+
+# --- ring of events: records; event number n is in slot n % RING_SLOTS, with sequence n ----------
+RING = ERROR + ERROR_WORDS  # R
+RING_SLOTS = 32
+RING_WORDS = 32
+RING_BYTES = (RING_WORDS - RECORD_HEADER) * WORD_BYTES
+
+# --- mailbox: a request and, with the same sequence number, its reply ----------------------------
+REQUEST = RING + RING_SLOTS * RING_WORDS  # R
+REQUEST_BYTES = 4096
+REPLY = REQUEST + RECORD_HEADER + REQUEST_BYTES // WORD_BYTES  # A
+REPLY_BYTES = 1024
+
+# --- limits this rank is held to: record with the JSON of limits.Limits; survives a reset --------
+LIMITS = REPLY + RECORD_HEADER + REPLY_BYTES // WORD_BYTES  # A
+LIMITS_BYTES = (PAGE_WORDS - LIMITS - RECORD_HEADER) * WORD_BYTES
+
+assert IDENTITY + RECORD_HEADER + 2 <= HEARTBEAT_HISTOGRAM
+assert HEARTBEAT_HISTOGRAM + BUCKETS <= SECTIONS
+assert RECORD_HEADER + SECTION_NAME_BYTES // WORD_BYTES <= SECTION_OPEN_NS
+assert SECTION_HISTOGRAM + BUCKETS <= SECTION_WORDS
+assert LIMITS_BYTES >= 2048
+
+
+def section_slot(index: int) -> int:
+    """Return the first word of a slot of the table of sections."""
+    assert 0 <= index < SECTION_SLOTS
+    return SECTIONS + index * SECTION_WORDS
+
+
+def ring_slot(sequence: int) -> int:
+    """Return the first word of the slot of event number ``sequence``."""
+    return RING + (sequence % RING_SLOTS) * RING_WORDS

@@ -1,0 +1,90 @@
+"""One section of a rank's page: a context manager that stores when it was entered and left."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from undaunted.progress import layout
+from undaunted.progress.histogram import bucket
+from undaunted.progress.layout import LAST_CLOSE_NS
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Section:
+    """A stretch of the program with a name, such as ``step`` or ``checkpoint``.
+
+    It may be entered again before it is left, by the same thread or by another: it is open until it
+    was left as often, and then counts as open since it was last entered or left, so that only
+    threads that all hang pass its limit.
+
+    Neither entering nor leaving makes a system call or takes a lock.
+    """
+
+    __slots__ = ("_count", "_histogram", "_last", "_max", "_open", "_starts", "_words", "name")
+
+    def __init__(self, name: str, words: memoryview, slot: int) -> None:
+        self.name = name
+        self._words = words
+        self._starts: list[int] = []  # list methods are atomic: threads may overlap
+        self._open = slot + layout.SECTION_OPEN_NS
+        self._count = slot + layout.SECTION_COUNT
+        self._last = slot + layout.SECTION_LAST_NS
+        self._max = slot + layout.SECTION_MAX_NS
+        self._histogram = slot + layout.SECTION_HISTOGRAM
+
+    def __enter__(self) -> None:
+        now = monotonic_ns()
+        self._starts.append(now)
+        self._words[self._open] = now
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        now = monotonic_ns()
+        starts, words = self._starts, self._words
+        try:
+            duration = now - starts.pop()
+        except IndexError:
+            return  # closed from elsewhere, by `close_all`
+        # This time before the mark that it is closed: never may a reader see no section open and
+        # an old time of the last closing.
+        words[LAST_CLOSE_NS] = now
+        words[self._open] = now if starts else 0
+        words[self._last] = duration
+        try:
+            if duration > words[self._max]:  # noqa: PLR1730 - max() costs more
+                words[self._max] = duration
+            words[self._count] += 1
+            words[self._histogram + bucket(duration)] += 1
+        except ValueError:
+            pass  # somebody wrote garbage into the page: a count is at its largest value
+
+    def is_open(self) -> bool:
+        """Tell whether it was entered more often than left."""
+        return bool(self._starts)
+
+    def close(self) -> None:
+        """Leave it as often as it was entered."""
+        while self._starts:
+            self.__exit__(None, None, None)
+
+    def move_to(self, words: memoryview) -> None:
+        """Store into other memory from now on."""
+        self._words = words
+
+
+class OverflowSection(Section):
+    """All sections for which the table has no room: watched as one, and counted."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        dropped = self._words[layout.SECTIONS_DROPPED]
+        self._words[layout.SECTIONS_DROPPED] = min(dropped + 1, 2**64 - 1)
+        super().__enter__()

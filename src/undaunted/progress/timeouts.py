@@ -1,0 +1,190 @@
+"""Which limits a rank has passed, and when to look again: a pure function of page and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from undaunted.progress.limits import Limits
+
+Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections"]
+
+STEP_SECTION = "step"  # the section whose limit warm-up replaces
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A limit that was passed.
+
+    Attributes:
+        watch: which test.
+        name: of the section, "" for other tests.
+        since_ns: when the rank last did what the test waits for.
+        deadline_ns: when the limit was passed, pauses of the agent included.
+        age_s: time since ``since_ns``.
+        limit_s: the limit.
+        source: where the limit comes from, for messages.
+    """
+
+    watch: Watch
+    name: str
+    since_ns: int
+    deadline_ns: int
+    age_s: float
+    limit_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Result of `check`.
+
+    Attributes:
+        expired: limits that were passed, the one passed first in front.
+        next_ns: when another limit could be passed at the earliest, whatever the rank does until
+            then; None if only a change of phase, which kicks, can bring one about.
+    """
+
+    expired: tuple[Expired, ...]
+    next_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A test that runs: its limit counts from ``since_ns``."""
+
+    watch: Watch
+    name: str
+    since_ns: int
+    limit_s: float
+    source: str
+
+
+def check(
+    page: PageSnapshot,
+    limits: Limits,
+    *,
+    now_ns: int,
+    started_ns: int,
+    pauses: Sequence[tuple[int, int]] = (),
+    siblings_monitored: bool = False,
+) -> Check:
+    """Hold one rank to its limits.
+
+    Each open section is judged on its own. The heartbeat test runs once a heartbeat was sent; the
+    initial one until then, unless sections show that the rank lives by those. Time outside sections
+    counts once a section was used. A rank that was shut down, has recorded an error, or whose page
+    cannot be read is held to nothing.
+
+    Args:
+        page: what the rank says.
+        limits: what it is held to.
+        now_ns: CLOCK_MONOTONIC.
+        started_ns: when the process was started.
+        pauses: when the agent itself did not run: end and length of each pause, nanoseconds. One
+            that ended after a test began to count moves its deadline.
+        siblings_monitored: another rank has initialised monitoring, so this one is expected to:
+            the initial limit counts from the start of the process.
+    """
+    if page.problem or page.phase in (Phase.SHUT_DOWN, Phase.FAILED):
+        return Check((), None)
+    expired = []
+    looks = [now_ns + _to_ns(limit) for limit in _limits_that_may_begin(limits)]
+    for test in _running(page, limits, started_ns, siblings_monitored):
+        paused_ns = sum(length for end, length in pauses if end > test.since_ns)
+        deadline_ns = test.since_ns + _to_ns(test.limit_s) + paused_ns
+        if now_ns >= deadline_ns:
+            expired.append(_expire(test, deadline_ns, now_ns))
+        else:
+            looks.append(deadline_ns)
+    expired.sort(key=lambda passed: passed.deadline_ns)
+    return Check(tuple(expired), min(looks, default=None))
+
+
+def _running(
+    page: PageSnapshot, limits: Limits, started_ns: int, siblings_monitored: bool
+) -> Iterator[_Running]:
+    if page.phase in (Phase.EMPTY, Phase.STARTING):
+        if siblings_monitored and limits.initial_heartbeat_s is not None:
+            source = _source(limits, "initial_heartbeat")
+            yield _Running("initial heartbeat", "", started_ns, limits.initial_heartbeat_s, source)
+        return
+    yield from _heartbeat(page, limits)
+    for section in page.sections.values():
+        limit = _section_limit(section, page, limits)
+        if limit is not None and section.open_since_ns is not None:
+            yield _Running("section", section.name, section.open_since_ns, *limit)
+    if page.out_of_section_since_ns is not None and limits.out_of_section_s is not None:
+        source = _source(limits, "out_of_section")
+        since_ns = page.out_of_section_since_ns
+        yield _Running("outside sections", "", since_ns, limits.out_of_section_s, source)
+
+
+def _heartbeat(page: PageSnapshot, limits: Limits) -> Iterator[_Running]:
+    if page.heartbeat_ns is not None:
+        limit_s = limits.heartbeat_s
+        if limit_s is not None:
+            source = _source(limits, "heartbeat")
+            yield _Running("heartbeat", "", page.heartbeat_ns, limit_s, source)
+        return
+    limit_s, since_ns = limits.initial_heartbeat_s, page.initialized_ns
+    if limit_s is not None and since_ns is not None and not page.sections:
+        source = _source(limits, "initial_heartbeat")
+        yield _Running("initial heartbeat", "", since_ns, limit_s, source)
+
+
+def _section_limit(
+    section: SectionSnapshot, page: PageSnapshot, limits: Limits
+) -> tuple[float, str] | None:
+    warmup_s = limits.warmup_s if section.name == STEP_SECTION else None
+    if warmup_s is not None and _warming_up(section, page, limits):
+        return warmup_s, _source(limits, "warmup")
+    limit_s = limits.sections.get(section.name)
+    return None if limit_s is None else (limit_s, _source(limits, f"section:{section.name}"))
+
+
+def _warming_up(section: SectionSnapshot, page: PageSnapshot, limits: Limits) -> bool:
+    if page.iteration is None or page.first_iteration is None:
+        done = section.count  # a rank that does not say its iteration: count the sections
+    else:
+        done = page.iteration - page.first_iteration
+    given = page.warmup_iterations
+    return done < (limits.warmup_iterations if given is None else given)
+
+
+def _limits_that_may_begin(limits: Limits) -> Iterable[float]:
+    """All limits that may come to count from a moment after now, without a kick."""
+    every = (
+        limits.initial_heartbeat_s,
+        limits.heartbeat_s,
+        limits.out_of_section_s,
+        limits.warmup_s,
+        *limits.sections.values(),
+    )
+    return (limit for limit in every if limit is not None)
+
+
+def _expire(test: _Running, deadline_ns: int, now_ns: int) -> Expired:
+    return Expired(
+        watch=test.watch,
+        name=test.name,
+        since_ns=test.since_ns,
+        deadline_ns=deadline_ns,
+        age_s=(now_ns - test.since_ns) / _NS,
+        limit_s=test.limit_s,
+        source=test.source,
+    )
+
+
+def _source(limits: Limits, key: str) -> str:
+    return limits.sources.get(key, "default")
+
+
+def _to_ns(seconds: float) -> int:
+    return round(seconds * _NS)

@@ -1,0 +1,388 @@
+"""The rank's side of a page: what a training process is doing, told in a few memory stores.
+
+Nothing here blocks, takes a lock, raises because monitoring failed, or needs anybody to read. The
+one exception is `PageWriter.request`, which waits for an answer until its deadline.
+
+A process has one writer, `current`: on the page named by UNDAUNTED_PAGE, or, without a launcher, a
+`NullWriter`, which does the same things to memory of its own. Children forked by the rank get such
+memory as well, under the writers and sections they know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Literal
+
+from undaunted.progress import layout, record
+from undaunted.progress.attach import AttachError, Attachment, attach, is_eventfd, page_key
+from undaunted.progress.histogram import BUCKETS
+from undaunted.progress.layout import (
+    HEARTBEAT_HISTOGRAM,
+    HEARTBEAT_MAX_NS,
+    HEARTBEAT_NS,
+    ITERATION,
+    ITERATION_NS,
+)
+from undaunted.progress.mailbox import Mailbox
+from undaunted.progress.reader import EVENT
+from undaunted.progress.section import OverflowSection, Section
+from undaunted.progress.snapshot import Phase
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+Milestone = Literal["attached", "first_line", "initialized"]
+
+PAGE_VARIABLE = "UNDAUNTED_PAGE"
+EVENT_NAME_BYTES = 64
+_NO_LAUNCHER = f"{PAGE_VARIABLE} is not set"
+
+on_step: Callable[[int], object] | None = None
+"""Called by every step with its iteration, after it was stored. For fault injection."""
+
+_log = logging.getLogger("undaunted")
+
+_MILESTONES = {
+    "attached": layout.ATTACHED_NS,
+    "first_line": layout.FIRST_LINE_NS,
+    "initialized": layout.INITIALIZED_NS,
+}
+
+
+class PageWriter:
+    """Writes one page.
+
+    Attributes:
+        attached: somebody may be reading it.
+        reason: why not, "" otherwise.
+    """
+
+    def __init__(
+        self, memory: mmap.mmap | bytearray, attachment: Attachment | None, reason: str = ""
+    ) -> None:
+        self.attached = attachment is not None
+        self.reason = reason
+        self._attachment = attachment
+        self._bytes = memoryview(memory)
+        self._words = self._bytes.cast("Q")
+        self._last_heartbeat = 0
+        self._max_gap = 0
+        self._stepped = False
+        self._sections: dict[str, Section] = {}
+        self._free_slots = iter(range(layout.SECTION_SLOTS - 1))
+        others = layout.section_slot(layout.SECTION_SLOTS - 1)
+        self._others = OverflowSection(layout.OTHERS, self._words, others)
+        self._event_numbers = iter(range(self._words[layout.RING_HEAD] + 1, 2**63))
+        self._mailbox: Mailbox | None = None
+        if attachment is not None:
+            self._mailbox = Mailbox(self._bytes, self._kick, attachment.ack_fd)
+
+    @classmethod
+    def attach(cls, value: str) -> PageWriter:
+        """Claim the page that ``value`` (UNDAUNTED_PAGE) names and make its writer `current`.
+
+        Asked again for the page it has, a process gets the same writer.
+
+        Returns:
+            A `NullWriter` that gives the reason if there is no such page or it is somebody else's.
+        """
+        global current  # noqa: PLW0603 - one writer per process is what this is about
+        if isinstance(current, PageWriter) and current.has(page_key(value)):
+            return current
+        try:
+            attachment = attach(value)
+        except (AttachError, OSError) as error:
+            return NullWriter(str(error))
+        writer = cls(attachment.memory, attachment)
+        writer._begin()
+        current = writer
+        return writer
+
+    # --- the fast ones --------------------------------------------------------------------------
+
+    def heartbeat(self) -> None:
+        """Say that the rank makes progress."""
+        now = monotonic_ns()
+        last = self._last_heartbeat
+        if not last:
+            self._first_heartbeat(now)
+            return
+        self._last_heartbeat = now
+        gap = now - last
+        words = self._words
+        words[HEARTBEAT_NS] = now
+        if gap > self._max_gap:
+            self._max_gap = gap
+            words[HEARTBEAT_MAX_NS] = gap
+        # histogram.bucket, written out here: a call would cost a fifth of a heartbeat.
+        if 1 << 10 <= gap < 1 << 43:
+            bits = gap.bit_length()
+            word = HEARTBEAT_HISTOGRAM + ((bits - 11) << 2) + ((gap >> (bits - 3)) & 3) + 1
+        else:
+            word = HEARTBEAT_HISTOGRAM + (0 if gap < 1 << 10 else BUCKETS - 1)
+        try:  # noqa: SIM105 - suppress() would double the cost of a heartbeat
+            words[word] += 1
+        except ValueError:
+            pass  # somebody wrote garbage into the page: the count is at its largest value
+
+    def step(self, iteration: int) -> None:
+        """Say that iteration number ``iteration`` (from 0) begins; counts as a heartbeat."""
+        self.heartbeat()
+        words = self._words
+        try:
+            words[ITERATION] = iteration + 1
+        except (TypeError, ValueError):
+            self._store_odd_iteration(iteration)
+        words[ITERATION_NS] = self._last_heartbeat
+        if not self._stepped:
+            self._first_step()
+        if on_step is not None:
+            on_step(iteration)
+
+    def section(self, name: str) -> Section:
+        """Return the section of this name, to be used with ``with``."""
+        try:
+            return self._sections[name]
+        except KeyError:
+            return self._new_section(name)
+
+    def open_section(self, name: str) -> None:
+        """Enter a section."""
+        self.section(name).__enter__()
+
+    def close_section(self, name: str) -> None:
+        """Leave a section; one that is not open is left alone."""
+        self.section(name).__exit__(None, None, None)
+
+    # --- the rare ones --------------------------------------------------------------------------
+
+    def close_all(self) -> None:
+        """Leave all sections, as often as they were entered."""
+        for section in (*self._sections.values(), self._others):
+            section.close()
+
+    def initialize(self, warmup_iterations: int | None = None) -> None:
+        """Say that monitoring begins: limits apply from now on, also after `shut_down`.
+
+        Args:
+            warmup_iterations: how many iterations are warm-up, None = as the launcher says.
+        """
+        self._words[layout.WARMUP_ITERATIONS] = (
+            0 if warmup_iterations is None else 1 + max(0, warmup_iterations)
+        )
+        self._words[layout.INITIALIZED_NS] = monotonic_ns()
+        # The phase last: a reader that sees it sees the rest.
+        self._words[layout.PHASE] = Phase.STEPPING if self._stepped else Phase.INITIALIZED
+        self._kick()
+
+    def shut_down(self) -> None:
+        """Say that monitoring ends: no limits apply until `initialize`."""
+        # The phase first: what follows would otherwise look like a rank that fell silent.
+        self._words[layout.PHASE] = Phase.SHUT_DOWN
+        self.close_all()
+        for word in (
+            layout.INITIALIZED_NS,
+            layout.FIRST_HEARTBEAT_NS,
+            layout.HEARTBEAT_NS,
+            layout.LAST_CLOSE_NS,
+        ):
+            self._words[word] = 0
+        self._last_heartbeat = 0
+        self._kick()
+
+    def milestone(self, name: Milestone) -> None:
+        """Store when a milestone was passed, the first time, and tell the agent."""
+        word = _MILESTONES[name]
+        if not self._words[word]:
+            self._words[word] = monotonic_ns()
+            self._kick()
+
+    def arm_evidence(self, signal: int) -> None:
+        """Say that faulthandler writes all stacks on ``signal``; 0 = not any more."""
+        self._words[layout.EVIDENCE_SIGNAL] = signal
+
+    def event(self, name: str, text: str = "") -> None:
+        """Add a small event to the ring; it is cut short where it is too long.
+
+        The agent reads the ring when it looks at the page. Of events that come faster than that it
+        gets the newest 32, and the number of the others.
+
+        Args:
+            name: what kind of event, up to 64 bytes.
+            text: up to 220 bytes together with the name.
+        """
+        head = name.encode(errors="replace")[:EVENT_NAME_BYTES]
+        body = text.encode(errors="replace")[: layout.RING_BYTES - EVENT.size - len(head)]
+        number = next(self._event_numbers)
+        content = EVENT.pack(monotonic_ns(), len(head), len(body)) + head + body
+        record.write(self._bytes, layout.ring_slot(number), number, content)
+        self._words[layout.RING_HEAD] = number
+
+    def record_error(self, error: BaseException) -> None:
+        """Store an exception that ends this rank, and tell the agent."""
+        from undaunted.progress.error_text import encode_error
+
+        record.write(self._bytes, layout.ERROR, 1, encode_error(error, monotonic_ns()))
+        self._words[layout.PHASE] = Phase.FAILED
+        self._kick()
+
+    def limits_json(self) -> bytes:
+        """Return the limits this rank is held to as JSON, b"" if the launcher did not say."""
+        found = record.read(self._bytes, layout.LIMITS, layout.LIMITS_BYTES)
+        return found[1] if found else b""
+
+    def request(self, payload: bytes, timeout_s: float) -> bytes:
+        """Ask something of the agent and wait for its answer.
+
+        Args:
+            payload: up to 4096 bytes.
+            timeout_s: how long to wait, seconds.
+
+        Raises:
+            RuntimeError: there is no launcher to ask.
+            ValueError: the payload is too long.
+            TimeoutError: no answer came.
+        """
+        if self._mailbox is None:
+            raise RuntimeError(f"there is no launcher to ask: {self.reason}")
+        return self._mailbox.request(payload, timeout_s)
+
+    def detach(self, reason: str = "detached") -> None:
+        """Leave the page alone from now on: everything goes to memory of this process's own."""
+        global current  # noqa: PLW0603 - one writer per process is what this is about
+        if self._attachment is None:
+            return
+        self._move_to_own_memory(reason)
+        if current is self:
+            current = _NotYet()
+
+    def has(self, key: tuple[int, int, int] | None) -> bool:
+        """Tell whether this writer has the page with this key."""
+        return self._attachment is not None and self._attachment.key == key
+
+    # --- below ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        assert self._attachment is not None
+        self._words[layout.KICKLESS] = int(self._attachment.kick_fd < 0)
+        if not self._words[layout.ATTACHED_NS]:
+            self._words[layout.ATTACHED_NS] = monotonic_ns()
+        self._words[layout.PHASE] = Phase.STARTING
+        self._kick()
+
+    def _first_heartbeat(self, now: int) -> None:
+        words = self._words
+        self._last_heartbeat = now
+        words[layout.FIRST_HEARTBEAT_NS] = now
+        words[HEARTBEAT_NS] = now
+        words[layout.HEARTBEAT_FIRSTS] = words[layout.HEARTBEAT_FIRSTS] % 2**32 + 1
+        self._first_use()
+
+    def _first_step(self) -> None:
+        self._stepped = True
+        words = self._words
+        words[layout.FIRST_ITERATION] = words[ITERATION]
+        words[layout.FIRST_STEP_NS] = self._last_heartbeat
+        if words[layout.PHASE] == Phase.INITIALIZED:
+            words[layout.PHASE] = Phase.STEPPING
+        self._kick()
+
+    def _first_use(self) -> None:
+        """A rank that uses the API is monitored, also if it did not ask for it first."""
+        if self._words[layout.PHASE] < Phase.INITIALIZED:
+            self.initialize()
+
+    def _store_odd_iteration(self, iteration: object) -> None:
+        try:
+            self._words[ITERATION] = int(iteration) + 1  # type: ignore[call-overload]
+        except Exception:  # noqa: BLE001 - a number of the user's making may raise anything
+            if not self._stepped:  # say it once
+                _log.warning(
+                    "step(%r): not a number from 0 up, iterations are not known", iteration
+                )
+
+    def _new_section(self, name: str) -> Section:
+        encoded = name.encode(errors="replace")
+        fits = 0 < len(encoded) <= layout.SECTION_NAME_BYTES
+        index = next(self._free_slots, None) if fits else None
+        if index is None:
+            self._name_slot(layout.SECTION_SLOTS - 1, layout.OTHERS.encode())
+            section: Section = self._others
+        else:
+            new = Section(name, self._words, layout.section_slot(index))
+            section = self._sections.setdefault(name, new)
+            if section is new:  # else another thread was faster, and a slot stays empty
+                self._name_slot(index, encoded)
+        self._first_use()
+        return section
+
+    def _name_slot(self, index: int, name: bytes) -> None:
+        word = layout.section_slot(index) + layout.SECTION_NAME
+        record.write(self._bytes, word, 1, name)
+
+    def _kick(self) -> None:
+        """Wake the agent. Never blocks; costs a system call, so only for what is rare."""
+        fd = -1 if self._attachment is None else self._attachment.kick_fd
+        if fd >= 0 and is_eventfd(fd):
+            with contextlib.suppress(OSError):
+                os.eventfd_write(fd, 1)
+
+    def _move_to_own_memory(self, reason: str) -> None:
+        self.attached, self.reason = False, reason
+        self._attachment = self._mailbox = None
+        self._bytes = memoryview(bytearray(layout.PAGE_BYTES))
+        self._words = self._bytes.cast("Q")
+        for section in (*self._sections.values(), self._others):
+            section.move_to(self._words)
+
+
+class NullWriter(PageWriter):
+    """Does what `PageWriter` does, for nobody to read. ``reason`` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(bytearray(layout.PAGE_BYTES), None, reason)
+
+
+class _NotYet:
+    """Stands for the writer until it is first used; a method of it finds the writer and goes on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(current_writer(), name)
+
+
+current: PageWriter | _NotYet = _NotYet()
+
+
+def current_writer() -> PageWriter:
+    """Return this process's writer; the first call attaches, or says once why there is no page."""
+    global current  # noqa: PLW0603 - one writer per process is what this is about
+    if isinstance(current, PageWriter):
+        return current
+    value = os.environ.get(PAGE_VARIABLE, "")
+    writer = PageWriter.attach(value) if value else NullWriter(_NO_LAUNCHER)
+    current = writer
+    if not value:
+        _log.warning(
+            "no launcher (%s): heartbeats, sections and steps are not watched; start the program "
+            "with `undaunted run` to have hangs noticed",
+            writer.reason,
+        )
+    elif not writer.attached:
+        # Mostly a spawned child of a rank: nothing is wrong.
+        _log.info("process %d is not watched: %s", os.getpid(), writer.reason)
+    return writer
+
+
+def _detach_forked_child() -> None:
+    global current  # noqa: PLW0603 - one writer per process is what this is about
+    if isinstance(current, PageWriter) and current.attached:
+        current._move_to_own_memory("this is a child forked by the rank")  # noqa: SLF001
+    elif isinstance(current, NullWriter) and current.reason == _NO_LAUNCHER:
+        current = _NotYet()  # perhaps this one is a rank, forked by something that is none
+
+
+os.register_at_fork(after_in_child=_detach_forked_child)
