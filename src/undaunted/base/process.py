@@ -1,0 +1,220 @@
+"""Processes on Linux: what /proc says about them, who adopts their orphans, who they die with.
+
+Pids are reused. Whoever keeps one for longer than a moment keeps a pidfd, or compares
+`start_time`, unless it is the parent and has not waited for the process yet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
+# Python lack the wrappers, because they were made on older kernel headers.
+_NR_PIDFD_SEND_SIGNAL = 424
+_NR_PIDFD_OPEN = 434
+
+
+class Stat(NamedTuple):
+    """What ``/proc/PID/stat`` says.
+
+    ``state`` is one letter (R, S, D, T, t, Z, X, I); ``start_time`` is in clock ticks since boot
+    and together with ``pid`` names a process uniquely until the next boot.
+    """
+
+    pid: int
+    comm: str
+    state: str
+    ppid: int
+    start_time: int
+
+
+def read_stat(pid: int) -> Stat | None:
+    """Return what the kernel says about ``pid``, or None if there is no such process."""
+    try:
+        raw = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return parse_stat(raw)
+
+
+def parse_stat(raw: bytes) -> Stat:
+    """Parse a line of ``/proc/PID/stat``; the command in it may hold spaces, brackets, anything."""
+    head, _, tail = raw.rpartition(b")")
+    pid, _, comm = head.partition(b" (")
+    fields = tail.split()
+    return Stat(
+        pid=int(pid),
+        comm=os.fsdecode(comm),
+        state=fields[0].decode("ascii"),
+        ppid=int(fields[1]),
+        start_time=int(fields[19]),
+    )
+
+
+def state(pid: int) -> str:
+    """Return the state letter of ``pid``, or "" if there is no such process."""
+    stat = read_stat(pid)
+    return stat.state if stat is not None else ""
+
+
+def start_time(pid: int) -> int | None:
+    """Return when ``pid`` started, in clock ticks since boot, or None if it does not exist."""
+    stat = read_stat(pid)
+    return stat.start_time if stat is not None else None
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the pids below ``pid``, parents before children; zombies are included.
+
+    Whoever forks while this looks may be missed: look again after having stopped what was found.
+    A process whose parent died is found only if ``pid``, or something below it, is a subreaper.
+    """
+    children = defaultdict(list)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := read_stat(int(name))) is not None:
+            children[stat.ppid].append(stat.pid)
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.pop(todo.pop(), [])
+        found.extend(below)
+        todo.extend(below)
+    return found
+
+
+def thread_count(pid: int | str = "self") -> int:
+    """Return the number of threads of a process.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that stands for process ``pid``, or None if it does not exist.
+
+    The descriptor is close-on-exec and becomes readable when the process has ended. The caller
+    closes it.
+
+    Raises:
+        OSError: the kernel has no pidfds (Linux before 5.3) or descriptors ran out.
+    """
+    try:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+        return _syscall(_NR_PIDFD_OPEN, pid, 0)
+    except ProcessLookupError:
+        return None
+
+
+def signal_pidfd(pidfd: int, number: int) -> bool:
+    """Send a signal to the process behind ``pidfd``; return False if it has ended."""
+    try:
+        if hasattr(signal, "pidfd_send_signal"):
+            signal.pidfd_send_signal(pidfd, number)
+        else:
+            _syscall(_NR_PIDFD_SEND_SIGNAL, pidfd, number, 0, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_pidfd(pidfd: int, timeout_s: float) -> bool:
+    """Wait until the process behind ``pidfd`` has ended; return False after ``timeout_s``."""
+    return wait_readable(pidfd, timeout_s)
+
+
+def wait_readable(fd: int, timeout_s: float | None) -> bool:
+    """Wait until ``fd`` is readable or at its end; return False after ``timeout_s`` seconds."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+def become_subreaper() -> None:
+    """Adopt every orphan among the descendants of this process (not inherited by children).
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
+    """Have this process get ``number`` when its parent ends; return whether ``parent`` is alive.
+
+    False means that the parent is another process than ``parent``: it ended before the request
+    took effect, and no signal will come. The request follows the parent's *thread* that started
+    this process; children do not inherit it.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
+    return os.getppid() == parent
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> int:
+    """Start a program in a session of its own and return its pid; the caller waits for it.
+
+    The signal mask is empty and the dispositions that Python changes are the defaults again.
+    Standard streams are inherited, and of all other descriptors those in ``pass_fds`` and those
+    that are inheritable anyway.
+
+    Raises:
+        OSError: the program cannot be started; ``filename`` says which.
+    """
+    # In the child, a descriptor loses close-on-exec by being duplicated onto itself from elsewhere
+    # (C libraries before glibc 2.29 do not handle a direct duplicate of itself).
+    spare = max(pass_fds, default=2) + 1
+    actions: list[tuple[int, ...]] = []
+    for fd in pass_fds:
+        actions += [(os.POSIX_SPAWN_DUP2, fd, spare), (os.POSIX_SPAWN_DUP2, spare, fd)]
+    if pass_fds:
+        actions.append((os.POSIX_SPAWN_CLOSE, spare))
+    return os.posix_spawnp(
+        argv[0],
+        list(argv),
+        dict(env),
+        file_actions=actions,
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGQUIT,
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ],
+    )
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        _raise_errno(f"prctl({option}, {value})")
+
+
+def _syscall(*words: int) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = libc.syscall(*(ctypes.c_long(word) for word in words))
+    if result < 0:
+        _raise_errno(f"system call {words[0]}")
+    return result
+
+
+def _raise_errno(what: str) -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{what}: {os.strerror(number)}")
