@@ -1,0 +1,107 @@
+"""What the documentation shows works: its blocks are pasted into a shell, as a newcomer would."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.blocks import PYTHON, Block, BlockError, find_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).parent.parent.parent
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
+PAGES_WITH_SOMETHING_TO_RUN = [
+    page for page in PAGES if re.search(r"```(python|py)\b|<!-- *run", page.read_text())
+]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is_for(page: Path) -> None:
+    try:
+        find_blocks(page.read_text())
+    except BlockError as error:
+        pytest.fail(f"{name_of(page)}, {error}", pytrace=False)
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES_WITH_SOMETHING_TO_RUN, ids=name_of)
+def test_blocks_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    environment = newcomers_environment(tmp_path)
+    for block in find_blocks(page.read_text()):
+        if block.action == "write":
+            path = tmp_path / block.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.code)
+        elif block.action == "run":
+            run(block, page, tmp_path, environment)
+
+
+def newcomers_environment(home: Path) -> dict[str, str]:
+    """A shell with the virtual environment active, whose home is the page's directory."""
+    programs = Path(sys.executable).parent
+    if not (programs / "undaunted").exists():
+        pytest.skip(f"`undaunted` is not installed in {programs}: run `make setup`")
+    return {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "TMPDIR": str(home),
+    }
+
+
+def run(block: Block, page: Path, directory: Path, environment: dict[str, str]) -> None:
+    """Runs one block and judges it; on failure everything it printed is shown."""
+    command = [sys.executable, "-c"] if block.language in PYTHON else ["bash", "-euc"]
+    where = f"{name_of(page)}, line {block.line}"
+    process = subprocess.Popen(
+        [*command, block.code],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    with process:
+        try:
+            output, _ = process.communicate(timeout=block.deadline_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            pytest.fail(f"{where}: not done after {block.deadline_s:g} s\n{output}", pytrace=False)
+    if process.returncode != block.exit_code:
+        pytest.fail(
+            f"{where}: exit code {process.returncode}, expected {block.exit_code}\n{output}",
+            pytrace=False,
+        )
+
+
+def links_of(page: Path) -> Iterator[str]:
+    text = re.sub(
+        r"^( *)(`{3,}|~{3,}).*?^\1\2\s*$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:|#", target):
+            yield target.partition("#")[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    broken = [target for target in links_of(page) if not (page.parent / target).exists()]
+    assert not broken, f"{name_of(page)} links to what is not there: {broken}"
