@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.process import read_stat
 from undaunted.progress import layout, record
 from undaunted.progress.reader import IDENTITY, header_problem, read_identity
 
@@ -96,16 +97,6 @@ def is_eventfd(fd: int) -> bool:
     return _link(fd) == _EVENTFD_LINK
 
 
-def process_start(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if it is gone or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to import
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
 def _parse(value: str) -> _Address:
     version, *fields = value.split(":")
     if version != "v1" or len(fields) != 5 or not all(f.isascii() and f.isdigit() for f in fields):
@@ -167,9 +158,9 @@ def _claim(memory: mmap.mmap) -> bool:
     with memoryview(memory) as page, page.cast("Q") as words:
         if problem := header_problem(words):
             raise AttachError(problem)
-        me = (os.getpid(), process_start(os.getpid()) or 0)
+        me = (os.getpid(), _start_of_living(os.getpid()))
         owner = read_identity(page)
-        if owner not in (None, me) and process_start(owner[0]) == owner[1]:
+        if owner not in (None, me) and _start_of_living(owner[0]) == owner[1]:
             raise AttachError(f"the page belongs to process {owner[0]}, which is alive")
         again = owner == me
         kept = (words[layout.ATTACHED_NS], words[layout.FIRST_LINE_NS]) if again else (0, 0)
@@ -177,6 +168,12 @@ def _claim(memory: mmap.mmap) -> bool:
         words[layout.ATTACHED_NS], words[layout.FIRST_LINE_NS] = kept
         record.write(page, layout.IDENTITY, 1, IDENTITY.pack(*me))
         return again
+
+
+def _start_of_living(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 if it is gone or a zombie."""
+    stat = read_stat(pid)
+    return 0 if stat is None or stat.state in "ZX" else stat.start_time
 
 
 def _clear(page: memoryview, words: memoryview) -> None:

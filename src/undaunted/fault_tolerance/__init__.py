@@ -1,0 +1,37 @@
+"""In-job restart: the launcher and its agent, and what a monitored rank calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.data import WorkloadAction as WorkloadAction
+    from undaunted.fault_tolerance.data import WorkloadControlRequest as WorkloadControlRequest
+    from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient as RankMonitorClient
+    from undaunted.fault_tolerance.rank_monitor_client import (
+        RankMonitorClientError as RankMonitorClientError,
+    )
+
+_MODULES = {
+    "RankMonitorClient": "rank_monitor_client",
+    "RankMonitorClientError": "rank_monitor_client",
+    "WorkloadAction": "data",
+    "WorkloadControlRequest": "data",
+}
+
+__all__ = [
+    "RankMonitorClient",
+    "RankMonitorClientError",
+    "WorkloadAction",
+    "WorkloadControlRequest",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        import importlib
+
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

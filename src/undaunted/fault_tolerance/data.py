@@ -1,0 +1,76 @@
+"""What ranks and launcher tell each other besides progress: who a rank is, what it asks for."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+
+# Requests travel through a page's mailbox of 4096 bytes; JSON may take six for one character.
+_DESCRIPTION_CHARACTERS = 600
+
+
+class WorkloadAction(enum.Enum):
+    """What a rank asks the launcher to do."""
+
+    Continue = 0
+    """Nothing: go on as usual."""
+    ExcludeThisNode = 1
+    """Take this node out of the job, and go on without it."""
+    ShutdownWorkload = 2
+    """End the whole job, without another restart."""
+
+
+@dataclass(frozen=True)
+class WorkloadControlRequest:
+    """A request about the whole job.
+
+    Attributes:
+        action: what to do.
+        description: why, for people; up to 600 characters are passed on.
+    """
+
+    action: WorkloadAction
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Who a rank is.
+
+    Attributes:
+        global_rank: in the whole job.
+        local_rank: on its node.
+        host: name of the node.
+        pid: of its process.
+    """
+
+    global_rank: int
+    local_rank: int
+    host: str
+    pid: int
+
+
+def encode_request(request: WorkloadControlRequest) -> bytes:
+    """Return what goes through the mailbox for a request."""
+    description = request.description[:_DESCRIPTION_CHARACTERS]
+    return json.dumps({"action": request.action.name, "description": description}).encode()
+
+
+def decode_request(payload: bytes) -> WorkloadControlRequest:
+    """Read what `encode_request` made.
+
+    Raises:
+        ValueError: it is something else; the message says what.
+    """
+    known = ", ".join(action.name for action in WorkloadAction)
+    try:
+        message = json.loads(payload)
+        return WorkloadControlRequest(
+            WorkloadAction[message["action"]], str(message["description"])
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(
+            f"not a workload control request: {payload[:200]!r}; it has a description and an "
+            f"action, one of {known}"
+        ) from None
