@@ -28,7 +28,8 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     fi
 fi
 
-install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+# -qq: errors only
+install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
 "${install[@]}" "pip>=25.1" # the first with --group
 "${install[@]}" --constraint constraints.txt --group test --group lint --group docs \
     --editable ".[torch]"
