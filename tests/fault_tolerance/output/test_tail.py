@@ -8,14 +8,7 @@ from undaunted.fault_tolerance.output.tail import (
     CHUNK_BYTES,
     FileTail,
     LineAssembler,
-    line_prefix,
 )
-
-
-def test_line_prefix_fills_torchruns_template():
-    template = "[${role_name}${local_rank}/${rank} ${other}]:"
-    assert line_prefix(template, role="r", local_rank=1, rank=5) == b"[r1/5 ${other}]:"
-    assert line_prefix("$ [", role="r", local_rank=1, rank=5) == b"$ ["
 
 
 def test_lines_get_prefixes_and_wait_for_their_end():

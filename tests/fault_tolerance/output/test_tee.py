@@ -60,13 +60,13 @@ def append(path, data):
         file.write(data)
 
 
-def entry(path, reader, prefix=b"[0]:"):
+def entry(path, reader, prefix="[0]:"):
     return TeeEntry(str(path), prefix, reader.write_fd)
 
 
 def test_lines_of_several_files_appear_with_prefixes(tmp_path, reader):
     paths = [tmp_path / "attempt_0" / str(rank) / "stdout.log" for rank in range(2)]
-    tee = OutputTee([entry(p, reader, b"[%d]:" % rank) for rank, p in enumerate(paths)])
+    tee = OutputTee([entry(p, reader, f"[{rank}]:") for rank, p in enumerate(paths)])
     tee.start()
     append(paths[0], b"hello\n")
     reader.read_until(b"[0]:hello\n")
@@ -105,7 +105,7 @@ def test_without_inotify_it_looks_at_the_clock(tmp_path, reader, monkeypatch, br
 
 def test_burst_arrives_complete_and_in_order(tmp_path, reader):
     count = 100_000
-    tee = OutputTee([entry(tmp_path / "log", reader, b"")])
+    tee = OutputTee([entry(tmp_path / "log", reader, "")])
     tee.start()
     lines = b"".join(b"line %06d of a burst\n" % i for i in range(count))
     append(tmp_path / "log", lines)
@@ -157,7 +157,7 @@ def test_line_of_many_megabytes(tmp_path, reader):
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    tee = OutputTee([entry(tmp_path / "log", reader, b"")])
+    tee = OutputTee([entry(tmp_path / "log", reader, "")])
     tee.start()
     append(tmp_path / "log", b"z" * size + b"\nafter\n")
     assert consumed.wait(DEADLINE_S)

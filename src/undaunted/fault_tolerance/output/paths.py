@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
 
 _TAIL_CAP_BYTES = 64 * 1024
 
 
-def log_path(
-    log_dir: str, round_no: int, local_rank: int, stream: Literal["stdout", "stderr"]
-) -> str:
-    """Path of one stream of one rank in one round, laid out as torchrun does."""
+def log_path(log_dir: str | Path, round_no: int, local_rank: int, stream: str) -> str:
+    """Path of one stream (``stdout`` or ``stderr``) of a rank in a round, as torchrun has it."""
     return str(Path(log_dir, f"attempt_{round_no}", str(local_rank), f"{stream}.log"))
 
 
-def make_log_dirs(log_dir: str, round_no: int, nproc: int) -> None:
+def make_log_dirs(log_dir: str | Path, round_no: int, nproc: int) -> None:
     """Create the directories of a round, mode 0700; those that exist are kept.
 
     Raises:

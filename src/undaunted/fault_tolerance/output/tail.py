@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import os
-from string import Template
 
 CHUNK_BYTES = 64 * 1024  # read at once, and the longest piece of a line that is kept in memory
-
-
-def line_prefix(template: str, *, role: str, local_rank: int, rank: int) -> bytes:
-    """Fill torchrun's template of line prefixes; names it does not know stay as they are."""
-    return (
-        Template(template)
-        .safe_substitute(role_name=role, local_rank=local_rank, rank=rank)
-        .encode(errors="surrogateescape")
-    )
 
 
 class LineAssembler:

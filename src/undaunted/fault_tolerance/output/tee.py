@@ -30,7 +30,7 @@ class TeeEntry(NamedTuple):
     """One stream of one rank: its file, the prefix of its lines, where they are shown."""
 
     path: str
-    prefix: bytes
+    prefix: str
     stream_fd: int
 
 
@@ -108,7 +108,7 @@ class OutputTee:
         for entry in self._entries:
             try:
                 Path(entry.path).parent.mkdir(0o700, parents=True, exist_ok=True)
-                tail = FileTail(entry.path, entry.prefix)
+                tail = FileTail(entry.path, entry.prefix.encode(errors="surrogateescape"))
             except OSError as error:
                 self.problems.append(f"{entry.path} is not shown: {error.strerror}")
                 continue

@@ -1,0 +1,81 @@
+"""The `undaunted` command: finds the subcommand and hands over to it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HELP = """\
+Usage: undaunted COMMAND ...
+
+Keeps PyTorch training running through crashes and hangs, and says what went
+wrong.
+
+Examples:
+  undaunted run --nproc-per-node 4 --max-restarts 3 train.py --lr 0.1
+  undaunted report                # what happened in the newest run here
+
+Commands:
+  run       run a training script on this node; restart it when a rank fails
+  report    show the restarts of a run, their causes and what they cost
+
+undaunted COMMAND --help explains a command; undaunted --version says which
+version this is. ft_launcher is another name for undaunted run.
+"""
+_COMMANDS = ("run", "report")
+_USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (default: this process's); return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words[0] if words else ""
+    if command == "run":
+        from undaunted.cli import run
+
+        return run.main(words[1:])
+    if command == "report":
+        from undaunted.cli import report
+
+        return report.main(words[1:])
+    if command in {"-h", "--help", "help"}:
+        print(_HELP, end="")
+        return 0
+    if command == "--version":
+        print(f"undaunted {_version()}")
+        return 0
+    print(_complaint(command), file=sys.stderr)
+    return _USAGE_ERROR
+
+
+def ft_launcher() -> int:
+    """Run this process's arguments as `undaunted run`: the name that NVRx's users know."""
+    return main(["run", *sys.argv[1:]])
+
+
+def _complaint(command: str) -> str:
+    if not command:
+        return _HELP.rstrip()
+    if command.startswith("-") or command.endswith(".py"):
+        return f"undaunted: error: {command!r} is no command; to run a script: undaunted run ..."
+    import difflib
+
+    close = difflib.get_close_matches(command, _COMMANDS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose {' or '.join(_COMMANDS)}"
+    return f"undaunted: error: {command!r} is no command; {hint}"
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("undaunted")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The user's program: which kind it is, and whether it is there, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from undaunted.cli.parse import Parsed, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Kind = Literal["script", "module", "run_path", "program"]
+
+
+def program_kind(parsed: Parsed) -> Kind:
+    """Tell how to run the target.
+
+    Raises:
+        UsageError: no target, or flags that exclude one another.
+    """
+    if not parsed.target:
+        raise UsageError("the script is missing: undaunted run [OPTIONS] SCRIPT [ARGUMENTS]")
+    if parsed.values["module"]:
+        for other in ("run-path", "no-python"):
+            if parsed.values[other]:
+                raise UsageError(f"--module and --{other} exclude one another; keep one of them")
+        return "module"
+    if parsed.values["run-path"]:
+        return "run_path"
+    return "program" if parsed.values["no-python"] else "script"
+
+
+def check_program(
+    kind: Kind, target: str, cwd: str, python: str, environ: Mapping[str, str]
+) -> None:
+    """Check that the target can be started.
+
+    Raises:
+        UsageError: it is not there or may not be read or executed; says what to do.
+    """
+    if kind == "program":
+        _check_executable(target, cwd, environ)
+    elif kind == "module":
+        _check_module(target, cwd, python)
+    else:
+        _check_script(target, cwd)
+
+
+def _check_script(target: str, cwd: str) -> None:
+    path = Path(cwd, target)
+    if not path.exists():
+        hint = nearest(path.name, _names(path.parent))
+        if not hint and "/" not in target and not target.endswith(".py"):
+            hint = "; for a module use -m, for an executable --no-python"
+        raise UsageError(f"script {target!r} not found in {cwd}{hint}")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise UsageError(f"script {target!r} is a directory without a __main__.py; name the file")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"script {target!r} may not be read by this user; see chmod")
+
+
+def _check_module(target: str, cwd: str, python: str) -> None:
+    """Look for the top-level module. Others would have to be imported to be found."""
+    top = target.partition(".")[0]
+    if not all(part.isidentifier() for part in target.split(".")):
+        remedy = "; leave out -m for a file" if "/" in target or target.endswith(".py") else ""
+        raise UsageError(f"{target!r} is not the name of a module{remedy}")
+    if python != sys.executable:
+        return  # another interpreter has other modules
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    if top in sys.modules or PathFinder.find_spec(top, [cwd]) or find_spec(top):
+        return
+    hint = nearest(top, [name.removesuffix(".py") for name in _names(Path(cwd))])
+    raise UsageError(f"module {target!r} not found in {cwd} or the interpreter's path{hint}")
+
+
+def _check_executable(target: str, cwd: str, environ: Mapping[str, str]) -> None:
+    if "/" in target:
+        candidates = [Path(cwd, target)]
+    else:
+        folders = environ.get("PATH", os.defpath).split(os.pathsep)
+        candidates = [Path(cwd, folder, target) for folder in folders]
+    files = [path for path in candidates if path.is_file()]
+    if any(os.access(path, os.X_OK) for path in files):
+        return
+    if files:
+        raise UsageError(f"{str(files[0])!r} is not executable; chmod +x, or leave out --no-python")
+    where = "" if "/" in target else " on the PATH (for the current directory write ./NAME)"
+    raise UsageError(f"executable {target!r} not found{where}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean ...?" for the name that resembles most, or nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return [path.name for path in directory.iterdir()]
+    except OSError:
+        return []

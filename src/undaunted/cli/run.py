@@ -1,0 +1,221 @@
+"""`undaunted run`: from the command line and the environment to a checked RunConfig."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from undaunted.base.ids import file_name, new_run_id, node_name
+from undaunted.cli.directories import make_log_dir, make_run_dir
+from undaunted.cli.parse import Parsed, UsageError, parse
+from undaunted.cli.program import check_program, program_kind
+from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
+from undaunted.progress.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+USAGE_ERROR = 2  # exit code
+_STDOUT = 1  # bits of --redirects and --tee
+_STDERR = 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a program under supervision; return the exit code of the launcher."""
+    try:
+        parsed = parse(argv, os.environ)
+        if parsed.wants_help:
+            from undaunted.cli.help import run_help
+
+            print(run_help(), end="")
+            return 0
+        config, notice = build_config(parsed, os.environ, _current_directory())
+    except UsageError as error:
+        print(f"undaunted run: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    if notice:
+        print(f"[undaunted] {notice}", file=sys.stderr)
+    from undaunted.fault_tolerance.front import run
+
+    return run(config)
+
+
+def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[RunConfig, str]:
+    """Check everything and make the directories, in this order; nothing is started.
+
+    Returns:
+        The configuration, and a line for the user ("" if there is nothing to say).
+
+    Raises:
+        UsageError: something cannot work; the message names the value and the remedy.
+    """
+    values = parsed.values
+    kind = program_kind(parsed)
+    python = environ.get("PYTHON_EXEC") or sys.executable
+    check_program(kind, parsed.target, cwd, python, environ)
+    _check_contradictions(parsed)
+    nproc = _resolve_nproc(parsed, environ)
+    console_ranks = _console_ranks(parsed, nproc)
+    stdout = _destinations(values["redirects"], values["tee"], _STDOUT, nproc, console_ranks)
+    stderr = _destinations(values["redirects"], values["tee"], _STDERR, nproc, console_ranks)
+    faults = _fault_plan(values["inject-fault"])
+    limits = _limits(parsed)
+
+    run_id = _run_id(parsed)
+    run_dir, notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
+    log_dir = run_dir / "logs"
+    if any([*stdout, *stderr]):
+        log_dir = make_log_dir(values["log-dir"], file_name(run_id), run_dir, cwd)
+    config = RunConfig(
+        run_id=run_id,
+        node=node_name(environ),
+        nproc_per_node=nproc,
+        max_restarts=values["max-restarts"],
+        kind=kind,
+        target=parsed.target,
+        args=parsed.args,
+        cwd=cwd,
+        run_dir=str(run_dir),
+        log_dir=str(log_dir),
+        stdout=stdout,
+        stderr=stderr,
+        console_ranks=console_ranks,
+        term_timeout_s=values["term-timeout"],
+        stop_timeout_s=values["workers-stop-timeout"],
+        worker_start=values["worker-start"],
+        preload=[name for names in values["preload"] for name in names],
+        limits=limits,
+        rank_termination_signal=int(values["ft-rank-termination-signal"]),
+        exception_hook=values["ft-install-exception-hook"],
+        faults=faults,
+        role=values["role"],
+        master_addr=_master_addr(parsed),
+        master_port=values["master-port"],
+        python=python,
+        local_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        or "[${role_name}${rank}]:",
+    )
+    return config, notice
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - pathlib gives the same, wrapped
+    except FileNotFoundError:
+        raise UsageError("the current directory no longer exists; cd to one that does") from None
+
+
+def _check_contradictions(parsed: Parsed) -> None:
+    values = parsed.values
+    if values["node-rank"] != 0:
+        raise UsageError(
+            f"{parsed.sources['node-rank']} {values['node-rank']}: with one node the only rank "
+            "is 0; leave it out"
+        )
+    if values["preload"] and values["worker-start"] == "fresh":
+        raise UsageError(
+            "--preload imports modules for warm workers, but --worker-start is fresh; "
+            "leave one of them out"
+        )
+
+
+def _resolve_nproc(parsed: Parsed, environ: Mapping[str, str]) -> int:
+    wanted = parsed.values["nproc-per-node"]
+    if isinstance(wanted, int):
+        return wanted
+    from undaunted.cli.devices import cpu_count, gpu_count
+
+    if wanted == "cpu":
+        return cpu_count()
+    gpus = gpu_count(environ)
+    if gpus == 0 and wanted == "gpu":
+        raise UsageError(
+            f"{parsed.sources['nproc-per-node']} gpu: no NVIDIA or AMD GPU is visible here (see "
+            "CUDA_VISIBLE_DEVICES); give the number of workers, or auto"
+        )
+    return gpus or cpu_count()
+
+
+def _console_ranks(parsed: Parsed, nproc: int) -> list[int] | None:
+    wanted: list[int] = parsed.values["local-ranks-filter"]
+    if not wanted:
+        return None
+    shown = [rank for rank in wanted if rank < nproc]
+    if not shown:
+        raise UsageError(
+            f"{parsed.sources['local-ranks-filter']} {','.join(map(str, wanted))} shows none of "
+            f"the local ranks 0 to {nproc - 1}; name at least one of them"
+        )
+    return shown
+
+
+def _destinations(
+    redirects: int | dict[int, int],
+    tee: int | dict[int, int],
+    stream: int,
+    nproc: int,
+    console_ranks: list[int] | None,
+) -> list[int]:
+    """Say for each local rank where one of its streams goes.
+
+    Ranks beyond ``nproc`` in a map are ignored, as torchrun does. Output that is not to be shown is
+    kept in a file, not thrown away.
+    """
+    destinations = []
+    for rank in range(nproc):
+        hidden = console_ranks is not None and rank not in console_ranks
+        if _bits(tee, rank) & stream:
+            destinations.append(TO_FILE if hidden else TO_BOTH)
+        elif _bits(redirects, rank) & stream or hidden:
+            destinations.append(TO_FILE)
+        else:
+            destinations.append(TO_CONSOLE)
+    return destinations
+
+
+def _bits(streams: int | dict[int, int], rank: int) -> int:
+    return streams if isinstance(streams, int) else streams.get(rank, 0)
+
+
+def _limits(parsed: Parsed) -> Limits:
+    names = {
+        "initial_heartbeat": "ft-initial-rank-heartbeat-timeout",
+        "heartbeat": "ft-rank-heartbeat-timeout",
+        "out_of_section": "ft-rank-out-of-section-timeout",
+    }
+    sources = {key: parsed.sources.get(name, "default") for key, name in names.items()}
+    sections: dict[str, float | None] = parsed.values["ft-rank-section-timeouts"]
+    for section in sections:
+        sources[f"section:{section}"] = parsed.sources["ft-rank-section-timeouts"]
+    return Limits(
+        initial_heartbeat_s=parsed.values[names["initial_heartbeat"]],
+        heartbeat_s=parsed.values[names["heartbeat"]],
+        sections=sections,
+        out_of_section_s=parsed.values[names["out_of_section"]],
+        sources=sources,
+    )
+
+
+def _fault_plan(plans: list[str]) -> str:
+    """Join the plans and let their owner read them, so that a mistake is reported at once."""
+    if not plans:
+        return ""
+    from undaunted.faults.plan import FaultPlan
+
+    joined = ";".join(plans)
+    try:
+        FaultPlan.parse(joined)
+    except ValueError as error:
+        raise UsageError(f"--inject-fault: {error}") from None
+    return joined
+
+
+def _run_id(parsed: Parsed) -> str:
+    given: str = parsed.values["rdzv-id"]
+    return new_run_id() if parsed.values["standalone"] or given in {"", "none"} else given
+
+
+def _master_addr(parsed: Parsed) -> str:
+    address: str = parsed.values["master-addr"] or parsed.values["local-addr"] or "127.0.0.1"
+    return address[1:-1] if address.startswith("[") and address.endswith("]") else address

@@ -1,0 +1,68 @@
+import subprocess
+import sys
+
+import pytest
+
+from undaunted.cli import main as main_module
+from undaunted.cli import report, run
+from undaunted.cli.main import ft_launcher, main
+
+
+def test_subcommands_get_their_arguments(monkeypatch):
+    monkeypatch.setattr(run, "main", lambda argv: ("run", argv))
+    monkeypatch.setattr(report, "main", lambda argv: ("report", argv))
+    assert main(["run", "--help", "x"]) == ("run", ["--help", "x"])
+    assert main(["report"]) == ("report", [])
+    monkeypatch.setattr(sys, "argv", ["ft_launcher", "--nnodes", "1", "x.py"])
+    assert ft_launcher() == ("run", ["--nnodes", "1", "x.py"])
+    monkeypatch.setattr(sys, "argv", ["undaunted", "report", "dir"])
+    assert main() == ("report", ["dir"])
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "help"])
+def test_help(word, capsys):
+    assert main([word]) == 0
+    out = capsys.readouterr().out
+    assert "undaunted run --nproc-per-node 4" in out
+    assert all(command in out for command in main_module._COMMANDS)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("undaunted ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "Usage: undaunted COMMAND"),
+        (["train.py"], "'train.py' is no command; to run a script: undaunted run ..."),
+        (["--nproc-per-node", "2"], "to run a script: undaunted run"),
+        (["rum"], "did you mean 'run'?"),
+        (["frobnicate"], "choose run or report"),
+    ],
+)
+def test_mistakes(argv, message, capsys):
+    assert main(argv) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_command_line_needs_nothing_heavy(tmp_path):
+    heavy = {"argparse", "asyncio", "rich", "email", "torch", "numpy", "tempfile", "subprocess"}
+    (tmp_path / "train.py").touch()
+    program = (
+        "import sys, types\n"
+        "front = types.ModuleType('undaunted.fault_tolerance.front')\n"
+        "front.run = lambda config: 0\n"
+        "sys.modules['undaunted.fault_tolerance.front'] = front\n"
+        "before = set(sys.modules)\n"
+        "from undaunted.cli.main import main\n"
+        "assert main(['run', 'train.py']) == 0\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": ":".join(sys.path)}, timeout=60,
+    )  # fmt: skip
+    assert heavy.isdisjoint(result.stdout.split()), result.stdout

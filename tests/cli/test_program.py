@@ -1,0 +1,89 @@
+import sys
+
+import pytest
+
+from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.program import check_program, program_kind
+
+
+def check(kind, target, cwd, **environ):
+    check_program(kind, target, str(cwd), sys.executable, environ)
+
+
+def problem(kind, target, cwd, **environ):
+    with pytest.raises(UsageError) as caught:
+        check(kind, target, cwd, **environ)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        ([], "script"),
+        (["-m"], "module"),
+        (["--no-python"], "program"),
+        (["--run-path"], "run_path"),
+        (["--run-path", "--no-python"], "run_path"),
+    ],
+)
+def test_kinds(flags, kind):
+    assert program_kind(parse([*flags, "x"], {})) == kind
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the script is missing: undaunted run"),
+        (["-m", "--no-python", "x"], "--module and --no-python exclude one another"),
+        (["-m", "--run-path", "x"], "--module and --run-path exclude one another"),
+    ],
+)
+def test_contradictions(argv, message):
+    with pytest.raises(UsageError, match=message):
+        program_kind(parse(argv, {}))
+
+
+@pytest.mark.parametrize("kind", ["script", "run_path"])
+def test_scripts(tmp_path, kind):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").touch()
+    check(kind, "train.py", tmp_path)
+    check(kind, str(tmp_path / "train.py"), "/")
+    check(kind, "app", tmp_path)
+    assert problem(kind, "trian.py", tmp_path) == (
+        f"script 'trian.py' not found in {tmp_path}; did you mean 'train.py'?"
+    )
+    assert problem(kind, "sub/x.py", tmp_path) == f"script 'sub/x.py' not found in {tmp_path}"
+    assert "for a module use -m" in problem(kind, "pytorch_lightning", tmp_path)
+    assert "without a __main__.py" in problem(kind, "folder", tmp_path)
+
+
+def test_modules(tmp_path):
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "package").mkdir()
+    check("module", "mine", tmp_path)
+    check("module", "package.part", tmp_path)
+    check("module", "json.tool", tmp_path)
+    assert "did you mean 'mine'?" in problem("module", "mien", tmp_path)
+    assert "'mine.py' is not the name" not in problem("module", "no_such_module_at_all", tmp_path)
+    assert "leave out -m for a file" in problem("module", "./mine.py", tmp_path)
+
+
+def test_module_of_another_interpreter_is_not_looked_for(tmp_path):
+    check_program("module", "anything", str(tmp_path), "/opt/other/python", {})
+
+
+def test_executables(tmp_path):
+    tool = tmp_path / "tool"
+    tool.touch(mode=0o644)
+    assert "is not executable; chmod +x" in problem("program", "./tool", tmp_path)
+    assert "is not executable" in problem("program", "tool", "/", PATH=str(tmp_path))
+    tool.chmod(0o755)
+    check("program", "./tool", tmp_path)
+    check("program", "tool", "/", PATH=f"/nonexistent:{tmp_path}")
+    assert problem("program", "tool", tmp_path, PATH="/nonexistent") == (
+        "executable 'tool' not found on the PATH (for the current directory write ./NAME)"
+    )
+    assert problem("program", "./other", tmp_path) == "executable './other' not found"

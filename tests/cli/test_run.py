@@ -1,0 +1,198 @@
+import os
+import signal
+import sys
+import types
+
+import pytest
+
+from undaunted.cli import devices, run
+from undaunted.cli.parse import UsageError, parse
+from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE
+
+
+@pytest.fixture
+def build(tmp_path):
+    (tmp_path / "train.py").touch()
+
+    def build(*argv, script="train.py", **environ):
+        return run.build_config(
+            parse([*argv, script, "--lr", "1"], environ), environ, str(tmp_path)
+        )
+
+    return build
+
+
+def test_plain_run(build, tmp_path):
+    config, notice = build()
+    assert notice == ""
+    assert (config.kind, config.target, config.args) == ("script", "train.py", ["--lr", "1"])
+    assert config.cwd == str(tmp_path)
+    assert config.run_dir == str(tmp_path / "undaunted-runs" / config.run_id)
+    assert config.log_dir == f"{config.run_dir}/logs"
+    assert not os.path.exists(config.log_dir)  # noqa: PTH110 - a string
+    assert config.stdout == config.stderr == [TO_CONSOLE]
+    assert config.console_ranks is None
+    assert config.nproc_per_node == 1
+    assert config.python == sys.executable
+    assert config.master_addr == "127.0.0.1"
+    assert config.master_port == 0
+    assert config.rank_termination_signal == signal.SIGKILL
+    assert config.limits.sources == {
+        "initial_heartbeat": "default",
+        "heartbeat": "default",
+        "out_of_section": "default",
+    }
+
+
+def test_limits_say_where_they_come_from(build):
+    config, _ = build(
+        "--ft-param-rank_heartbeat_timeout=10",
+        "--ft-rank-section-timeouts",
+        "step:60,save:none",
+        PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT="none",
+    )
+    limits = config.limits
+    assert (limits.heartbeat_s, limits.initial_heartbeat_s, limits.out_of_section_s) == (
+        10,
+        None,
+        None,
+    )
+    assert limits.sections == {"step": 60, "save": None}
+    assert limits.sources == {
+        "initial_heartbeat": "PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT",
+        "heartbeat": "--ft-rank-heartbeat-timeout",
+        "out_of_section": "default",
+        "section:step": "--ft-rank-section-timeouts",
+        "section:save": "--ft-rank-section-timeouts",
+    }
+
+
+def test_output(build, tmp_path):
+    config, _ = build("--nproc-per-node=4", "-r", "0:3,1:1,9:3", "-t", "1:2", "--log-dir", "out")
+    assert config.stdout == [TO_FILE, TO_FILE, TO_CONSOLE, TO_CONSOLE]
+    assert config.stderr == [TO_FILE, TO_BOTH, TO_CONSOLE, TO_CONSOLE]
+    assert config.log_dir == str(tmp_path / "out" / config.run_id)
+
+
+def test_hidden_ranks_write_to_files(build):
+    config, _ = build("--nproc-per-node=3", "-t", "1", "--local-ranks-filter", "0,8")
+    assert config.console_ranks == [0]
+    assert config.stdout == [TO_BOTH, TO_FILE, TO_FILE]
+    assert config.stderr == [TO_CONSOLE, TO_FILE, TO_FILE]
+
+
+def test_run_id(build, tmp_path):
+    config, _ = build("--rdzv-id", "job/7")
+    assert config.run_id == "job/7"
+    assert config.run_dir == str(tmp_path / "undaunted-runs" / "job_7")
+    assert build("--standalone", "--rdzv-id", "job")[0].run_id != "job"
+    assert build("--rdzv-id", "none")[0].run_id != "none"
+
+
+def test_addresses(build):
+    assert build("--local-addr", "::1")[0].master_addr == "::1"
+    assert build("--local-addr", "x", "--master-addr=[::1]")[0].master_addr == "::1"
+    assert build("--master-port", "29555")[0].master_port == 29555
+
+
+def test_environment(build):
+    config, _ = build(
+        PYTHON_EXEC="/opt/python",
+        TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="${rank}: ",
+        SLURMD_NODENAME="n7",
+    )
+    assert (config.python, config.local_prefix, config.node) == ("/opt/python", "${rank}: ", "n7")
+
+
+def test_number_of_workers_by_device(build, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_count", lambda: 6)
+    monkeypatch.setattr(devices, "gpu_count", lambda _: 0)
+    assert build("--nproc-per-node=cpu")[0].nproc_per_node == 6
+    assert build("--nproc-per-node=auto")[0].nproc_per_node == 6
+    with pytest.raises(UsageError, match="--nproc-per-node gpu: no NVIDIA or AMD GPU is visible"):
+        build("--nproc-per-node=gpu")
+    monkeypatch.setattr(devices, "gpu_count", lambda _: 2)
+    assert build("--nproc-per-node=gpu")[0].nproc_per_node == 2
+    assert build(PET_NPROC_PER_NODE="auto")[0].nproc_per_node == 2
+
+
+def test_workers(build):
+    config, _ = build("--preload=a,b", "--preload=c", "--role=", "--workers-stop-timeout=5")
+    assert config.preload == ["a", "b", "c"]
+    assert config.role == ""
+    assert config.stop_timeout_s == 5
+    assert build("--worker-start=fresh")[0].worker_start == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--node-rank=1"], "--node-rank 1: with one node the only rank is 0"),
+        (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
+        (["--local-ranks-filter=3,4"], "--local-ranks-filter 3,4 shows none of the local ranks"),
+    ],
+)
+def test_contradictions(build, tmp_path, argv, message):
+    with pytest.raises(UsageError, match=message):
+        build(*argv)
+    assert not (tmp_path / "undaunted-runs").exists()
+
+
+def test_missing_script_is_said_before_anything_is_made(build, tmp_path):
+    with pytest.raises(UsageError, match=r"did you mean 'train.py'\?"):
+        build(script="tran.py")
+    assert not (tmp_path / "undaunted-runs").exists()
+
+
+def test_fault_plans_are_joined_and_checked(build):
+    config, _ = build(
+        "--inject-fault", "sigkill:rank=0", "--inject-fault=exception:rank=0,iteration=3"
+    )
+    assert config.faults == "sigkill:rank=0;exception:rank=0,iteration=3"
+    with pytest.raises(UsageError, match=r"--inject-fault: .*sigkil"):
+        build("--inject-fault", "sigkil:rank=0")
+
+
+@pytest.fixture
+def front(monkeypatch):
+    """A front that only notes what it was asked to run."""
+    configs = []
+
+    def fake_run(config):
+        configs.append(config)
+        return 7
+
+    module = types.SimpleNamespace(run=fake_run)
+    monkeypatch.setitem(sys.modules, "undaunted.fault_tolerance.front", module)
+    return configs
+
+
+def test_main_hands_over_to_the_front(front, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert run.main(["train.py", "a"]) == 7
+    assert front[0].args == ["a"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_main_reports_mistakes_in_one_line(front, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run.main(["train.py"]) == 2
+    output = capsys.readouterr()
+    assert output.err == f"undaunted run: error: script 'train.py' not found in {tmp_path}\n"
+    assert front == []
+
+
+def test_main_shows_help(front, capsys):
+    assert run.main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: undaunted run")
+    assert front == []
+
+
+def test_current_directory_that_is_gone(front, tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run.main(["train.py"]) == 2
+    assert "the current directory no longer exists" in capsys.readouterr().err
