@@ -1,0 +1,145 @@
+"""Makes faults in the calling process, one function per kind.
+
+None of them harms the machine: memory exhaustion is bounded by a limit of the process itself, and
+native crashes leave no core file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from undaunted.faults.reading import check_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from undaunted.faults.plan import Kind
+
+_FOREVER_SLICE_S = 3600.0
+# How much more the process may take before `oom` ends in MemoryError: enough for any allocation of
+# other threads meanwhile, and never touched, so that the machine does not feel it.
+_OOM_HEADROOM_BYTES = 256 << 20
+# So large that malloc gets each from the kernel: none comes out of memory the process had freed.
+_OOM_CHUNK_BYTES = 64 << 20
+# pthread_mutex_t is at most 48 bytes on Linux; zeroed memory is an unlocked mutex.
+_MUTEX_BYTES = 64
+
+
+class InjectedError(RuntimeError):
+    """The exception of the fault ``exception``."""
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+def inject(kind: Kind, *, seconds: float | None = None, code: int = 1) -> None:
+    """Make a fault here and now. Returns only from ``sigstop``, ``sleep``, ``gil``, ``sigterm``.
+
+    Args:
+        kind: ``exception``, ``sigkill``, ``sigterm``, ``sigstop``, ``segfault``, ``abort``, ``gil``
+            (blocks in C code that keeps the interpreter lock), ``sleep`` (hangs in Python code),
+            ``oom`` (takes memory until a limit of the process ends it with MemoryError), ``exit``.
+        seconds: how long ``sleep`` and ``gil`` last; None (the default) means for ever.
+        code: exit code of ``exit``.
+
+    Raises:
+        FaultPlanError: there is no such kind.
+        InjectedError: kind ``exception``.
+        MemoryError: kind ``oom``.
+        SystemExit: kind ``exit``.
+    """
+    check_kind(kind)
+    makers: dict[Kind, Callable[[], None]] = {
+        "exception": _raise,
+        "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "segfault": _segfault,
+        "abort": _abort,
+        "gil": lambda: _hold_gil(seconds),
+        "sleep": lambda: _sleep(seconds),
+        "oom": _exhaust_memory,
+        "exit": lambda: sys.exit(code),
+    }
+    makers[kind]()
+
+
+def _raise() -> NoReturn:
+    raise InjectedError("injected fault: exception")
+
+
+def _segfault() -> None:
+    _no_core_file()
+    ctypes.string_at(0)
+
+
+def _abort() -> None:
+    _no_core_file()
+    os.abort()
+
+
+def _no_core_file() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def _sleep(seconds: float | None) -> None:
+    if seconds is not None:
+        time.sleep(seconds)
+        return
+    while True:
+        time.sleep(_FOREVER_SLICE_S)
+
+
+def _hold_gil(seconds: float | None) -> None:
+    """Wait for a mutex this thread holds, called in a way that keeps the interpreter lock.
+
+    Waiting for a mutex, unlike sleeping, does not end when a signal handler has run.
+    """
+    libc = ctypes.PyDLL(None)
+    mutex = ctypes.create_string_buffer(_MUTEX_BYTES)
+    libc.pthread_mutex_lock(mutex)
+    if seconds is None:
+        libc.pthread_mutex_lock(mutex)
+        return
+    until_ns = time.time_ns() + int(seconds * 1e9)  # the function wants CLOCK_REALTIME
+    deadline = _Timespec(until_ns // 10**9, until_ns % 10**9)
+    libc.pthread_mutex_timedlock(mutex, ctypes.byref(deadline))
+
+
+def _exhaust_memory() -> NoReturn:
+    hold: list[bytearray] = []
+    with _address_space_limit(_OOM_HEADROOM_BYTES):
+        try:
+            for _ in range(_OOM_HEADROOM_BYTES // _OOM_CHUNK_BYTES + 1):
+                hold.append(bytearray(_OOM_CHUNK_BYTES))  # noqa: PERF401 - keep what was taken
+        finally:
+            hold.clear()
+    raise MemoryError("injected fault: oom (this system does not enforce RLIMIT_AS)")
+
+
+@contextlib.contextmanager
+def _address_space_limit(headroom: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _address_space() + headroom
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _address_space() -> int:
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    return int(pages) * resource.getpagesize()
