@@ -82,7 +82,7 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
 def render_short(run: RunSummary, run_dir: str = "") -> str:
     """Return the few lines a launcher prints at the end of a run with restarts."""
     lost = f", {format_duration(run.lost_ns / 1e9)} lost" if run.lost_ns else ""
-    lines = [f"{run.outcome or 'ended'} after {_count(run.restarts, 'restart')}{lost}"]
+    lines = [f"{one_line(run.outcome) or 'ended'} after {_count(run.restarts, 'restart')}{lost}"]
     failed = [one for one in run.rounds if one.phases is not None]
     if len(failed) > _SHORT_ROUNDS:
         lines.append(f"  ... {len(failed) - _SHORT_ROUNDS} earlier failures")
@@ -135,7 +135,7 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
     outcome = one.outcome or "no end recorded"
     yield [
         (f"round {one.round:<3}", "bold"),
-        (f"{took}, {one.worker_start or 'no'} start, ", ""),
+        (f"{took}, {one_line(one.worker_start) or 'no'} start, ", ""),
         (one_line(outcome), _STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":

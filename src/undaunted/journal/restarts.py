@@ -184,12 +184,11 @@ def _rounds(events: Sequence[Event], end: JobEnded | None) -> list[RoundSummary]
         if event.round >= 0:
             by_number.setdefault(event.round, []).append(event)
     numbers = sorted(by_number)
-    following = [*(by_number[number] for number in numbers[1:]), []]
-    last = numbers[-1] if numbers else -1
-    return [
-        _round(number, by_number[number], after, end if number == last else None)
-        for number, after in zip(numbers, following, strict=True)
-    ]
+    rounds = []
+    for number, following in zip(numbers, [*numbers[1:], None], strict=False):
+        after = [] if following is None else by_number[following]
+        rounds.append(_round(number, by_number[number], after, None if after else end))
+    return rounds
 
 
 def _round(

@@ -1,0 +1,190 @@
+"""``undaunted report`` over real directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.journal import sample
+from undaunted.cli.report import main
+from undaunted.journal.lines import encode
+
+CONTENT = b"".join(map(encode, sample.RUN))
+
+
+def make_run(directory: Path, content: bytes = CONTENT, node: str = "n0") -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"journal-{node}.jsonl").write_bytes(content)
+    return directory
+
+
+def test_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(make_run(tmp_path / "r"))]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("run demo on n0: finished")
+    assert "rank 1 raised ValueError: bad batch" in out
+    assert err == ""
+
+
+def test_a_journal_may_be_named_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(make_run(tmp_path / "r") / "journal-n0.jsonl")]) == 0
+    assert "run demo" in capsys.readouterr().out
+
+
+def test_several_nodes_and_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = CONTENT.replace(b'"pid":42', b'"pid":43')
+    make_run(tmp_path / "r", CONTENT + again)
+    make_run(tmp_path / "r", CONTENT.replace(b'"n0"', b'"n1"'), node="n1")
+    assert main([str(tmp_path / "r")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("run demo on n0") == 2
+    assert out.count("run demo on n1") == 1
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(make_run(tmp_path / "r", CONTENT + b"torn")), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["schema"] == 1
+    assert report["unreadable_lines"] == 1
+    (launch,) = report["launches"]
+    assert launch["outcome"] == "finished"
+    assert launch["rounds"][0]["phases"]["stop_ns"] == 40_000_000
+    assert launch["rounds"][0]["phases"]["evidence_ns"] is None
+    assert launch["rounds"][1]["verdict"]["limit_s"] == 3.0
+
+
+def test_every_key_of_the_json_is_documented(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(make_run(tmp_path / "r")), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    launch = report["launches"][0]
+    crash = launch["rounds"][0]
+    for key in {*report, *launch, *crash, *crash["phases"]}:
+        assert f"`{key}`" in page, key
+
+
+def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(make_run(tmp_path / "r"))
+    assert main([run, "--round", "1"]) == 0
+    assert "waiting for it: ranks 1" in capsys.readouterr().out
+    assert main([run, "--round", "9"]) == 2
+    assert "there is no round 9; the journal has rounds 0 to 2" in capsys.readouterr().err
+
+
+def test_the_newest_run_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("new", "old")):
+        run = make_run(tmp_path / "undaunted-runs" / name, CONTENT.replace(b"demo", name.encode()))
+        os.utime(run / "journal-n0.jsonl", (1000 - age, 1000 - age))
+    (tmp_path / "undaunted-runs" / "latest").symlink_to("old")
+    (tmp_path / "undaunted-runs" / "empty").mkdir()
+    assert main([]) == 0
+    assert "run new" in capsys.readouterr().out
+
+
+def test_nothing_to_report_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "undaunted-runs" / "empty").mkdir(parents=True)
+    for arguments, message in (
+        ([], "no run under ./undaunted-runs; name the directory"),
+        (["missing"], "missing does not exist"),
+        (["undaunted-runs"], "undaunted-runs holds no journal"),
+        ([str(make_run(tmp_path / "blank", b""))], "holds no event that can be read"),
+        ([str(make_run(tmp_path / "junk", b"junk\n"))], "holds no event that can be read"),
+    ):
+        assert main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert message in err
+        assert out == ""
+
+
+def test_damage_is_told_and_the_rest_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = b"junk\n" + CONTENT + b'{"event":"teleported","t":1}\n' + b'{"event":"jo'
+    assert main([str(make_run(tmp_path / "r", content))]) == 0
+    out = capsys.readouterr().out
+    assert "2 lines could not be read, first line 1" in out
+    assert "1 events are of a newer version" in out
+    assert "run demo on n0: finished" in out
+
+
+def test_a_bad_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--colour"])
+    assert ended.value.code == 2
+    assert "--colour" in capsys.readouterr().err
+
+
+CODE = "import sys; from undaunted.cli.report import main; sys.exit(main(sys.argv[1:]))"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    source = Path(__file__).parents[2] / "src"
+    return {**os.environ, "PYTHONPATH": str(source), "TERM": "xterm", **extra}
+
+
+def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r")
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, str(run)],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=60,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_plain_output_needs_neither_rich_nor_torch_nor_unicode(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", CONTENT.replace(b"bad batch", b"b\xc3\xa4d \xe2\x9c\x93"))
+    block = "import sys; sys.modules['rich'] = sys.modules['torch'] = None; " + CODE
+    done = subprocess.run(
+        [sys.executable, "-c", block, str(run)],
+        capture_output=True,
+        env=environment(PYTHONIOENCODING="latin-1"),
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bäd \\u2713".encode("latin-1") in done.stdout
+
+
+def test_a_terminal_gets_colours_and_its_width(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r")
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, str(run)],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+        env=environment(COLUMNS="40"),
+    ) as process:
+        os.close(slave)
+        shown = b""
+        try:
+            while chunk := os.read(master, 1 << 16):
+                shown += chunk
+        except OSError:
+            pass  # the other end of a terminal was closed
+        finally:
+            os.close(master)
+        assert process.wait(60) == 0, shown
+    assert b"\x1b[" in shown
+    assert b"round 1: detect 0.2" in shown

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.journal import sample
+from tests.journal.sample import at, begin
+from undaunted.journal import events as e
+from undaunted.journal.render import plain, render_round, render_run, render_short
+from undaunted.journal.restarts import RunSummary, summarize
+
+REPORT = """\
+run demo on n0: finished, exit code 0
+reason:   every rank exited with 0
+program:  train.py --fast (2 ranks on this node)
+started:  1970-01-01 00:16:40 UTC, took 9.0 s
+restarts: 2 of 3, 3.2 s lost
+
+round 0  1.0 s, warm start, crash
+         rank 1 raised ValueError: bad batch
+round 1  4.1 s, warm start, hang
+         rank 0 hangs
+         stacks: /run/stacks-round1.txt
+round 2  3.9 s, warm start, finished
+
+restarts, milliseconds
+after round  detect  evidence  verdict  decide  stop  spawn  line  total  step
+          0     2.0         -       40     1.0    40    6.0   7.0     57    23
+          1     0.2       100      1.0     1.0   7.0    7.0   7.0    124    23
+total: from the failure until the program ran again on every rank; step: from there until \
+all had called undaunted.step; -: not recorded
+logs: /logs
+"""
+
+
+def test_the_report() -> None:
+    assert plain(render_run(summarize(sample.RUN))) == REPORT
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 200])
+def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
+    run = summarize(sample.RUN)
+    text = plain(render_run(run, width=width))
+    for number in ("detect", "124", "0.2", "57", "23"):
+        assert number in text
+    if width >= 78:
+        assert max(map(len, text.splitlines())) <= width
+        assert "after round" in text
+    else:
+        assert "round 1: detect 0.2, evidence 100" in text
+
+
+def test_a_long_verdict_is_wrapped_between_words_only() -> None:
+    path = "/a/very/long/path/" * 10
+    run = summarize([*begin(10, 0), at(20, e.Verdict, 0, kind="hang", rank=0, local_rank=0, pid=1,
+                                       line=f"rank 0 hangs in {path} since long")])  # fmt: skip
+    lines = plain(render_run(run, width=60)).splitlines()
+    assert f"         {path}" in lines
+
+
+def test_one_round_in_detail() -> None:
+    text = plain(render_round(summarize(sample.RUN), 0))
+    for piece in (
+        "ranks: 0-1 of 2",
+        "first iteration: 7",
+        "rank 1 (pid 101): exit code 1\n",
+        "rank 0 (pid 100): SIGTERM, told to stop",
+        "  ValueError: bad batch",
+        "stop     40 ms",
+        "evidence -",
+    ):
+        assert piece in text
+    hang = plain(render_round(summarize(sample.RUN), 1))
+    assert "waiting for it: ranks 1" in hang
+    assert "at: train.py:12 in load" in hang
+    assert render_round(summarize(sample.RUN), 9) == []
+
+
+def test_the_short_form() -> None:
+    assert render_short(summarize(sample.RUN), "undaunted-runs/demo") == (
+        "finished after 2 restarts, 3.2 s lost\n"
+        "  round 0: rank 1 raised ValueError: bad batch (running again after 57 ms)\n"
+        "  round 1: rank 0 hangs (running again after 124 ms)\n"
+        "  more: undaunted report undaunted-runs/demo"
+    )
+
+
+def test_the_short_form_stays_short() -> None:
+    one = summarize(sample.RUN).rounds[0]
+    rounds = [msgspec.structs.replace(one, round=number) for number in range(100)]
+    text = render_short(RunSummary(rounds=rounds, restarts=99))
+    assert "... 95 earlier failures" in text
+    assert len(text.splitlines()) == 7
+
+
+def test_a_run_without_an_end_says_so() -> None:
+    text = plain(render_run(summarize(sample.RUN[:-1])))
+    assert "no end recorded" in text
+    assert "unknown name" in plain(render_run(summarize([])))
+
+
+def test_times_nobody_can_name() -> None:
+    text = plain(render_run(RunSummary(started_wall=1e12, restarts=2, untimed_restarts=1)))
+    assert "at an unknown time" in text
+    assert "1 of unknown duration" in text
+
+
+def test_text_of_the_program_cannot_act_on_the_terminal() -> None:
+    evil = "\x1b[2J\x9b31m\rboo\u202e"
+    verdict = at(20, e.Verdict, 0, kind=evil, rank=0, local_rank=0, pid=1, line=evil, frame=evil,
+                 traceback=evil, stacks=evil)  # fmt: skip
+    started = at(1, e.JobStarted, run_id=evil, argv=[evil], nproc_per_node=1, max_restarts=0,
+                 log_dir=evil)  # fmt: skip
+    ended = at(30, e.JobEnded, 0, outcome=evil, exit_code=1, reason=evil)
+    spawned = at(11, e.WorkersSpawned, 0, mode=evil, pids=[1])
+    exited = at(21, e.RankExited, 0, rank=0, pid=1, signal=evil)
+    lost = at(22, e.TemplateLost, 0, reason=evil)
+    run = summarize([started, spawned, verdict, exited, lost, ended])
+    text = plain(render_run(run)) + plain(render_round(run, 0)) + render_short(run, evil)
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "boo" in text
