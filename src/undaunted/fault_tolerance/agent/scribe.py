@@ -255,7 +255,7 @@ class Scribe:
         """A line for the user alone."""
         self._messages.say(text)
 
-    def _event(self, kind: type[e.Event], **fields: object) -> e.Event:
+    def _event(self, kind: type[e.Event], /, **fields: object) -> e.Event:
         return kind(t=time.monotonic_ns(), round=self._round, **fields)  # type: ignore[arg-type]
 
 
