@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from undaunted.base.directories import make_private
 from undaunted.cli.parse import UsageError
 
 RUNS = "undaunted-runs"  # in the current directory
@@ -64,7 +65,7 @@ def make_log_dir(wanted: str | None, name: str, run_dir: Path, cwd: str) -> Path
     """
     base = run_dir / "logs" if wanted is None else Path(cwd, wanted, name)
     try:
-        _make_private(base.parent)
+        make_private(base.parent)
         path = _make_unique(base)
         _probe(path)
     except OSError as error:
@@ -91,16 +92,9 @@ def _make_new(path: Path) -> bool:
     return True
 
 
-def _make_private(path: Path) -> None:
-    """Make a directory and those above it that are missing, mode 0700."""
-    for directory in (*reversed(path.parents), path):
-        if not directory.exists():
-            directory.mkdir(0o700, exist_ok=True)
-
-
 def _make_usable(path: Path) -> None:
     """Make a directory that only this user may write to, and try to write to it."""
-    _make_private(path)
+    make_private(path)
     mode = path.stat().st_mode
     if not stat.S_ISDIR(mode):
         raise NotADirectoryError(0, "it is not a directory", str(path))

@@ -1,20 +1,10 @@
 import os
-import stat
 
-from undaunted.fault_tolerance.output.paths import last_lines, log_path, make_log_dirs
+from undaunted.fault_tolerance.output.paths import last_lines, log_path
 
 
-def test_layout_is_torchruns(tmp_path):
+def test_layout_is_torchruns():
     assert log_path("/logs", 2, 3, "stderr") == "/logs/attempt_2/3/stderr.log"
-
-
-def test_directories_are_private_and_may_exist(tmp_path):
-    log_dir = str(tmp_path / "a" / "logs")
-    make_log_dirs(log_dir, 0, 2)
-    make_log_dirs(log_dir, 0, 3)
-    assert {path.name for path in (tmp_path / "a/logs/attempt_0").iterdir()} == {"0", "1", "2"}
-    for directory in ("logs", "logs/attempt_0", "logs/attempt_0/2"):
-        assert stat.S_IMODE((tmp_path / "a" / directory).stat().st_mode) == 0o700
 
 
 def test_last_lines(tmp_path):

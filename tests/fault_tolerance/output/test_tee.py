@@ -68,6 +68,9 @@ def test_lines_of_several_files_appear_with_prefixes(tmp_path, reader):
     paths = [tmp_path / "attempt_0" / str(rank) / "stdout.log" for rank in range(2)]
     tee = OutputTee([entry(p, reader, f"[{rank}]:") for rank, p in enumerate(paths)])
     tee.start()
+    for path in paths:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
     append(paths[0], b"hello\n")
     reader.read_until(b"[0]:hello\n")
     append(paths[1], b"\xff\x00\nlast without end")
@@ -186,7 +189,7 @@ def test_file_that_cannot_be_followed_is_named(tmp_path, reader):
     append(tmp_path / "ok", b"fine\n")
     reader.read_until(b"fine\n")
     assert tee.close(DEADLINE_S)
-    assert "file/x is not shown: File exists" in tee.problems[0]
+    assert "file/x is not shown: Not a directory" in tee.problems[0]
 
 
 def test_nothing_to_follow_needs_no_thread():

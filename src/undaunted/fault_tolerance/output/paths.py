@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
+
+Stream = Literal["stdout", "stderr"]
 
 _TAIL_CAP_BYTES = 64 * 1024
 
 
-def log_path(log_dir: str | Path, round_no: int, local_rank: int, stream: str) -> str:
-    """Path of one stream (``stdout`` or ``stderr``) of a rank in a round, as torchrun has it."""
+def log_path(log_dir: str | Path, round_no: int, local_rank: int, stream: Stream) -> str:
+    """Path of one stream of a rank in a round, laid out as torchrun does."""
     return str(Path(log_dir, f"attempt_{round_no}", str(local_rank), f"{stream}.log"))
-
-
-def make_log_dirs(log_dir: str | Path, round_no: int, nproc: int) -> None:
-    """Create the directories of a round, mode 0700; those that exist are kept.
-
-    Raises:
-        OSError: not possible; names the path.
-    """
-    attempt = Path(log_dir, f"attempt_{round_no}")
-    for directory in (Path(log_dir), attempt, *(attempt / str(rank) for rank in range(nproc))):
-        directory.mkdir(0o700, parents=True, exist_ok=True)
 
 
 def last_lines(path: str, count: int, cap_bytes: int = _TAIL_CAP_BYTES) -> list[str]:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from undaunted.base.directories import make_private
 from undaunted.base.inotify import Inotify
 from undaunted.fault_tolerance.output.console import Console
 from undaunted.fault_tolerance.output.tail import FileTail
@@ -107,7 +108,7 @@ class OutputTee:
             self._inotify = None
         for entry in self._entries:
             try:
-                Path(entry.path).parent.mkdir(0o700, parents=True, exist_ok=True)
+                make_private(Path(entry.path).parent)
                 tail = FileTail(entry.path, entry.prefix.encode(errors="surrogateescape"))
             except OSError as error:
                 self.problems.append(f"{entry.path} is not shown: {error.strerror}")
