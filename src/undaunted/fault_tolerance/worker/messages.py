@@ -1,0 +1,145 @@
+"""What the agent and its template say to each other, over a stream socket.
+
+A frame is the length of the body (4 bytes, big-endian) and the body, a JSON object whose ``type``
+names one of the messages below. Text may hold lone surrogates: that is how Python carries bytes of
+the environment that are not UTF-8, so the standard library's JSON is used and not msgspec's.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Union
+
+import msgspec
+
+from undaunted.base.process import wait_readable
+from undaunted.fault_tolerance.worker.spec import WorkerSpec  # noqa: TC001 - msgspec needs it
+
+if TYPE_CHECKING:
+    import socket
+
+# Sixteen ranks with an environment of 2 MiB each, the most Linux allows by default, fit.
+MAX_BODY = 64 * 1024 * 1024
+HEADER = struct.Struct(">I")
+
+
+class Message(msgspec.Struct, kw_only=True, frozen=True, tag_field="type"):
+    """Base of all messages."""
+
+
+class Prepare(Message, frozen=True, tag="prepare"):
+    """Agent to template, once: import these for the workers."""
+
+    modules: list[str]
+
+
+class Fork(Message, frozen=True, tag="fork"):
+    """Agent to template: fork one worker per spec. ``number`` comes back in the answer."""
+
+    number: int
+    specs: list[WorkerSpec]
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """Template to agent: the imports took ``import_ns``; ``failed`` has an error per module."""
+
+    modules: list[str]
+    import_ns: int
+    failed: dict[str, str] = {}
+
+
+class Forked(Message, frozen=True, tag="forked"):
+    """Template to agent: the workers exist and will run, in the order of the specs."""
+
+    number: int
+    pids: list[int]
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """Template to agent: no worker of this request exists or ever will; start them fresh."""
+
+    number: int
+    reason: str
+
+
+AnyMessage = Union[Prepare, Fork, Ready, Forked, Refused]  # noqa: UP007 - msgspec on Python 3.10
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is not a message."""
+
+
+def encode(message: Message) -> bytes:
+    """Return the frame of ``message``.
+
+    Raises:
+        ProtocolError: it is larger than a frame may be.
+    """
+    body = json.dumps(msgspec.to_builtins(message)).encode("ascii")
+    if len(body) > MAX_BODY:
+        raise ProtocolError(f"a message of {len(body)} bytes exceeds the limit of {MAX_BODY}")
+    return HEADER.pack(len(body)) + body
+
+
+def decode(body: bytes) -> AnyMessage:
+    """Return the message in the body of a frame.
+
+    Raises:
+        ProtocolError: there is none.
+    """
+    try:
+        message: AnyMessage = msgspec.convert(json.loads(body), AnyMessage)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise ProtocolError(f"not a message: {error}") from error
+    return message
+
+
+def body_size(header: bytes) -> int:
+    """Return the size of the body that follows ``header``.
+
+    Raises:
+        ProtocolError: it is more than a frame may hold.
+    """
+    size: int = HEADER.unpack(header)[0]
+    if size > MAX_BODY:
+        raise ProtocolError(f"a frame of {size} bytes exceeds the limit of {MAX_BODY}")
+    return size
+
+
+def send(sock: socket.socket, message: Message, timeout_s: float) -> None:
+    """Send on a blocking socket.
+
+    Raises:
+        OSError: the other side is gone, or does not read for ``timeout_s`` seconds.
+        ProtocolError: the message is too large.
+    """
+    sock.settimeout(timeout_s)
+    sock.sendall(encode(message))
+
+
+def receive(sock: socket.socket, rest_timeout_s: float) -> AnyMessage | None:
+    """Wait for a message on a blocking socket, without limit; None when the other side is gone.
+
+    Raises:
+        OSError: the rest of a message did not come within ``rest_timeout_s`` seconds.
+        ProtocolError: it is not a message.
+    """
+    wait_readable(sock.fileno(), None)
+    sock.settimeout(rest_timeout_s)
+    header = _receive_exactly(sock, HEADER.size)
+    body = _receive_exactly(sock, body_size(header)) if header else b""
+    return decode(body) if header and body else None
+
+
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+    """Return ``size`` bytes, or none if the stream ends before."""
+    data = bytearray(size)
+    view = memoryview(data)
+    got = 0
+    while got < size:
+        count = sock.recv_into(view[got:])
+        if count == 0:
+            return b""
+        got += count
+    return bytes(data)

@@ -1,0 +1,76 @@
+"""What numeric libraries decided when the template imported them, decided anew for a worker.
+
+Nothing is imported here. Libraries that the template has not loaded will decide by themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The template starts with one OpenBLAS thread, since its threads would forbid to fork.
+TEMPLATE_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+_BLAS_SETTERS = tuple(
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("", "scipy_")
+    for suffix in ("", "64_", "_64", "_64_")
+)
+
+
+def renew(env: Mapping[str, str], template_omp: str | None) -> None:
+    """Give a forked worker its own random numbers and its own number of threads.
+
+    Args:
+        env: the worker's environment.
+        template_omp: OMP_NUM_THREADS as the template had it.
+    """
+    _reseed()
+    _set_blas_threads(_blas_threads(env))
+    torch: Any = sys.modules.get("torch")
+    omp = env.get("OMP_NUM_THREADS")
+    if torch is not None and omp != template_omp and omp is not None and omp.isdigit():
+        torch.set_num_threads(max(1, int(omp)))
+
+
+def _reseed() -> None:
+    """Separate what was random in the template; the random module and ssl do so by themselves."""
+    random: Any = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None:
+        multiprocessing.current_process().authkey = os.urandom(32)
+
+
+def _blas_threads(env: Mapping[str, str]) -> int:
+    """Return how many threads OpenBLAS would start with in this environment."""
+    for name in _BLAS_VARIABLES:
+        value = env.get(name, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return len(os.sched_getaffinity(0))
+
+
+def _set_blas_threads(count: int) -> None:
+    if count == 1:
+        return
+    for path in _loaded_openblas():
+        library = ctypes.CDLL(path)
+        for name in _BLAS_SETTERS:
+            if hasattr(library, name):
+                getattr(library, name)(ctypes.c_int(count))
+
+
+def _loaded_openblas() -> set[str]:
+    """Return the OpenBLAS libraries in this process; every package may bring one of its own."""
+    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    paths = (line.split(maxsplit=5)[5] for line in lines if "openblas" in line)
+    return {path for path in paths if path.startswith("/")}

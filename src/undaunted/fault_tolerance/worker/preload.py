@@ -1,0 +1,91 @@
+"""Which modules the template imports for a program, found without running any of it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import tokenize
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Importing these has no effect but time and memory, so workers may share one import of them.
+# Modules of users may read the rank, open files or start threads: only on request (--preload).
+_ROOTS = ("torch", "numpy")
+_MAX_SOURCE = 4 * 1024 * 1024
+
+
+def template_modules(kind: str, target: str, cwd: str, preload: list[str]) -> list[str]:
+    """Return what a template for this program imports, in order and without repetition.
+
+    Args:
+        kind: as in WorkerSpec.
+        target: as in WorkerSpec.
+        cwd: working directory of the workers.
+        preload: what the user asked for.
+    """
+    path = program_file(kind, target, cwd)
+    found = preload_names(path) if path is not None else []
+    return list(dict.fromkeys(["torch", *found, *preload]))
+
+
+def program_file(kind: str, target: str, cwd: str) -> str | None:
+    """Return the file with the program's first line, where it can be told without an import."""
+    if kind == "module":
+        base = os.path.join(cwd, *target.split("."))  # noqa: PTH118 - mirrors sys.path[0]
+        candidates = [base + ".py", base + "/__main__.py"]
+    elif kind in ("script", "run_path"):
+        base = os.path.join(cwd, target)  # noqa: PTH118
+        candidates = [base, base + "/__main__.py"]
+    else:
+        candidates = []
+    return next((path for path in candidates if os.path.isfile(path)), None)  # noqa: PTH113
+
+
+def preload_names(script_path: str) -> list[str]:
+    """Return the modules of torch and numpy that the script imports at its top level.
+
+    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module. A script
+    that cannot be read or parsed yields nothing: running it will tell what is wrong with it.
+    """
+    try:
+        with open(script_path, "rb") as file:  # noqa: PTH123
+            source = file.read(_MAX_SOURCE + 1)
+        if len(source) > _MAX_SOURCE:
+            return []
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        tree = ast.parse(source.decode(encoding))
+    except (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
+        return []
+    names = (name for statement in _top_level(tree.body) for name in _imported(statement))
+    return list(dict.fromkeys(name for name in names if name.split(".")[0] in _ROOTS))
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run when the module does, also inside of if, try and with."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and not _is_type_checking(statement.test):
+            yield from _top_level([*statement.body, *statement.orelse])
+        elif isinstance(statement, ast.Try):
+            yield from _top_level([*statement.body, *statement.orelse, *statement.finalbody])
+        elif isinstance(statement, ast.With):
+            yield from _top_level(statement.body)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return bool(name == "TYPE_CHECKING")
+
+
+def _imported(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.Import):
+        for alias in statement.names:
+            yield alias.name
+    elif isinstance(statement, ast.ImportFrom) and statement.level == 0 and statement.module:
+        yield statement.module
+        for alias in statement.names:
+            if alias.name != "*":
+                yield f"{statement.module}.{alias.name}"

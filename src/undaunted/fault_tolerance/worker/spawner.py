@@ -1,0 +1,167 @@
+"""Starts the workers of a round: forked from the warm template where that is safe, else fresh."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from undaunted.base import process
+from undaunted.fault_tolerance.worker import messages
+from undaunted.fault_tolerance.worker.command import boot_command
+from undaunted.fault_tolerance.worker.warm import OnReady, WarmSpawner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+
+# Read when a program or a library is loaded, and too late to change in a forked worker.
+# OpenBLAS and OMP_NUM_THREADS are not among them: see `numerics`.
+_READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "OMP_", "GOMP_", "KMP_", "MKL_")
+_NAMES_READ_AT_START = ("LANG", "LANGUAGE")
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """The workers of a round. ``reason`` says why they are fresh although warm was asked."""
+
+    pids: list[int]
+    mode: Literal["warm", "fresh"]
+    reason: str = ""
+
+
+class Spawner:
+    """Starts workers and decides how. `close` ends the template, not the workers."""
+
+    def __init__(
+        self,
+        python: str | Sequence[str],
+        *,
+        warm: bool,
+        pass_fds: Sequence[int],
+        on_fresh: Callable[[str], object],
+        on_ready: OnReady | None = None,
+    ) -> None:
+        """Make a spawner; nothing is started.
+
+        Args:
+            python: the workers' interpreter, alone or with flags.
+            warm: whether to fork workers where possible.
+            pass_fds: descriptors the workers need, by number.
+            on_fresh: told, once per reason, why workers start fresh although warm was asked.
+            on_ready: called with the template's pid and what it imported.
+        """
+        self._python = [python] if isinstance(python, str) else list(python)
+        self._pass_fds = tuple(pass_fds)
+        self._on_fresh = on_fresh
+        self._said: set[str] = set()
+        self._warm = WarmSpawner(on_ready) if warm else None
+        self._fresh = FreshSpawner(self._python, self._pass_fds)
+
+    def prepare(
+        self, env: Mapping[str, str], modules: Sequence[str], words: Sequence[str] = ()
+    ) -> None:
+        """Start the template, which imports ``modules`` while the caller does other things.
+
+        Args:
+            env: what the environments of all workers have in common.
+            modules: see `preload.template_modules`.
+            words: the user's program and arguments, for ps.
+        """
+        if self._warm is not None:
+            self._warm.start(self._python, env, modules, self._pass_fds, words)
+
+    async def spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
+        """Start one worker per spec. The caller waits for the processes.
+
+        Raises:
+            OSError: they cannot be started.
+        """
+        reason = ""
+        if self._warm is not None:
+            reason = fresh_reason(specs, self._warm.environment)
+            if not reason and (pids := await self._warm.spawn(specs)):
+                return Spawned(pids, "warm")
+            reason = reason or self._warm.unavailable_reason
+            self._say(reason)
+        return Spawned(self._fresh.spawn(specs), "fresh", reason)
+
+    def pids(self) -> set[int]:
+        """Return the processes this keeps between rounds: the template, if it may fork again."""
+        template = self._warm
+        if template is None or template.pid is None or template.unavailable_reason:
+            return set()
+        return {template.pid}
+
+    async def close(self) -> None:
+        """End the template. May be called twice."""
+        if self._warm is not None:
+            self._warm.close()
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            self._on_fresh(reason)
+
+
+class FreshSpawner:
+    """Starts a new interpreter per worker."""
+
+    def __init__(self, python: Sequence[str], pass_fds: Sequence[int]) -> None:
+        """Make a spawner; arguments as for `Spawner`."""
+        self._python = list(python)
+        self._pass_fds = tuple(pass_fds)
+
+    def spawn(self, specs: Sequence[WorkerSpec]) -> list[int]:
+        """Start one worker per spec and return their pids: all of them or none.
+
+        Raises:
+            OSError: they cannot be started; those that had been are killed.
+        """
+        pids: list[int] = []
+        try:
+            for spec in specs:
+                pids.append(self._spawn(spec))  # noqa: PERF401 - the ones before an error count
+        except OSError:
+            for pid in pids:
+                os.kill(pid, 9)
+            raise
+        return pids
+
+    def _spawn(self, spec: WorkerSpec) -> int:
+        # Its environment is passed as such.
+        orders = messages.Fork(number=0, specs=[msgspec.structs.replace(spec, env={})])
+        fd = os.memfd_create("undaunted-worker", os.MFD_CLOEXEC)
+        with os.fdopen(fd, "wb") as file:
+            file.write(messages.encode(orders)[messages.HEADER.size :])
+            file.seek(0)
+            command = boot_command(self._python, "fresh", fd, (spec.target, *spec.args))
+            return process.spawn(command, spec.env, (*self._pass_fds, fd))
+
+
+def fresh_reason(specs: Sequence[WorkerSpec], template_env: Mapping[str, str]) -> str:
+    """Return why these workers may not be forked from a template with this environment, or ""."""
+    for spec in specs:
+        if spec.kind == "program":
+            return "the program is no Python script"
+        for name in sorted(spec.env.keys() | template_env.keys()):
+            mine, its = spec.env.get(name), template_env.get(name)
+            if mine != its and _is_read_at_start(name, mine):
+                return (
+                    f"{name} is {_quoted(mine)} for local rank {spec.local_rank} and "
+                    f"{_quoted(its)} for the template, and is read only when a process starts"
+                )
+    return ""
+
+
+def _is_read_at_start(name: str, value: str | None) -> bool:
+    if name == "OMP_NUM_THREADS":  # a plain number can be set later
+        return value is None or not value.isdigit()
+    return name.startswith(_READ_AT_START) or name in _NAMES_READ_AT_START
+
+
+def _quoted(value: str | None) -> str:
+    return "not set" if value is None else repr(value)

@@ -1,0 +1,36 @@
+"""Standard output and error of a worker into files."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def redirect(stdout: str, stderr: str) -> None:
+    """Append descriptors 1 and 2 to these files from now on; "" leaves one as it is.
+
+    Missing directories are created (0700), and files (0600). Both files are opened before either
+    stream is touched, so that an error still reaches the standard error of the launcher.
+
+    Raises:
+        SystemExit: a file cannot be opened; the text names the remedy.
+    """
+    opened = {path: _open(path) for path in dict.fromkeys((stdout, stderr)) if path}
+    for path, target in ((stdout, 1), (stderr, 2)):
+        if path:
+            os.dup2(opened[path], target)
+    for fd in opened.values():
+        os.close(fd)
+
+
+def _open(path: str) -> int:
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+        return os.open(path, _FLAGS, 0o600)
+    except OSError as error:
+        sys.exit(
+            f"undaunted: cannot write the output of a rank to {path!r}: {error.strerror}; make "
+            "room or correct its permissions, or choose another directory with --log-dir"
+        )

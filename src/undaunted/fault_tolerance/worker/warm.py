@@ -1,0 +1,196 @@
+"""The agent's side of the template: starts it, has it fork workers, gives it up when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from undaunted.base import process
+from undaunted.fault_tolerance.worker import messages
+from undaunted.fault_tolerance.worker.command import boot_command
+from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+
+# Imports from a busy shared file system take minutes, for fresh workers just as well.
+READY_DEADLINE_S = 600.0
+# Longer than the template gives itself (forking.FORK_DEADLINE_S).
+FORK_DEADLINE_S = 30.0
+_KILL_DEADLINE_S = 10.0
+_CHUNK = 65536
+_ENDED = "the template ended unexpectedly (anything it said is on standard error)"
+
+OnReady = Callable[[int, messages.Ready], object]
+
+
+class WarmSpawner:
+    """Owns one template. Of its coroutines only one may run at a time.
+
+    Attributes:
+        pid: of the template, None before `start`. The agent waits for it like for any child.
+        unavailable_reason: why no worker can be forked from it any more, "" as long as one can.
+        ready: what it imported, None until it is known.
+    """
+
+    def __init__(self, on_ready: OnReady | None = None) -> None:
+        """Make a spawner without a template yet.
+
+        Args:
+            on_ready: called once with the template's pid and what it imported.
+        """
+        self.pid: int | None = None
+        self.unavailable_reason = ""
+        self.ready: messages.Ready | None = None
+        self.environment: Mapping[str, str] = {}
+        self._on_ready = on_ready
+        self._sock: socket.socket | None = None
+        self._pidfd: int | None = None
+        self._received = bytearray()
+        self._number = 0
+
+    def start(
+        self,
+        python: Sequence[str],
+        env: Mapping[str, str],
+        modules: Sequence[str],
+        pass_fds: Sequence[int],
+        words: Sequence[str] = (),
+    ) -> None:
+        """Start the template and return at once; failure shows in ``unavailable_reason``.
+
+        Args:
+            python: the workers' interpreter and its flags.
+            env: what the environments of all workers have in common.
+            modules: to import, in this order.
+            pass_fds: descriptors the workers need, by number.
+            words: shown by ps behind the template's own command line.
+        """
+        assert self._sock is None, "started once"
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._sock = ours
+        self.environment = dict(env)
+        command = boot_command(python, "template", theirs.fileno(), words)
+        with theirs:
+            try:
+                # A new socket's buffer holds this many names; nobody reads yet.
+                ours.send(messages.encode(messages.Prepare(modules=list(modules))))
+                fds = (*pass_fds, theirs.fileno())
+                self.pid = process.spawn(command, {**env, **TEMPLATE_ENVIRONMENT}, fds)
+                self._pidfd = process.open_pidfd(self.pid)
+            except (OSError, messages.ProtocolError) as error:
+                self._lose(f"the template could not be started: {error}")
+
+    async def wait_ready(self) -> bool:
+        """Wait until the template has imported everything; return whether it can fork."""
+        if self.ready is None and not self.unavailable_reason:
+            try:
+                answer = await asyncio.wait_for(self._receive(), READY_DEADLINE_S)
+            except asyncio.TimeoutError:
+                self._lose(f"the template did not finish its imports in {READY_DEADLINE_S:g} s")
+            else:
+                self._take_ready(answer)
+        return not self.unavailable_reason
+
+    async def spawn(self, specs: Sequence[WorkerSpec]) -> list[int]:
+        """Fork one worker per spec.
+
+        Returns:
+            Their pids, or none, with ``unavailable_reason`` set: then no worker exists or will.
+
+        Raises:
+            OSError: the template is stuck and cannot even be killed, so nobody knows.
+        """
+        assert specs, "a round has workers"
+        if not await self.wait_ready():
+            return []
+        self._number += 1
+        try:
+            answer = await asyncio.wait_for(self._fork(list(specs)), FORK_DEADLINE_S)
+        except asyncio.TimeoutError:
+            return await self._give_up()
+        except messages.ProtocolError as error:
+            self._lose(str(error))
+            return []
+        if isinstance(answer, messages.Forked) and len(answer.pids) == len(specs):
+            return answer.pids
+        if isinstance(answer, messages.Refused):
+            self._lose(answer.reason)
+        else:
+            self._lose(_ENDED)
+        return []
+
+    def close(self) -> None:
+        """Let the template end; it does when the socket closes. May be called twice."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _lose(self, reason: str) -> None:
+        self.unavailable_reason = self.unavailable_reason or reason
+        if self._pidfd is not None:
+            process.signal_pidfd(self._pidfd, signal.SIGKILL)
+        self.close()
+
+    def _take_ready(self, answer: messages.AnyMessage | None) -> None:
+        if not isinstance(answer, messages.Ready):
+            self._lose(_ENDED)
+            return
+        self.ready = answer
+        if self._on_ready is not None and self.pid is not None:
+            self._on_ready(self.pid, answer)
+
+    async def _fork(self, specs: list[WorkerSpec]) -> messages.AnyMessage | None:
+        assert self._sock is not None, "ready means running"
+        frame = messages.encode(messages.Fork(number=self._number, specs=specs))
+        # If it is gone already, or goes now, the end of the stream says so below.
+        with contextlib.suppress(ConnectionError):
+            await asyncio.get_running_loop().sock_sendall(self._sock, frame)
+        return await self._receive()
+
+    async def _give_up(self) -> list[int]:
+        """End a template that does not answer; return the workers it has started all the same.
+
+        Workers run only after the agent was told of them. So once nobody holds the other end of
+        the stream, what it held is the truth.
+        """
+        assert self._pidfd is not None, "running"
+        process.signal_pidfd(self._pidfd, signal.SIGKILL)
+        try:
+            answer = await asyncio.wait_for(self._receive(), _KILL_DEADLINE_S)
+        except asyncio.TimeoutError as error:
+            raise OSError(
+                f"the template, pid {self.pid}, does not answer and cannot be killed"
+            ) from error
+        self._lose(f"the template did not fork in {FORK_DEADLINE_S:g} s")
+        return answer.pids if isinstance(answer, messages.Forked) else []
+
+    async def _receive(self) -> messages.AnyMessage | None:
+        """Return the next message, None if there will be none. Cancelling it loses nothing."""
+        try:
+            header = await self._peek(messages.HEADER.size)
+            size = messages.HEADER.size + messages.body_size(header)
+            frame = await self._peek(size)
+            del self._received[:size]
+            return messages.decode(frame[messages.HEADER.size :])
+        except (EOFError, ConnectionError, messages.ProtocolError):
+            return None
+
+    async def _peek(self, size: int) -> bytes:
+        """Return the first ``size`` bytes not taken yet."""
+        assert self._sock is not None, "running"
+        while len(self._received) < size:
+            data = await asyncio.get_running_loop().sock_recv(self._sock, _CHUNK)
+            if not data:
+                raise EOFError
+            self._received += data
+        return bytes(self._received[:size])
