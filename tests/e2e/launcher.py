@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from undaunted.base import process
+
 DEADLINE_S = 60.0
 
 
@@ -131,12 +133,7 @@ def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
     """Wait for the end of these processes; return those still alive after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, OSError):
-            pidfd = os.pidfd_open(pid)
-            try:
-                import select
-
-                select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
-            finally:
-                os.close(pidfd)
+        if (pidfd := process.open_pidfd(pid)) is not None:
+            process.wait_pidfd(pidfd, max(0.0, deadline - time.monotonic()))
+            os.close(pidfd)
     return [pid for pid in pids if alive(pid)]

@@ -6,10 +6,12 @@ Pids are reused. Whoever keeps one for longer than a moment keeps a pidfd, or co
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -164,6 +166,38 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     return os.getppid() == parent
+
+
+def end_descendants(timeout_s: float) -> int:
+    """Kill and reap everything below this process, which must be a subreaper.
+
+    Returns:
+        How many processes were killed. Those that cannot die are given up after ``timeout_s``.
+    """
+    killed: set[int] = set()
+    deadline = time.monotonic() + timeout_s
+    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+        # Ending a process may make us the parent of others, hence the loop.
+        killed.update(pid for pid in left if state(pid) != "Z")
+        _kill_and_wait(left, deadline)
+        _reap()
+    return len(killed)
+
+
+def _kill_and_wait(pids: list[int], deadline: float) -> None:
+    pidfds = [pidfd for pid in pids if (pidfd := open_pidfd(pid)) is not None]
+    for pidfd in pidfds:
+        with contextlib.suppress(PermissionError):  # it has changed its user
+            signal_pidfd(pidfd, signal.SIGKILL)
+    for pidfd in pidfds:
+        wait_pidfd(pidfd, max(0.0, deadline - time.monotonic()))
+        os.close(pidfd)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> int:

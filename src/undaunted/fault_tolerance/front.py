@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import selectors
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 
 from undaunted.base import process
@@ -43,7 +41,7 @@ def run(config: RunConfig) -> int:
             status = _stand_by(agent_pid, ours, signals)
         finally:
             ours.close()
-    killed = _end_orphans()
+    killed = process.end_descendants(_SWEEP_DEADLINE_S)
     return _exit_code(status, agent_pid, killed)
 
 
@@ -103,57 +101,23 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
     """Forward signals until the agent is gone; return its wait status."""
     interrupts = 0
     agent.setblocking(False)
-    pidfd = os.pidfd_open(agent_pid)
-    selector = selectors.DefaultSelector()
+    pidfd = process.open_pidfd(agent_pid)
+    assert pidfd is not None, "an own child exists until it has been waited for"
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    poller.register(signals, select.POLLIN)
     try:
-        selector.register(pidfd, selectors.EVENT_READ)
-        selector.register(signals, selectors.EVENT_READ)
         while True:
-            ready = {key.fileobj for key, _ in selector.select()}
-            if pidfd in ready:
+            if any(fd == pidfd for fd, _ in poller.poll()):
                 return os.waitpid(agent_pid, 0)[1]
             numbers = signals.recv(64)
             interrupts += numbers.count(signal.SIGINT)
             if interrupts >= _INTERRUPTS_TO_KILL_AGENT:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            try:
+                process.signal_pidfd(pidfd, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # full buffer or dying agent: the pidfd tells
                 agent.send(numbers)
-            except OSError:
-                pass  # a full buffer or a dying agent: the pidfd tells
     finally:
-        selector.close()
         os.close(pidfd)
-
-
-def _end_orphans() -> int:
-    """End and reap whatever a dead agent left to us; return how many processes that were."""
-    killed: set[int] = set()
-    deadline = time.monotonic() + _SWEEP_DEADLINE_S
-    while (left := process.descendants(os.getpid())) and time.monotonic() < deadline:
-        # Ending a process may re-parent others to us, hence the loop.
-        killed.update(left)
-        _kill_and_wait(left, deadline)
-        _reap()
-    return len(killed)
-
-
-def _kill_and_wait(pids: list[int], deadline: float) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(pid)
-            try:
-                select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
-            finally:
-                os.close(pidfd)
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _exit_code(status: int, agent_pid: int, killed: int) -> int:

@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
+from undaunted import __version__
 from undaunted.base import process
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
+from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
@@ -27,10 +29,13 @@ from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
 from undaunted.fault_tolerance.run_config import RunConfig
 from undaunted.fault_tolerance.worker.spawner import Spawner
-from undaunted.progress.area import MailboxRequest, PageArea, RingEvent
+from undaunted.progress.area import MailboxRequest, PageArea
+from undaunted.progress.reader import RingEvent
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Expired
 
+# For processes that a killed one left behind in the last moment; longer only for the unkillable.
+_LAST_SWEEP_S = 2.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -54,14 +59,15 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket) -> None:
         self._config = config
         self._front = front
-        self._scribe = Scribe(config)
+        self._scribe = Scribe(config, __version__)
         self._area = PageArea.create(config.nproc_per_node)
         self._pipes = evidence.StackPipes(config.nproc_per_node)
         self._spawner = Spawner(
             python=config.python,
-            warm=config.worker_start == "warm",
+            warm=config.worker_start == "warm" and config.kind != "program",
             pass_fds=(*self._area.fds(), *self._pipes.write),
             on_fresh=self._scribe.workers_start_fresh,
+            on_ready=self._scribe.template_ready,
         )
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._look_at_tree)
         self._watch = PageWatch(
@@ -105,7 +111,8 @@ class Agent:
         loop.add_reader(self._front.fileno(), self._front_says)
         self._watch.open()
         self._scribe.job_started()
-        self._spawner.prepare(self._rounds.template_environment(), self._rounds.preload())
+        words = (self._config.target, *self._config.args)
+        self._spawner.prepare(self._rounds.template_environment(), self._rounds.preload(), words)
         self._post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
         return await self._ended
 
@@ -120,7 +127,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._spawner.close()
-        self._workers.signal_tree(signal.SIGKILL, spare=set())
+        process.end_descendants(_LAST_SWEEP_S)
         if self._round is not None:
             self._round.close()
         self._rounds.close()
@@ -174,8 +181,7 @@ class Agent:
             case node.GatherEvidence():
                 self._own(self._examine())
             case node.JudgeCrash():
-                self._read_pages()
-                self._scribe.judge_crash(self._this_round(), self._workers.all)
+                self._judge_crash()
             case node.SignalRanks(local_ranks=ranks, signal=number):
                 self._workers.signal_ranks(ranks, number)
             case node.SignalTree(signal=number):
@@ -204,6 +210,7 @@ class Agent:
 
     async def _spawn(self) -> None:
         current = self._this_round()
+        current.follow_output()
         try:
             spawned = await self._spawner.spawn(current.specs)
         except OSError as error:
@@ -211,7 +218,6 @@ class Agent:
             return
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
-        current.follow_output()
         self._post(node.WorkersSpawned())
 
     def _report_failed(self, report: node.ReportFailed) -> None:
@@ -220,6 +226,13 @@ class Agent:
         elif report.kind == "crash":
             self._scribe.crash_detected(self._this_round(), report)
         self._post(policy.NodeFailed(self._config.node, self._node.round, report.detail))
+
+    def _judge_crash(self) -> None:
+        self._read_pages()
+        workers = self._workers.all
+        pages = [self._area.snapshot(worker.local_rank) for worker in workers]
+        judgement = judge_crash(self._config, self._this_round(), workers, pages)
+        self._scribe.verdict(judgement)
 
     def _signal_tree(self, number: int) -> None:
         self._awaiting_empty_tree = True
@@ -289,8 +302,9 @@ class Agent:
         pages = [self._area.snapshot(worker.local_rank) for worker in workers]
         expired = self._watch.expired_now([worker.spawned_ns for worker in workers])
         seen = await evidence.gather(workers, pages, self._pipes)
-        verdict = self._scribe.judge_hang(current, seen, expired, began_ns)
-        self._post(node.HangJudged(verdict.culprits, verdict.line))
+        judgement = judge_hang(self._config, current, seen, expired)
+        self._scribe.verdict(judgement)
+        self._post(node.HangJudged(judgement.culprits, judgement.event.line))
 
     def _request(self, local_rank: int, message: MailboxRequest) -> None:
         current = self._this_round()

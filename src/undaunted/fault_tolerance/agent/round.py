@@ -6,15 +6,15 @@ import os
 import shutil
 import signal
 import tempfile
-from pathlib import Path
 
 from undaunted.coordinator.core.policy import Start
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.evidence import StackPipes
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
-from undaunted.fault_tolerance.output.paths import log_path
+from undaunted.fault_tolerance.output.paths import Stream, log_path
 from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
-from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
+from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
+from undaunted.fault_tolerance.worker.preload import template_modules
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 from undaunted.progress.area import PageArea
@@ -35,7 +35,6 @@ class Round:
         self.port = port
         self.specs = specs
         self._tee = OutputTee(tees) if tees else None
-        self._following = False
 
     @property
     def number(self) -> int:
@@ -54,14 +53,13 @@ class Round:
         """Begin to copy the ranks' output to the console where that was asked for."""
         if self._tee is not None:
             self._tee.start()
-            self._following = True
 
     def close(self) -> None:
         """Free the port, finish copying output; may be called twice."""
         self.port.close()
-        if self._tee is not None and self._following:
-            self._following = False
+        if self._tee is not None:
             self._tee.close(_DRAIN_S)
+            self._tee = None
 
 
 class RoundFactory:
@@ -97,6 +95,11 @@ class RoundFactory:
         """The workers' environment, as far as it is the same for all."""
         return self._inherited
 
+    def preload(self) -> list[str]:
+        """Modules the template imports for the workers."""
+        config = self._config
+        return template_modules(config.kind, config.target, config.cwd, config.preload)
+
     def close(self) -> None:
         """Remove the directory of error files."""
         shutil.rmtree(self._errors, ignore_errors=True)
@@ -123,23 +126,17 @@ class RoundFactory:
             exception_hook=config.exception_hook,
         )
 
-    def _file(self, start: Start, local_rank: int, stream: str, where: int) -> str:
-        shown = self._shown(local_rank)
-        if where & TO_FILE or (where == TO_CONSOLE and not shown):
-            return str(log_path(Path(self._config.log_dir), start.round, local_rank, stream))
-        return ""
+    def _file(self, start: Start, local_rank: int, stream: Stream, where: int) -> str:
+        return log_path(self._config.log_dir, start.round, local_rank, stream) if where else ""
 
     def _tees(self, start: Start, spec: WorkerSpec) -> list[TeeEntry]:
         config, local_rank = self._config, spec.local_rank
-        if not self._shown(local_rank):
-            return []
-        values = {
-            "role_name": config.role,
-            "local_rank": str(local_rank),
-            "rank": str(start.first_rank + local_rank),
-        }
         prefix = config.local_prefix
-        for name, value in values.items():
+        for name, value in (
+            ("role_name", config.role),
+            ("local_rank", str(local_rank)),
+            ("rank", str(start.first_rank + local_rank)),
+        ):
             prefix = prefix.replace("${" + name + "}", value)
         streams = ((spec.stdout, config.stdout, 1), (spec.stderr, config.stderr, 2))
         return [
@@ -147,7 +144,3 @@ class RoundFactory:
             for path, where, fd in streams
             if where[local_rank] == TO_BOTH
         ]
-
-    def _shown(self, local_rank: int) -> bool:
-        ranks = self._config.console_ranks
-        return ranks is None or local_rank in ranks

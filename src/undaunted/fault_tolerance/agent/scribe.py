@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.core import node
     from undaunted.fault_tolerance.data import WorkloadControlRequest
     from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.fault_tolerance.worker.messages import Ready
     from undaunted.fault_tolerance.worker.spawner import Spawned
-    from undaunted.progress.area import RingEvent
+    from undaunted.progress.reader import RingEvent
     from undaunted.progress.snapshot import PageSnapshot
     from undaunted.progress.timeouts import Expired
 
@@ -84,8 +85,9 @@ class Scribe:
     def job_ended(self, end: policy.End) -> None:
         outcome = end.outcome
         self._journal.record(
-            self._event(e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code,
-                        reason=end.reason)
+            self._event(
+                e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code, reason=end.reason
+            )
         )
         if outcome.exit_code and self._last_traceback:
             self._messages.say("the first cause in full:")
@@ -95,8 +97,12 @@ class Scribe:
 
     def decided(self, decided: policy.Decided) -> None:
         self._journal.record(
-            self._event(e.Decision, action=decided.action, reason=decided.reason,
-                        restarts_left=decided.restarts_left)
+            self._event(
+                e.Decision,
+                action=decided.action,
+                reason=decided.reason,
+                restarts_left=decided.restarts_left,
+            )
         )
         if decided.action == "restart":
             self._restarts += 1
@@ -109,24 +115,32 @@ class Scribe:
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
         self._journal.record(
-            self._event(e.RoundStarted, world_size=start.world_size, ranks=ranks,
-                        master_addr=self._config.master_addr, master_port=current.port.number)
+            self._event(
+                e.RoundStarted,
+                world_size=start.world_size,
+                ranks=ranks,
+                master_addr=self._config.master_addr,
+                master_port=current.port.number,
+            )
         )
 
     def workers_spawned(self, spawned: Spawned) -> None:
         self._journal.record(
-            self._event(e.WorkersSpawned, mode=spawned.mode, pids=list(spawned.pids),
-                        reason=spawned.reason)
+            self._event(
+                e.WorkersSpawned, mode=spawned.mode, pids=list(spawned.pids), reason=spawned.reason
+            )
         )
 
     def workers_start_fresh(self, reason: str) -> None:
         self._journal.record(self._event(e.TemplateLost, reason=reason))
         self._messages.say(f"workers start fresh, not warm: {reason}")
 
-    def template_ready(self, pid: int, modules: list[str], import_ns: int) -> None:
+    def template_ready(self, pid: int, ready: Ready) -> None:
         self._journal.record(
-            self._event(e.TemplateReady, pid=pid, modules=modules, import_ns=import_ns)
+            self._event(e.TemplateReady, pid=pid, modules=ready.modules, import_ns=ready.import_ns)
         )
+        for module, error in ready.failed.items():
+            self._messages.say(one_line(f"{module} cannot be imported for warm workers: {error}"))
 
     def milestones(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
         """Record milestones seen for the first time."""
@@ -141,8 +155,7 @@ class Scribe:
             self._milestones.add((rank, name))
             iteration = page.first_iteration if name == "first_step" else None
             self._journal.record(
-                self._event(e.RankMilestone, rank=rank, name=name, at_ns=at_ns,
-                            iteration=iteration)
+                self._event(e.RankMilestone, rank=rank, name=name, at_ns=at_ns, iteration=iteration)
             )
             if name == "first_line":
                 self._say_if_all_run_again(current, at_ns)
@@ -159,9 +172,7 @@ class Scribe:
         )
 
     def stop_requested(self, stop: policy.Stop) -> None:
-        self._journal.record(
-            self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s)
-        )
+        self._journal.record(self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s))
 
     def rank_exited(self, current: Round, worker: Worker) -> None:
         code = worker.code
@@ -223,8 +234,9 @@ class Scribe:
     def ring_events(self, rank: int, ring: list[RingEvent], lost: int) -> None:
         for event in ring:
             self._journal.record(
-                self._event(e.RankEvent, rank=rank, name=event.name, at_ns=event.at_ns,
-                            text=event.text)
+                self._event(
+                    e.RankEvent, rank=rank, name=event.name, at_ns=event.at_ns, text=event.text
+                )
             )
         if lost:
             self._journal.record(self._event(e.RankEventsLost, rank=rank, count=lost))

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from undaunted.progress.area import MailboxRequest, PageArea, RingEvent
+from undaunted.progress.area import MailboxRequest, PageArea
 from undaunted.progress.limits import Limits
+from undaunted.progress.reader import RingEvent
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Check, Expired, check
 

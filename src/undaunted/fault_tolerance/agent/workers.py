@@ -120,9 +120,16 @@ class Workers:
 
 
 def _send(pid: int, number: int) -> None:
+    """Signal a descendant that is not necessarily our child: its pid may be stale by now."""
     try:
-        if number != signal.SIGKILL:
-            os.kill(pid, signal.SIGCONT)
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # gone, or it has changed its user: then it is reported as unkillable
+        pidfd = process.open_pidfd(pid)
+        if pidfd is None:
+            return
+        try:
+            if number != signal.SIGKILL:
+                process.signal_pidfd(pidfd, signal.SIGCONT)
+            process.signal_pidfd(pidfd, number)
+        finally:
+            os.close(pidfd)
+    except PermissionError:
+        pass  # it has changed its user: it is reported as unkillable
