@@ -1,0 +1,181 @@
+"""Decides which rank failed first, and which ones failed only because they lost it. Pure.
+
+The first failure seen is often a victim's: a rank that is killed says nothing, and its peers report
+"connection closed" before the launcher has collected the dead process.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.attribution import exits
+from undaunted.attribution.peer_lost import (
+    is_peer_lost,
+    names_lost_peer,
+    raised_in_communication,
+)
+from undaunted.attribution.stacks import innermost_user_frame, parse_traceback
+from undaunted.base.text import format_ranks, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.attribution.error_file import ErrorReport
+    from undaunted.progress.snapshot import ErrorRecord
+
+_LONGEST_MESSAGE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """What is known of one rank that failed.
+
+    Attributes:
+        rank, local_rank, pid: who it is.
+        at_ns: when its process ended, or now if it has not ended yet.
+        exit_code: its exit code, None if a signal ended it or it has not ended yet.
+        signal: the signal that ended it.
+        told: signals the launcher sent it, with the moments.
+        error: the unhandled exception its page holds.
+        report: what torch's ``@record`` left.
+        last_lines: last lines of its standard error, where they are at hand.
+        oom_kills: by how much the counter of out-of-memory kills rose in this round.
+        fault: id of an injected fault that happened in it.
+        iteration: the one it was at.
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    at_ns: int
+    exit_code: int | None = None
+    signal: int | None = None
+    told: tuple[tuple[int, int], ...] = ()
+    error: ErrorRecord | None = None
+    report: ErrorReport | None = None
+    last_lines: str = ""
+    oom_kills: int = 0
+    fault: str = ""
+    iteration: int | None = None
+
+    @property
+    def failed_ns(self) -> int:
+        """When it failed: an exception comes before the end of its process."""
+        return min(self.error.at_ns, self.at_ns) if self.error else self.at_ns
+
+    @property
+    def exception(self) -> str:
+        """``ValueError: bad batch``, or "" if no exception is known."""
+        if self.error is not None:
+            message = self.error.message
+            return f"{self.error.type}: {message}" if message else self.error.type
+        return self.report.message if self.report is not None else ""
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of the exception, "" if there is none."""
+        if self.error is not None and self.error.traceback:
+            return self.error.traceback
+        return self.report.traceback if self.report is not None else ""
+
+
+class Origin(enum.IntEnum):
+    """Where a failure comes from, the most telling first."""
+
+    OWN = 0  # nothing else explains it
+    IN_COMMUNICATION = 1  # raised inside a collective, in words not known to mean a lost peer
+    PEER_LOST = 2  # says that a peer is gone
+    TOLD = 3  # ended after the launcher had told it to
+
+
+@dataclass(frozen=True, slots=True)
+class CrashVerdict:
+    """What failed first.
+
+    Attributes:
+        root: the first cause.
+        victims: global ranks that failed because of it.
+        certain: False if no rank here failed of its own.
+        line: all of it in one line.
+        signal: name of the signal that ended it, "" if none did.
+        exception, traceback: what it raised, "" if nothing is known.
+        frame: innermost frame of the user's code in the traceback.
+    """
+
+    root: RankFailure
+    victims: tuple[int, ...]
+    certain: bool
+    line: str
+    signal: str = ""
+    exception: str = ""
+    traceback: str = ""
+    frame: str = ""
+
+
+def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
+    """Find the first cause.
+
+    Args:
+        failures: of every rank of this node that failed, at least one.
+        node: name of the node, for the line.
+    """
+    origins = {failure.rank: origin_of(failure) for failure in failures}
+    root = min(failures, key=lambda each: (origins[each.rank], each.failed_ns, each.rank))
+    victims = [each.rank for each in failures if origins[each.rank] == Origin.PEER_LOST]
+    victims = sorted(rank for rank in victims if rank != root.rank)
+    certain = origins[root.rank] in (Origin.OWN, Origin.IN_COMMUNICATION)
+    frame = innermost_user_frame(parse_traceback(root.traceback))
+    return CrashVerdict(
+        root=root,
+        victims=tuple(victims),
+        certain=certain,
+        line=_line(root, victims, origins[root.rank], node, str(frame) if frame else ""),
+        signal=exits.signal_name(root.signal) if root.signal is not None else "",
+        exception=root.exception,
+        traceback=root.traceback,
+        frame=str(frame) if frame else "",
+    )
+
+
+def origin_of(failure: RankFailure) -> Origin:
+    """Where one failure comes from, judged on its own."""
+    told_ns = min((at_ns for _, at_ns in failure.told), default=None)
+    if told_ns is not None and failure.failed_ns >= told_ns:
+        return Origin.TOLD
+    if not failure.exception:
+        return Origin.PEER_LOST if names_lost_peer(failure.last_lines) else Origin.OWN
+    kind, _, message = failure.exception.partition(":")
+    kind = kind.rpartition(".")[2]
+    if is_peer_lost(kind, message, failure.traceback):
+        return Origin.PEER_LOST
+    if kind == "RuntimeError" and raised_in_communication(failure.traceback):
+        return Origin.IN_COMMUNICATION
+    return Origin.OWN
+
+
+def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, frame: str) -> str:
+    line = f"rank {root.rank} (node {node}, pid {root.pid}) {_what(root)}"
+    if root.iteration is not None:
+        line += f", at iteration {root.iteration}"
+    if frame:
+        line += f", in {frame}"
+    if root.fault:
+        line += f"; injected fault {root.fault}"
+    if victims:
+        ranks = f"rank {victims[0]}" if len(victims) == 1 else f"ranks {format_ranks(victims)}"
+        line += f"; {ranks} failed because a peer was gone"
+    if origin == Origin.PEER_LOST:
+        line += "; no rank of this node failed of its own: the cause may be on another node"
+    return line
+
+
+def _what(root: RankFailure) -> str:
+    if root.exception:
+        return f"failed: {one_line(root.exception, longest=_LONGEST_MESSAGE)}"
+    if root.signal is not None:
+        return exits.death_in_words(root.signal, oom_kills=root.oom_kills)
+    if root.exit_code is not None:
+        return exits.exit_in_words(root.exit_code)
+    return "failed"

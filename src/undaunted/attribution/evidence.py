@@ -1,0 +1,155 @@
+"""What was seen of each rank when a limit was passed, and how it is written down in full. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.attribution.communication import waiting_in
+from undaunted.attribution.stacks import Frame, innermost_user_frame, parse_last_dump
+from undaunted.base.text import format_duration, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.progress.snapshot import PageSnapshot
+    from undaunted.progress.timeouts import Expired
+
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in uninterruptible sleep (disk or driver)",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "I": "idle",
+    "Z": "ended, not yet collected",
+    "X": "ended",
+    "": "ended",
+}
+_ENDED = ("Z", "X", "")
+_STOPPED = ("T", "t")
+_LIMIT_IN_SECONDS_BELOW = 120
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    """What was seen of one rank.
+
+    Attributes:
+        rank, local_rank, pid: who it is.
+        page: its page.
+        expired: limits it has passed.
+        state: letter of the process in /proc before anything was sent to it; "" = gone.
+        stacks: what faulthandler wrote, None if it wrote nothing.
+        reason: why there are no stacks, as the rest of a sentence: ``it did not answer``.
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    page: PageSnapshot
+    expired: tuple[Expired, ...] = ()
+    state: str = "S"
+    stacks: str | None = None
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """The process does not exist any more."""
+        return self.state in _ENDED
+
+    @property
+    def stopped(self) -> bool:
+        """The process was stopped by a signal or a debugger."""
+        return self.state in _STOPPED
+
+    @property
+    def first_expired(self) -> Expired | None:
+        """The limit that was passed first."""
+        return min(self.expired, key=lambda each: each.deadline_ns, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the main thread is. ``waits_in`` names the communication it waits in, or is empty."""
+
+    frame: Frame | None
+    waits_in: str
+
+
+def place_of(evidence: RankEvidence) -> Place | None:
+    """Where the main thread of a rank is, None where its stack is not known."""
+    dump = parse_last_dump(evidence.stacks or "")
+    main = dump.main if dump else None
+    if main is None or not main.frames:
+        return None
+    return Place(innermost_user_frame(main.frames), waiting_in(main.frames, evidence.state))
+
+
+def state_in_words(state: str) -> str:
+    """The state of a process for people."""
+    return STATES.get(state, f"in process state {printable(state)}")
+
+
+def watch_name(expired: Expired) -> str:
+    """Which test it was, with the name of the section."""
+    return f"section {expired.name!r}" if expired.watch == "section" else expired.watch
+
+
+def expired_in_words(expired: Expired) -> str:
+    """How long what did not happen, against which limit, and where that comes from."""
+    age = format_duration(expired.age_s)
+    what = {
+        "heartbeat": f"no heartbeat for {age}",
+        "initial heartbeat": f"no first heartbeat for {age}",
+        "section": f"{watch_name(expired)} open for {age}",
+        "outside sections": f"outside of sections for {age}",
+    }.get(expired.watch, f"{expired.watch} for {age}")
+    source = f", {expired.source}" if expired.source else ""
+    return f"{what} (limit {_limit(expired.limit_s)}{source})"
+
+
+def _limit(seconds: float) -> str:
+    # As the user wrote it, as long as that is readable.
+    return f"{seconds:g} s" if seconds < _LIMIT_IN_SECONDS_BELOW else format_duration(seconds)
+
+
+def format_full(evidence: Sequence[RankEvidence], *, line: str = "") -> str:
+    """Write everything down, for the evidence file.
+
+    Args:
+        evidence: of every rank.
+        line: the verdict, put on top.
+    """
+    head = [line, ""] if line else []
+    table = [_summary(each) for each in evidence]
+    return "\n".join([*head, *table, *(_full(each) for each in evidence)]) + "\n"
+
+
+def _summary(evidence: RankEvidence) -> str:
+    page = evidence.page
+    parts = [
+        f"rank {evidence.rank} (local rank {evidence.local_rank}, pid {evidence.pid})",
+        state_in_words(evidence.state),
+    ]
+    if page.iteration is not None:
+        parts.append(f"iteration {page.iteration}")
+    if place := place_of(evidence):
+        parts.append(f"in {printable(str(place.frame))}" if place.frame else "no Python frame")
+        parts.extend([f"waits in {place.waits_in}"] if place.waits_in else [])
+    elif evidence.stacks is None:
+        parts.append(f"no stacks: {evidence.reason or 'reason unknown'}")
+    open_sections = [name for name, s in page.sections.items() if s.open_since_ns is not None]
+    if open_sections:
+        parts.append(f"open sections: {printable(', '.join(open_sections))}")
+    parts.extend(expired_in_words(expired) for expired in evidence.expired)
+    if page.problem:
+        parts.append(f"page unreadable: {page.problem}")
+    return "; ".join(parts)
+
+
+def _full(evidence: RankEvidence) -> str:
+    text = evidence.stacks
+    if text is None:
+        text = f"(none: {evidence.reason or 'reason unknown'})"
+    return f"\n--- rank {evidence.rank}, pid {evidence.pid} ---\n{printable(text).rstrip()}"

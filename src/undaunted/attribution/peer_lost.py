@@ -1,0 +1,66 @@
+"""Recognizes errors that say "my peer is gone": their rank is a victim. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from undaunted.attribution.communication import waiting_in
+from undaunted.attribution.stacks import parse_traceback
+
+# Parts of messages, by who writes them.
+_TEXTS = (
+    # gloo
+    r"Connection closed by peer",
+    r"Connection reset by peer",
+    r"Application timeout caused pair closure",
+    r"Timed out waiting \d+ ?ms for (?:recv|send)",
+    r"gloo/transport/.*(?:Read|Write|writev?|Socket) ?(?:error|closed)",
+    r"gloo/transport/.*(?:Broken pipe|Connection refused|Socket closed)",
+    r"Gloo connectFullMesh failed",
+    r"failed to pass monitoredBarrier",
+    # NCCL
+    r"ncclRemoteError",
+    r"remote process exited or there was a network error",
+    r"Watchdog caught collective operation timeout",
+    r"NCCL communicator was aborted",
+    r"NCCL watchdog thread terminated",
+    r"we are taking the entire process down",
+    # TCPStore
+    r"[Ff]ailed to recv, got 0 bytes",
+    r"(?:recvValue|recvVector|sendBytes|recvBytes).{0,40}failed",
+    r"wait timeout after \d+ ?ms",
+    r"Timed out after \d+ seconds waiting for clients",
+    r"client socket has (?:timed out|failed to connect)",
+    r"TCPStore.{0,80}(?:Broken pipe|timed? ?out)",
+)
+_PATTERN = re.compile("|".join(_TEXTS))
+_DISTRIBUTED_ERRORS = frozenset(
+    {"DistBackendError", "DistNetworkError", "DistStoreError", "DistError"}
+)
+_MAX_CHARACTERS = 64 << 10
+
+
+def names_lost_peer(text: str) -> bool:
+    """Whether a message is one of those communication libraries write when a peer is gone."""
+    return bool(_PATTERN.search(text[-_MAX_CHARACTERS:]))
+
+
+def is_peer_lost(kind: str, message: str, traceback: str) -> bool:
+    """Whether an exception tells of a lost peer rather than of a fault of its own rank.
+
+    The same words outside of torch's communication (a download, say) are the rank's own failure.
+
+    Args:
+        kind: name of the exception's class.
+        message: its text.
+        traceback: as Python prints it, may be empty.
+    """
+    python_socket = kind.startswith(("Connection", "BrokenPipe", "Timeout"))
+    if python_socket and not raised_in_communication(traceback):
+        return False
+    return kind in _DISTRIBUTED_ERRORS or names_lost_peer(message)
+
+
+def raised_in_communication(traceback: str) -> bool:
+    """Whether an exception was raised in a collective or while waiting for a store."""
+    return bool(waiting_in(parse_traceback(traceback)))
