@@ -6,8 +6,8 @@ import enum
 import json
 from dataclasses import dataclass
 
-# Requests travel through a page's mailbox of 4096 bytes; JSON may take six for one character.
-_DESCRIPTION_CHARACTERS = 600
+# Requests travel through a page's mailbox of 4096 bytes; JSON may take twelve for one character.
+_DESCRIPTION_CHARACTERS = 300
 
 
 class WorkloadAction(enum.Enum):
@@ -27,7 +27,7 @@ class WorkloadControlRequest:
 
     Attributes:
         action: what to do.
-        description: why, for people; up to 600 characters are passed on.
+        description: why, for people; up to 300 characters are passed on.
     """
 
     action: WorkloadAction

@@ -55,7 +55,9 @@ class Mailbox:
         raise TimeoutError(f"the launcher did not answer within {timeout_s:g} s")
 
     def _send(self, payload: bytes) -> int:
-        number: int = self._page.cast("Q")[layout.REQUEST + 1] + 1
+        # The number before is the page's, not ours: another process may have had the page. Modulo,
+        # as it may be garbage.
+        number: int = self._page.cast("Q")[layout.REQUEST + 1] % 2**32 + 1
         record.write(self._page, layout.REQUEST, number, payload)
         self._kick()
         return number

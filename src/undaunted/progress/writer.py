@@ -11,7 +11,7 @@ memory as well, under the writers and sections they know.
 from __future__ import annotations
 
 import contextlib
-import logging
+import itertools
 import os
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +32,7 @@ from undaunted.progress.section import OverflowSection, Section
 from undaunted.progress.snapshot import Phase
 
 if TYPE_CHECKING:
+    import logging
     import mmap
     from collections.abc import Callable
 
@@ -43,8 +44,6 @@ _NO_LAUNCHER = f"{PAGE_VARIABLE} is not set"
 
 on_step: Callable[[int], object] | None = None
 """Called by every step with its iteration, after it was stored. For fault injection."""
-
-_log = logging.getLogger("undaunted")
 
 _MILESTONES = {
     "attached": layout.ATTACHED_NS,
@@ -76,7 +75,7 @@ class PageWriter:
         self._free_slots = iter(range(layout.SECTION_SLOTS - 1))
         others = layout.section_slot(layout.SECTION_SLOTS - 1)
         self._others = OverflowSection(layout.OTHERS, self._words, others)
-        self._event_numbers = iter(range(self._words[layout.RING_HEAD] + 1, 2**63))
+        self._event_numbers = itertools.count(self._words[layout.RING_HEAD] % 2**32 + 1)
         self._mailbox: Mailbox | None = None
         if attachment is not None:
             self._mailbox = Mailbox(self._bytes, self._kick, attachment.ack_fd)
@@ -301,7 +300,7 @@ class PageWriter:
             self._words[ITERATION] = int(iteration) + 1  # type: ignore[call-overload]
         except Exception:  # noqa: BLE001 - a number of the user's making may raise anything
             if not self._stepped:  # say it once
-                _log.warning(
+                _log().warning(
                     "step(%r): not a number from 0 up, iterations are not known", iteration
                 )
 
@@ -366,15 +365,21 @@ def current_writer() -> PageWriter:
     writer = PageWriter.attach(value) if value else NullWriter(_NO_LAUNCHER)
     current = writer
     if not value:
-        _log.warning(
+        _log().warning(
             "no launcher (%s): heartbeats, sections and steps are not watched; start the program "
             "with `undaunted run` to have hangs noticed",
             writer.reason,
         )
     elif not writer.attached:
         # Mostly a spawned child of a rank: nothing is wrong.
-        _log.info("process %d is not watched: %s", os.getpid(), writer.reason)
+        _log().info("process %d is not watched: %s", os.getpid(), writer.reason)
     return writer
+
+
+def _log() -> logging.Logger:
+    import logging
+
+    return logging.getLogger("undaunted")
 
 
 def _detach_forked_child() -> None:

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+import threading
+import types
+
+import pytest
+
+from undaunted.fault_tolerance import (
+    RankMonitorClient,
+    RankMonitorClientError,
+    WorkloadAction,
+    WorkloadControlRequest,
+    rank_monitor_client,
+)
+from undaunted.fault_tolerance.data import decode_request
+from undaunted.progress import writer as writer_module
+from undaunted.progress.area import PageArea
+from undaunted.progress.limits import Limits
+from undaunted.progress.snapshot import Phase
+from undaunted.progress.timeouts import check
+
+
+@pytest.fixture(autouse=True)
+def fresh_writer():
+    yield
+    if isinstance(writer_module.current, writer_module.PageWriter):
+        writer_module.current.detach()
+    writer_module.current = writer_module._NotYet()
+
+
+@pytest.fixture
+def area(monkeypatch):
+    with PageArea.create(1) as pages:
+        monkeypatch.setenv("UNDAUNTED_PAGE", pages.env_value(0))
+        yield pages
+
+
+@pytest.fixture
+def client(area):
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    return client
+
+
+@pytest.fixture(params=["with a launcher", "without a launcher"])
+def any_client(request):
+    if request.param == "with a launcher":
+        request.getfixturevalue("area")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    return client
+
+
+def test_life_cycle(area, monkeypatch):
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    client = RankMonitorClient()
+    assert (client.is_initialized, client.rank_info, client.cfg) == (False, None, None)
+    client.shutdown_workload_monitoring()
+    client.init_workload_monitoring(num_warmup_iters=2)
+    assert client.is_initialized
+    assert (client.rank_info.global_rank, client.rank_info.local_rank) == (5, 1)
+    assert (client.rank_info.host, client.rank_info.pid) == (os.uname().nodename, os.getpid())
+    page = area.snapshot(0)
+    assert (page.phase, page.warmup_iterations) == (Phase.INITIALIZED, 2)
+    client.shutdown_workload_monitoring()
+    assert not client.is_initialized
+    assert area.snapshot(0).phase is Phase.SHUT_DOWN
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    page = area.snapshot(0)
+    assert (page.phase, page.heartbeat_count) == (Phase.INITIALIZED, 1)
+
+
+def test_the_rank_is_that_of_torch_distributed(area, monkeypatch):
+    distributed = types.SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 7
+    )
+    monkeypatch.setitem(rank_monitor_client.sys.modules, "torch.distributed", distributed)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert client.rank_info.global_rank == 7
+
+
+def test_the_configuration_is_what_the_launcher_says(area):
+    sections = {"a": 1.0, "b": None}
+    area.set_limits(Limits(heartbeat_s=7.0, sections=sections, out_of_section_s=3.0))
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert client.cfg.rank_section_timeouts == sections
+    assert client.cfg.rank_heartbeat_timeout == 7.0
+    assert client.cfg.initial_rank_heartbeat_timeout == 3600.0
+    assert client.cfg.rank_out_of_section_timeout == 3.0
+
+
+def test_an_unknown_configuration_is_empty(any_client):
+    assert any_client.cfg == rank_monitor_client.MonitoringConfig()
+
+
+# --- wrong use ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("send_heartbeat", ()), ("start_section", ("a",)), ("end_section", ("a",)),
+     ("end_all_sections", ())],
+)  # fmt: skip
+def test_use_before_initialisation(method, arguments):
+    with pytest.raises(RankMonitorClientError, match=f"{method}.*init_workload_monitoring first"):
+        getattr(RankMonitorClient(), method)(*arguments)
+
+
+def test_initialised_twice(any_client):
+    with pytest.raises(RankMonitorClientError, match="already; call shutdown_workload"):
+        any_client.init_workload_monitoring()
+
+
+def test_a_section_opened_twice(any_client):
+    any_client.start_section("a")
+    with pytest.raises(RankMonitorClientError, match="'a' was started already"):
+        any_client.start_section("a")
+
+
+def test_a_section_that_is_not_open(any_client):
+    any_client.start_section("b")
+    with pytest.raises(RankMonitorClientError, match=r"'a' cannot be ended.*open are: 'b'"):
+        any_client.end_section("a")
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+def test_sections_overlap_in_any_order(client, area):
+    for name in ("a", "b", "c"):
+        client.start_section(name)
+    client.end_section("a")
+    client.end_section("c")
+    page = area.snapshot(0)
+    assert [name for name, s in page.sections.items() if s.open_since_ns] == ["b"]
+    client.end_section("b")
+    client.start_section("a")
+
+
+def test_end_all_sections_ends_them_for_the_launcher_too(client, area):
+    """Spec 3.1 item 3."""
+    limits = Limits(sections={"a": 1.0, "b": 1.0})
+    for name in ("a", "b"):
+        client.start_section(name)
+    later = area.snapshot(0).sections["b"].open_since_ns + 2 * 10**9
+
+    def expired():
+        return check(area.snapshot(0), limits, now_ns=later, started_ns=0).expired
+
+    assert len(expired()) == 2
+    client.end_all_sections()
+    assert expired() == ()
+    client.start_section("a")
+
+
+def test_the_end_of_the_launcher_disturbs_nobody():
+    """Spec 3.1 item 4."""
+    area = PageArea.create(1)
+    os.environ["UNDAUNTED_PAGE"] = area.env_value(0)
+    try:
+        client = RankMonitorClient()
+        client.init_workload_monitoring()
+    finally:
+        del os.environ["UNDAUNTED_PAGE"]
+    area.close()
+    client.send_heartbeat()
+    client.start_section("a")
+    client.end_all_sections()
+    client.shutdown_workload_monitoring()
+    client.init_workload_monitoring()
+
+
+# --- control requests -----------------------------------------------------------------------------
+
+EXCLUDE = WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "GPU 3 is hot")
+
+
+def answering(area, reply):
+    """Answers one request on another thread; returns what was asked when joined."""
+    area.drain_kick()
+    os.set_blocking(area.kick_fd, True)
+    asked = []
+
+    def answer():
+        request = None
+        while request is None:
+            os.eventfd_read(area.kick_fd)
+            request = area.take_request(0)
+        asked.append(request.payload)
+        area.answer(0, request, reply)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread, asked
+
+
+def test_a_control_request(client, area):
+    thread, asked = answering(area, b"ok")
+    client.send_workload_control_request(EXCLUDE)
+    thread.join(20)
+    assert decode_request(asked[0]) == EXCLUDE
+
+
+def test_a_control_request_that_is_refused(client, area):
+    thread, _ = answering(area, b"this is the last node")
+    with pytest.raises(RankMonitorClientError, match="refused ExcludeThisNode: this is the last"):
+        client.send_workload_control_request(EXCLUDE)
+    thread.join(20)
+
+
+def test_a_control_request_nobody_answers(client, monkeypatch):
+    monkeypatch.setattr(rank_monitor_client, "_CONTROL_TIMEOUT_S", 0.001)
+    with pytest.raises(RankMonitorClientError, match=r"did not answer within 0\.001 s"):
+        client.send_workload_control_request(EXCLUDE)
+
+
+def test_a_control_request_without_a_launcher():
+    with pytest.raises(RuntimeError, match=r"no launcher to ask.*`undaunted run`"):
+        RankMonitorClient().send_workload_control_request(EXCLUDE)
+
+
+def test_the_longest_description_fits(client, area):
+    thread, asked = answering(area, b"ok")
+    client.send_workload_control_request(
+        WorkloadControlRequest(WorkloadAction.Continue, "\U0001f642" * 5000)
+    )
+    thread.join(20)
+    assert len(json.loads(asked[0])["description"]) == 300

@@ -1,0 +1,482 @@
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.progress import layout
+from undaunted.progress import writer as writer_module
+from undaunted.progress.area import PageArea
+from undaunted.progress.histogram import BUCKETS, bucket
+from undaunted.progress.snapshot import Phase
+from undaunted.progress.writer import NullWriter, PageWriter, current_writer
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock the test moves: clock(ns) sets it."""
+    now = [10**9]
+
+    def set_to(ns):
+        now[0] = ns
+
+    for module in ("writer", "section"):
+        monkeypatch.setattr(f"undaunted.progress.{module}.monotonic_ns", lambda: now[0])
+    return set_to
+
+
+# --- heartbeats and steps -------------------------------------------------------------------------
+
+
+def test_attached(area, writer):
+    page = area.snapshot(0)
+    assert (page.pid, page.phase, page.problem) == (os.getpid(), Phase.STARTING, "")
+    assert page.pid_start > 0
+    assert page.attached_ns is not None
+    assert not area.kickless(0)
+
+
+def test_heartbeats(area, writer, clock):
+    for at in (1000, 3000, 9000):
+        clock(at)
+        writer.heartbeat()
+    page = area.snapshot(0)
+    assert (page.heartbeat_count, page.heartbeat_ns, page.first_heartbeat_ns) == (3, 9000, 1000)
+    assert page.heartbeat_max_ns == 6000
+    assert page.heartbeat_histogram[bucket(2000)] == page.heartbeat_histogram[bucket(6000)] == 1
+    assert (page.phase, page.initialized_ns) == (Phase.INITIALIZED, 9000 - 8000)
+
+
+@given(st.lists(st.integers(-(2**12), 2**45), min_size=1, max_size=8))
+def test_gaps_are_counted_in_the_buckets_of_the_histogram(gaps):
+    writer = NullWriter("test")
+    counts = [0] * BUCKETS
+    now = 2**50
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("undaunted.progress.writer.monotonic_ns", lambda: now)
+        writer.heartbeat()
+        for gap in gaps:
+            now += gap
+            writer.heartbeat()
+            counts[bucket(gap)] += 1
+    start = layout.HEARTBEAT_HISTOGRAM
+    assert writer._words[start : start + BUCKETS].tolist() == counts
+
+
+def test_steps(area, writer, clock):
+    clock(1000)
+    writer.step(7)
+    clock(5000)
+    writer.step(8)
+    page = area.snapshot(0)
+    assert (page.phase, page.iteration, page.iteration_ns) == (Phase.STEPPING, 8, 5000)
+    assert (page.first_iteration, page.first_step_ns) == (7, 1000)
+    assert (page.heartbeat_count, page.heartbeat_ns) == (2, 5000)
+
+
+class Number:
+    """Like a tensor or a numpy integer: has no type in common with int."""
+
+    def __add__(self, other):
+        return Number()
+
+    def __index__(self):
+        return 5
+
+
+@pytest.mark.parametrize(("iteration", "stored"), [(0, 0), (Number(), 4), (3.0, 3), (True, 1)])
+def test_numbers_of_other_kinds(area, writer, iteration, stored):
+    writer.step(iteration)
+    assert area.snapshot(0).iteration == stored
+
+
+@pytest.mark.parametrize("iteration", [None, "x", -5, 2**64, float("nan")])
+def test_what_is_no_iteration_is_still_a_heartbeat(area, writer, iteration, caplog):
+    writer.step(iteration)
+    writer.step(iteration)
+    page = area.snapshot(0)
+    assert (page.iteration, page.heartbeat_count) == (None, 2)
+    assert len(caplog.records) == 1
+
+
+def test_step_calls_the_hook_after_it_is_stored(area, writer, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        writer_module, "on_step", lambda i: seen.append((i, area.snapshot(0).iteration))
+    )
+    writer.step(4)
+    assert seen == [(4, 4)]
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+def test_a_section(area, writer, clock):
+    clock(1000)
+    with writer.section("load"):
+        clock(5000)
+        page = area.snapshot(0)
+        assert page.sections["load"].open_since_ns == 1000
+        assert page.out_of_section_since_ns is None
+    page = area.snapshot(0)
+    section = page.sections["load"]
+    assert (section.open_since_ns, section.count) == (None, 1)
+    assert section.last_ns == section.max_ns == 4000
+    assert section.histogram[bucket(4000)] == 1
+    assert page.out_of_section_since_ns == 5000
+    assert page.phase is Phase.INITIALIZED
+
+
+def test_sections_nest_and_overlap(area, writer):
+    """Spec 3.1 item 2: each open section has a time of its own, whatever is opened after it."""
+    writer.open_section("outer")
+    writer.open_section("inner")
+    page = area.snapshot(0)
+    assert page.sections["outer"].open_since_ns <= page.sections["inner"].open_since_ns
+    writer.close_section("outer")
+    page = area.snapshot(0)
+    assert page.sections["outer"].open_since_ns is None
+    assert page.sections["inner"].open_since_ns is not None
+    assert page.out_of_section_since_ns is None
+    writer.close_section("inner")
+    assert area.snapshot(0).out_of_section_since_ns is not None
+
+
+def test_a_section_entered_again_is_open_until_left_as_often(area, writer, clock):
+    clock(1000)
+    writer.open_section("a")
+    clock(2000)
+    writer.open_section("a")
+    assert area.snapshot(0).sections["a"].open_since_ns == 2000
+    clock(3000)
+    writer.close_section("a")
+    assert area.snapshot(0).sections["a"].open_since_ns == 3000
+    writer.close_section("a")
+    section = area.snapshot(0).sections["a"]
+    assert (section.open_since_ns, section.count, section.max_ns) == (None, 2, 2000)
+
+
+def test_close_all(area, writer):
+    """Spec 3.1 item 3."""
+    for name in ("a", "b", "a"):
+        writer.open_section(name)
+    writer.close_all()
+    page = area.snapshot(0)
+    assert all(section.open_since_ns is None for section in page.sections.values())
+    assert page.out_of_section_since_ns is not None
+
+
+def test_closing_what_is_not_open_does_nothing(area, writer):
+    writer.close_section("never opened")
+    writer.close_all()
+    assert area.snapshot(0).out_of_section_since_ns is None
+
+
+def test_a_section_left_by_an_exception_is_closed(area, writer):
+    with pytest.raises(KeyError), writer.section("a"):
+        raise KeyError
+    assert area.snapshot(0).sections["a"].open_since_ns is None
+
+
+def test_a_full_table_watches_the_rest_as_one(area, writer):
+    own = layout.SECTION_SLOTS - 1
+    for index in range(own + 3):
+        with writer.section(f"s{index}"):
+            assert area.snapshot(0).out_of_section_since_ns is None
+    page = area.snapshot(0)
+    assert set(page.sections) == {*(f"s{i}" for i in range(own)), layout.OTHERS}
+    assert page.sections_dropped == 3
+    assert page.sections[layout.OTHERS].count == 3
+    with writer.section("s0"):
+        pass
+    assert area.snapshot(0).sections["s0"].count == 2
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "\u00e9" * 33])
+def test_names_that_do_not_fit(area, writer, name):
+    with writer.section(name):
+        pass
+    page = area.snapshot(0)
+    assert (set(page.sections), page.sections_dropped) == ({layout.OTHERS}, 1)
+
+
+def test_a_name_of_any_characters(area, writer):
+    with writer.section("\u00e9" * 32), writer.section("\udc80"):
+        pass
+    assert set(area.snapshot(0).sections) == {"\u00e9" * 32, "?"}
+
+
+def test_threads_that_overlap(area, writer):
+    """Counts may miss some, but nothing raises and nothing stays open."""
+    failures = []
+    together = threading.Barrier(4)
+
+    def work():
+        try:
+            together.wait(20)
+            for index in range(300):
+                with writer.section("shared"), writer.section(f"s{index % 40}"):
+                    writer.heartbeat()
+                    writer.event("e")
+        except Exception as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    page = area.snapshot(0)
+    assert not failures
+    assert not page.problem
+    assert all(section.open_since_ns is None for section in page.sections.values())
+    events, lost = area.drain_events(0)
+    assert len(events) + lost >= 1200 - 4
+
+
+def test_garbage_in_the_page_does_not_disturb_the_rank(area, writer):
+    with writer.section("a"):
+        area._bytes[0][:] = b"\xff" * layout.PAGE_BYTES
+        writer.heartbeat()
+        writer.step(3)
+    with writer.section("new"), writer.section("x" * 80):
+        writer.heartbeat()
+    writer.event("e", "text")
+    writer.record_error(ValueError())
+    writer.milestone("first_line")
+    with pytest.raises(TimeoutError):
+        writer.request(b"ask", 0)
+    writer.shut_down()
+    writer.initialize()
+
+
+# --- life cycle -----------------------------------------------------------------------------------
+
+
+def test_milestones_are_stored_once_and_kick(area, writer, clock):
+    area.drain_kick()
+    clock(7)
+    writer.milestone("first_line")
+    clock(8)
+    writer.milestone("first_line")
+    assert area.snapshot(0).first_line_ns == 7
+    assert os.eventfd_read(area.kick_fd) == 1
+
+
+def test_shut_down_and_begin_again(area, writer, clock):
+    """Old heartbeats must not count against a rank that begins again hours later."""
+    clock(1000)
+    writer.step(1)
+    writer.open_section("a")
+    writer.shut_down()
+    page = area.snapshot(0)
+    assert page.phase is Phase.SHUT_DOWN
+    assert page.sections["a"].open_since_ns is None
+    writer.heartbeat()
+    assert area.snapshot(0).phase is Phase.SHUT_DOWN
+    writer.shut_down()
+    clock(10**15)
+    writer.initialize(3)
+    page = area.snapshot(0)
+    assert (page.phase, page.initialized_ns) == (Phase.STEPPING, 10**15)
+    assert page.heartbeat_ns is page.out_of_section_since_ns is page.first_heartbeat_ns is None
+    assert page.warmup_iterations == 3
+    clock(10**15 + 5000)
+    writer.heartbeat()
+    page = area.snapshot(0)
+    assert page.heartbeat_max_ns == 0
+    assert page.heartbeat_count == 3
+
+
+def test_evidence_signal(area, writer):
+    writer.arm_evidence(40)
+    assert area.snapshot(0).evidence_signal == 40
+    writer.arm_evidence(0)
+    assert area.snapshot(0).evidence_signal == 0
+
+
+def test_events_are_cut_to_size(area, writer):
+    writer.event("n" * 100, "t" * 1000)
+    writer.event("\u00e9" * 40, "")
+    (long, cut), lost = area.drain_events(0)
+    assert lost == 0
+    assert long.name == "n" * 64
+    assert set(long.text) == {"t"}
+    assert len(long.text) >= 150
+    assert cut.name == "\u00e9" * 32
+
+
+def fail():
+    raise ValueError("bad value 17")
+
+
+def test_error(area, writer):
+    area.drain_kick()
+    try:
+        fail()
+    except ValueError as error:
+        writer.record_error(error)
+    page = area.snapshot(0)
+    assert (page.phase, page.error.type) == (Phase.FAILED, "ValueError")
+    assert (page.error.message, page.error.pid) == ("bad value 17", os.getpid())
+    assert "in fail" in page.error.traceback
+    assert page.error.traceback.startswith("Traceback")
+    assert os.eventfd_read(area.kick_fd) == 1
+
+
+def test_no_kick_blocks(area, writer):
+    area.drain_kick()
+    os.eventfd_write(area.kick_fd, 2**64 - 2)
+    writer.initialize()
+
+
+# --- the mailbox ----------------------------------------------------------------------------------
+
+
+def answering(area, reply):
+    """Answers one request on another thread, as the agent does after a kick."""
+
+    def answer():
+        os.eventfd_read(area.kick_fd)
+        request = area.take_request(0)
+        area.answer(0, request, reply(request.payload))
+
+    area.drain_kick()
+    os.set_blocking(area.kick_fd, True)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_requests_are_answered(area, writer):
+    for text in (b"one", b"two"):
+        thread = answering(area, bytes.upper)
+        assert writer.request(text, 20.0) == text.upper()
+        thread.join(20)
+        os.set_blocking(area.kick_fd, False)
+
+
+def test_a_late_answer_is_not_taken_for_the_next(area, writer):
+    with pytest.raises(TimeoutError):
+        writer.request(b"one", 0)
+    area.answer(0, area.take_request(0), b"late")
+    with pytest.raises(TimeoutError):
+        writer.request(b"two", 0.001)
+
+
+def test_a_request_that_is_too_long(writer):
+    with pytest.raises(ValueError, match="4097 bytes is too long, 4096"):
+        writer.request(bytes(4097), 1)
+
+
+# --- without a page -------------------------------------------------------------------------------
+
+
+def test_without_a_launcher_it_is_said_once(monkeypatch, caplog):
+    monkeypatch.delenv("UNDAUNTED_PAGE", raising=False)
+    writer = current_writer()
+    assert current_writer() is writer
+    assert (writer.attached, writer.reason) == (False, "UNDAUNTED_PAGE is not set")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "undaunted run" in line
+
+
+def test_the_null_writer_does_everything(caplog):
+    writer = NullWriter("because")
+    writer.heartbeat()
+    writer.step(1)
+    with writer.section("a"):
+        writer.event("e")
+    writer.milestone("first_line")
+    writer.arm_evidence(40)
+    writer.record_error(ValueError())
+    writer.shut_down()
+    writer.initialize()
+    writer.close_all()
+    writer.detach()
+    assert writer.limits_json() == b""
+    with pytest.raises(RuntimeError, match="no launcher to ask: because"):
+        writer.request(b"ask", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nonsense", "cannot read"),
+        ("v2:1:2:3:4:5", "cannot read"),
+        ("v1:1:2:3:4", "cannot read"),
+        ("v1:1:2:3:4:-5", "cannot read"),
+        ("v1:1:0:3:4:99999999", "launcher is gone"),
+        ("v1:99999999999999999999:0:3:4:1", "launcher"),
+        (f"v1:0:0:3:4:{os.getpid()}", "gone"),
+    ],
+)
+def test_an_unusable_value(value, reason):
+    writer = PageWriter.attach(value)
+    assert not writer.attached
+    assert reason in writer.reason
+
+
+def test_an_index_beyond_the_pages(area):
+    pages, kick, ack, _ = area.fds()
+    writer = PageWriter.attach(f"v1:{pages}:2:{kick}:{ack}:{os.getpid()}")
+    assert "page 2 of the launcher cannot be mapped" in writer.reason
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"), [(layout.MAGIC, "does not begin"), (layout.VERSION, "layout version")]
+)
+def test_a_page_of_another_build_is_left_alone(area, word, reason):
+    area._words[0][word] = 99
+    writer = PageWriter.attach(area.env_value(0))
+    assert not writer.attached
+    assert reason in writer.reason
+    writer.heartbeat()
+
+
+def test_the_same_process_gets_the_same_writer(area, writer):
+    assert PageWriter.attach(area.env_value(0)) is writer
+    assert current_writer() is writer
+
+
+def test_sections_survive_the_end_of_the_agents_memory():
+    """Spec 3.1 item 4: the agent is gone; the rank goes on as if nothing had happened."""
+    area = PageArea.create(1)
+    writer = PageWriter.attach(area.env_value(0))
+    section = writer.section("a")
+    area.close()
+    with section:
+        writer.heartbeat()
+        writer.step(1)
+    writer.initialize()
+    writer.record_error(ValueError())
+    with pytest.raises(TimeoutError):
+        writer.request(b"ask", 0.001)
+    writer.detach()
+
+
+def test_descriptors_reused_for_something_else_are_not_written(area, writer, tmp_path):
+    path = tmp_path / "innocent"
+    saved = os.dup(area.kick_fd)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), area.kick_fd)
+        writer.initialize()
+        writer.milestone("first_line")
+    finally:
+        os.dup2(saved, area.kick_fd, inheritable=False)
+        os.close(saved)
+    assert path.read_bytes() == b""
+
+
+def test_a_refused_child_says_so_quietly(area, monkeypatch, caplog):
+    area._words[0][layout.VERSION] = 99
+    monkeypatch.setenv("UNDAUNTED_PAGE", area.env_value(0))
+    with caplog.at_level(logging.INFO, "undaunted"):
+        assert not current_writer().attached
+    (record,) = caplog.records
+    assert (record.levelno, "not watched" in record.getMessage()) == (logging.INFO, True)
