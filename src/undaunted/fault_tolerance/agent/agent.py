@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from undaunted import __version__
 from undaunted.base import process
@@ -27,12 +25,16 @@ from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
-from undaunted.fault_tolerance.run_config import RunConfig
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import MailboxRequest, PageArea
-from undaunted.progress.reader import RingEvent
 from undaunted.progress.snapshot import PageSnapshot, Phase
-from undaunted.progress.timeouts import Expired
+
+if TYPE_CHECKING:
+    from undaunted.progress.reader import RingEvent
+    from undaunted.progress.timeouts import Expired
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from collections.abc import Coroutine
+    import socket
 
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
@@ -59,6 +61,7 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket) -> None:
         self._config = config
         self._front = front
+        self._area.set_limits(config.limits)
         self._scribe = Scribe(config, __version__)
         self._area = PageArea.create(config.nproc_per_node)
         self._pipes = evidence.StackPipes(config.nproc_per_node)
