@@ -61,9 +61,9 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket) -> None:
         self._config = config
         self._front = front
-        self._area.set_limits(config.limits)
         self._scribe = Scribe(config, __version__)
         self._area = PageArea.create(config.nproc_per_node)
+        self._area.set_limits(config.limits)
         self._pipes = evidence.StackPipes(config.nproc_per_node)
         self._spawner = Spawner(
             python=config.python,
