@@ -6,6 +6,9 @@ A block says what it is for in an HTML comment on the line above it, which reade
     <!-- run -->                        run it; it must end with 0
     <!-- run: exit=1 deadline=90 -->    run it; it must end with 1, within 90 seconds (default 60)
     <!-- norun: why -->                 leave it alone
+    <!-- output -->                     each line of the block was printed by the last one that ran;
+                                        "..." stands for any text, and what differs from run to run
+                                        (durations, pids, names of nodes and runs) may differ
 
 Python blocks without a comment are run. Shell blocks (bash, sh, shell, console) must say what they
 are for. Blocks in other languages are text, unless they say otherwise.
@@ -23,7 +26,21 @@ PYTHON = ("python", "py")
 DEADLINE_S = 60.0
 
 FENCE = re.compile(r"^(?P<indent>\s*)(?P<fence>`{3,}|~{3,})\s*(?P<language>[\w+-]*)(?P<rest>.*)$")
-DIRECTIVE = re.compile(r"^\s*<!--\s*(?P<verb>file|run|norun)\b\s*:?\s*(?P<value>.*?)\s*-->\s*$")
+DIRECTIVE = re.compile(
+    r"^\s*<!--\s*(?P<verb>file|run|norun|output)\b\s*:?\s*(?P<value>.*?)\s*-->\s*$"
+)
+
+
+# What differs from run to run, and what it is replaced by before outputs are compared.
+VARIABLE = (
+    (re.compile(r"\d{8}-\d{6}-\w+"), "RUN"),
+    (re.compile(r"(?:/[^\s/:]+)*/undaunted-runs/"), "undaunted-runs/"),
+    (re.compile(r"\d+(\.\d+)? (ms|s|min|h)\b"), "TIME"),
+    (re.compile(r"\bpid \d+"), "pid N"),
+    (re.compile(r"\b(node|of \S+ on) [\w.-]+"), r"\1 NODE"),
+    (re.compile(r"\bloss \d+\.\d+"), "loss X"),
+    (re.compile(r"\.py:\d+"), ".py:LINE"),
+)
 
 
 class BlockError(Exception):
@@ -34,7 +51,7 @@ class BlockError(Exception):
 class Block:
     """One block: what to do, with what, and where it stands."""
 
-    action: Literal["run", "write", "skip"]
+    action: Literal["run", "write", "expect", "skip"]
     language: str
     code: str
     line: int
@@ -81,6 +98,8 @@ def make_block(language: str, code: str, line: int, directive: re.Match[str] | N
         raise BlockError(f"line {line}: '{verb}' needs a {'name' if verb == 'file' else 'reason'}")
     if verb == "file":
         return Block("write", language, code, line, path=value)
+    if verb == "output":
+        return Block("expect", language, code, line)
     if verb == "norun":
         return Block("skip", language, code, line)
     if verb == "run":
@@ -107,3 +126,22 @@ def run_block(language: str, code: str, line: int, value: str) -> Block:
         exit_code=int(options.get("exit", 0)),
         deadline_s=float(options.get("deadline", DEADLINE_S)),
     )
+
+
+def missing_lines(expected: str, output: str) -> list[str]:
+    """Lines of ``expected`` that no line of ``output`` matches."""
+    printed = [normalised(line) for line in output.splitlines()]
+    missing = []
+    for line in filter(str.strip, expected.splitlines()):
+        parts = [re.escape(part) for part in normalised(line).split("...")]
+        pattern = re.compile(".*".join(parts))
+        if not any(pattern.fullmatch(one) for one in printed):
+            missing.append(line)
+    return missing
+
+
+def normalised(line: str) -> str:
+    """The line without what differs from run to run."""
+    for pattern, replacement in VARIABLE:
+        line = pattern.sub(replacement, line)
+    return line.strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.blocks import Block, BlockError, find_blocks
+from tests.docs.blocks import Block, BlockError, find_blocks, missing_lines
 
 
 def only(text: str) -> Block:
@@ -26,6 +26,7 @@ def test_directives() -> None:
     assert only("<!-- file: a/train.py -->\n```python\nx\n```").path == "a/train.py"
     assert only("<!-- norun: needs a GPU -->\n```bash\nx\n```").action == "skip"
     assert only("<!-- run -->\n```bash\nls\n```").exit_code == 0
+    assert only("<!-- output -->\n```text\nx\n```").action == "expect"
     block = only("<!-- run: exit=1 deadline=5.5 -->\n```bash\nfalse\n```")
     assert (block.exit_code, block.deadline_s) == (1, 5.5)
 
@@ -61,3 +62,36 @@ def test_a_longer_fence_holds_a_shorter_one() -> None:
 def test_unclear_blocks_are_refused(text: str, message: str) -> None:
     with pytest.raises(BlockError, match=message):
         find_blocks(text)
+
+
+PRINTED = """
+[undaunted] 4 ranks of train.py on vm; report: /tmp/x/undaunted-runs/20261121-043836-5fa1
+[undaunted] rank 2 (node vm, pid 19801) crashed: signal 9
+[undaunted] restart 1 of 3: 4 ranks running again 80 ms after the failure was noticed
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[undaunted] rank 2 (node gpu-07, pid 4711) crashed: signal 9",
+        "[undaunted] restart 1 of 3: 4 ranks running again 1.2 s after the failure was noticed",
+        "[undaunted] 4 ranks of train.py on a; report: undaunted-runs/20250102-000000-ab12",
+        "...",
+        "[undaunted] rank 2 ... signal 9",
+    ],
+)
+def test_output_may_differ_in_what_differs_from_run_to_run(line: str) -> None:
+    assert missing_lines(f"{line}\n\n", PRINTED) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[undaunted] rank 1 (node vm, pid 19801) crashed: signal 9",
+        "[undaunted] restart 2 of 3: 4 ranks running again 80 ms after the failure was noticed",
+        "rank 2",
+    ],
+)
+def test_output_must_agree_in_everything_else(line: str) -> None:
+    assert missing_lines(line, PRINTED) == [line]

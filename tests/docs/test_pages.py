@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.blocks import PYTHON, Block, BlockError, find_blocks
+from tests.docs.blocks import PYTHON, Block, BlockError, find_blocks, missing_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +41,19 @@ def test_every_block_says_what_it_is_for(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES_WITH_SOMETHING_TO_RUN, ids=name_of)
 def test_blocks_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
     environment = newcomers_environment(tmp_path)
+    output = ""
     for block in find_blocks(page.read_text()):
         if block.action == "write":
             path = tmp_path / block.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.code)
         elif block.action == "run":
-            run(block, page, tmp_path, environment)
+            output = run(block, page, tmp_path, environment)
+        elif block.action == "expect":
+            missing = missing_lines(block.code, output)
+            assert not missing, (
+                f"{name_of(page)}, line {block.line}: not printed: {missing}\n{output}"
+            )
 
 
 def newcomers_environment(home: Path) -> dict[str, str]:
@@ -63,8 +69,8 @@ def newcomers_environment(home: Path) -> dict[str, str]:
     }
 
 
-def run(block: Block, page: Path, directory: Path, environment: dict[str, str]) -> None:
-    """Runs one block and judges it; on failure everything it printed is shown."""
+def run(block: Block, page: Path, directory: Path, environment: dict[str, str]) -> str:
+    """Runs one block, judges its end and returns what it printed; shows that on failure."""
     command = [sys.executable, "-c"] if block.language in PYTHON else ["bash", "-euc"]
     where = f"{name_of(page)}, line {block.line}"
     process = subprocess.Popen(
@@ -90,6 +96,7 @@ def run(block: Block, page: Path, directory: Path, environment: dict[str, str]) 
             f"{where}: exit code {process.returncode}, expected {block.exit_code}\n{output}",
             pytrace=False,
         )
+    return output
 
 
 def links_of(page: Path) -> Iterator[str]:
