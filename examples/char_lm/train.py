@@ -4,15 +4,15 @@
 
 The script also runs unchanged under torchrun; the calls to ``undaunted`` are no-ops then.
 
-A run that is interrupted and resumed ends with the same parameters, bit for bit, as one that is not:
+An interrupted and resumed run ends with the same parameters, bit for bit, as one that is not:
 
-* A checkpoint holds everything the next step depends on: parameters, optimizer, the position in the
-  data, and the random state of every rank (dropout draws from it).
+* A checkpoint holds everything the next step depends on: parameters, optimizer, the position in
+  the data, and the random state of every rank (dropout draws from it).
 * The batch of a step is a function of seed, step and rank. There is no iterator to restore.
 * A checkpoint appears under its name only when it is complete and on disk.
-* One thread per rank, and two ranks: the sum of two numbers does not depend on their order. With more
-  ranks gradients are added in an order that DDP chooses anew after each start, and the last bits
-  may differ.
+* One thread per rank, and two ranks: the sum of two numbers does not depend on their order. With
+  more ranks, DDP regroups the gradients after its first step, so that the order of additions and
+  with it the last bits may differ after a restart.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def say(line: str) -> None:
 
 
 def load_text() -> tuple[Tensor, int]:
-    """Return the help texts that come with Python as indices of characters, and how many differ."""
+    """Return Python's own help texts as indices of characters, and the number of characters."""
     text = "\n".join(pydoc_data.topics.topics.values())
     index = {character: number for number, character in enumerate(sorted(set(text)))}
     return torch.tensor([index[character] for character in text]), len(index)

@@ -1,6 +1,6 @@
-"""The least a script needs to survive crashes: load a checkpoint if there is one, save one at times.
+"""The least a script needs to survive crashes: it saves checkpoints and starts from the last one.
 
-    undaunted run --nproc-per-node 2 --max-restarts 3 examples/minimal/train.py
+Run it with `undaunted run --nproc-per-node 2 --max-restarts 3 examples/minimal/train.py`.
 """
 
 from pathlib import Path
