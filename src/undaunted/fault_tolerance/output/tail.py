@@ -57,13 +57,15 @@ class FileTail:
         self._fd = os.open(path, flags, 0o600)
         self._offset = os.fstat(self._fd).st_size
         self._assembler = LineAssembler(prefix)
+        self.has_more = False  # whether the last read left something in the file
 
     def read(self) -> bytes | None:
         """Return the whole lines in the next chunk, or None when there is nothing new."""
         try:
             data = os.pread(self._fd, CHUNK_BYTES, self._offset)
         except OSError:  # a file system that fails: the console goes without
-            return None
+            data = b""
+        self.has_more = len(data) == CHUNK_BYTES
         if not data:
             return None
         self._offset += len(data)

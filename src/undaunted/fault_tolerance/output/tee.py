@@ -149,11 +149,11 @@ class OutputTee:
             looked_at = time.monotonic()
             if closing and looked_at >= self._deadline:
                 return
-            if self._show_more():
-                continue
-            if closing:
+            found = self._show_more()
+            if closing and not found:
                 return
-            self._wait_for_growth(looked_at + _BATCH_S)
+            if not closing and not any(tail.has_more for tail, _ in self._tails):
+                self._wait_for_growth(looked_at + _BATCH_S)
 
     def _show_more(self) -> bool:
         """Show one chunk of every file; False if no file had anything new."""
