@@ -1,4 +1,4 @@
-"""Tells from a stack whether a thread waits in communication, and in what. Pure.
+"""Tells from a stack whether a thread waits in communication, in what, or what else it does. Pure.
 
 The innermost frames that belong to libraries decide: a thread in `all_reduce` waits for its peers,
 one that writes a file further inside does not. What C++ code does without a Python frame (the
@@ -39,6 +39,12 @@ _DEVICE = re.compile(r"(?:^|/)torch/(?:cuda|xpu|mtia|accelerator)/(?:__init__|st
 _DEVICE_WAITS = frozenset({"synchronize", "wait_event", "wait_stream", "wait"})
 # Layers between a caller and C++ that say nothing.
 _THIN = re.compile(r"(?:^|/)torch/(?:_ops|_compile|_dynamo/eval_frame|utils/_contextlib)\.py$")
+# What a thread does in a library although it is not waiting for peers, as a person would say it.
+_ACTIVITIES = (
+    (re.compile(r"(?:^|/)torch/utils/data/\w+\.py$"), "waiting for the DataLoader"),
+    (re.compile(r"(?:^|/)torch/(?:_dynamo|_inductor)/"), "compiling (torch.compile)"),
+    (re.compile(r"(?:^|/)torch/(?:distributed/checkpoint/|serialization\.py$)"), "in a checkpoint"),
+)
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 _NOT_A_NAME = frozenset({"wrapper", "?", "<lambda>", "<module>", "forward", "backward"})
 
@@ -66,6 +72,17 @@ def waiting_in(frames: Sequence[Frame], state: str = "S") -> str:
     for pattern, name in _COMPILED:
         if pattern.search(first.file):
             return name or _called(inside) or "communication"
+    return ""
+
+
+def activity_of(frames: Sequence[Frame]) -> str:
+    """Say what a thread does between the user's code and where it is, "" if nothing telling."""
+    for frame in frames:
+        if is_user_code(frame):
+            break
+        for pattern, activity in _ACTIVITIES:
+            if pattern.search(frame.file):
+                return activity
     return ""
 
 

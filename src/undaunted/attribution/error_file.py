@@ -7,7 +7,6 @@ may have been written by a dying process, so anything unexpected is "no report",
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -76,12 +75,13 @@ def read(path: str | Path) -> ErrorReport | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
         return None
-    with contextlib.suppress(OSError), open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            content = file.read(MAX_BYTES + 1)
-            if len(content) <= MAX_BYTES:
-                return decode(content.decode(errors="replace"))
-    return None
+    try:
+        content = _read_regular(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return decode(content.decode(errors="replace")) if len(content) <= MAX_BYTES else None
 
 
 def write(path: str | Path, report: ErrorReport) -> None:
@@ -100,6 +100,15 @@ def write(path: str | Path, report: ErrorReport) -> None:
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _read_regular(fd: int) -> bytes:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return b""
+    content = b""
+    while len(content) <= MAX_BYTES and (chunk := os.read(fd, MAX_BYTES + 1 - len(content))):
+        content += chunk
+    return content
 
 
 def _text(value: Any) -> str:

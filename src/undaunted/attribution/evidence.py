@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.communication import waiting_in
+from undaunted.attribution.communication import activity_of, waiting_in
 from undaunted.attribution.stacks import Frame, innermost_user_frame, parse_last_dump
 from undaunted.base.text import format_duration, printable
 
@@ -71,19 +71,30 @@ class RankEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the main thread is. ``waits_in`` names the communication it waits in, or is empty."""
+    """Where the main thread is.
+
+    Attributes:
+        frame: innermost frame of the user's code.
+        waits_in: the communication it waits in, or "".
+        activity: what else it does inside a library, where that says something, or "".
+    """
 
     frame: Frame | None
     waits_in: str
+    activity: str = ""
 
 
 def place_of(evidence: RankEvidence) -> Place | None:
     """Where the main thread of a rank is, None where its stack is not known."""
     dump = parse_last_dump(evidence.stacks or "")
     main = dump.main if dump else None
-    if main is None or not main.frames:
+    if main is None:
         return None
-    return Place(innermost_user_frame(main.frames), waiting_in(main.frames, evidence.state))
+    return Place(
+        innermost_user_frame(main.frames),
+        waiting_in(main.frames, evidence.state),
+        activity_of(main.frames),
+    )
 
 
 def state_in_words(state: str) -> str:
@@ -137,6 +148,7 @@ def _summary(evidence: RankEvidence) -> str:
     if place := place_of(evidence):
         parts.append(f"in {printable(str(place.frame))}" if place.frame else "no Python frame")
         parts.extend([f"waits in {place.waits_in}"] if place.waits_in else [])
+        parts.extend([place.activity] if place.activity else [])
     elif evidence.stacks is None:
         parts.append(f"no stacks: {evidence.reason or 'reason unknown'}")
     open_sections = [name for name, s in page.sections.items() if s.open_since_ns is not None]

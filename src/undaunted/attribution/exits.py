@@ -46,10 +46,10 @@ def death_in_words(number: int, *, oom_kills: int = 0) -> str:
     name = signal_name(number)
     if name == "SIGKILL" and oom_kills > 0:
         return (
-            "killed by SIGKILL: most likely the kernel's out-of-memory killer "
+            "was killed by SIGKILL: most likely the kernel's out-of-memory killer "
             f"(its counter oom_kill rose by {oom_kills})"
         )
-    return f"killed by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
+    return f"was killed by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
 
 
 def exit_in_words(code: int) -> str:

@@ -271,6 +271,8 @@ def _doing(seen: _Seen) -> list[str]:
         words.append(f"waiting in {place.waits_in}")
     if place is not None and place.frame is not None:
         words.append(f"in {place.frame}")
+    if place is not None and place.activity and not place.waits_in:
+        words.append(place.activity)
     words.append(state_in_words(evidence.state))
     if seen.standing == Standing.SILENT:
         words.append(f"no stack ({evidence.reason or 'reason unknown'})")

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.attribution.crash import CrashVerdict, Origin, RankFailure, judge, origin_of
+from undaunted.attribution.error_file import ErrorReport
+from undaunted.progress.snapshot import ErrorRecord
+
+from .samples import sample
+
+PEER_LOST = sample("peer-lost-traceback")
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/home/user/train.py", line 42, in load_batch
+    raise ValueError("bad batch 17")
+ValueError: bad batch 17
+"""
+GLOO = "[/x/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:75: Connection reset by peer"
+
+
+def error(kind: str, message: str, at_ns: int, traceback: str = "") -> ErrorRecord:
+    return ErrorRecord(at_ns=at_ns, type=kind, message=message, traceback=traceback, pid=1)
+
+
+def failure(number: int, at_ns: int = 1000, **fields: object) -> RankFailure:
+    given_fields = {"rank": number, "local_rank": number, "pid": 4700 + number, "at_ns": at_ns}
+    return RankFailure(**{**given_fields, **fields})  # type: ignore[arg-type]
+
+
+def verdict(*failures: RankFailure) -> CrashVerdict:
+    return judge(failures, node="a")
+
+
+def victim(number: int, at_ns: int) -> RankFailure:
+    record = error("RuntimeError", GLOO, at_ns, PEER_LOST)
+    return failure(number, at_ns + 50, exit_code=1, error=record)
+
+
+def test_an_exception() -> None:
+    record = error("ValueError", "bad batch 17", 900, TRACEBACK)
+    found = verdict(failure(1, exit_code=1, error=record, iteration=30, fault="exception-1"))
+    assert found.line == (
+        "rank 1 (node a, pid 4701) failed: ValueError: bad batch 17, at iteration 30, "
+        "in load_batch (train.py:42); injected fault exception-1"
+    )
+    assert found.exception == "ValueError: bad batch 17"
+    assert found.traceback == TRACEBACK
+    assert found.frame == "load_batch (train.py:42)"
+    assert found.certain
+
+
+def test_the_error_file_serves_where_the_page_holds_nothing() -> None:
+    report = ErrorReport("ValueError: bad batch 17", TRACEBACK)
+    found = verdict(failure(1, exit_code=1, report=report))
+    assert found.exception == "ValueError: bad batch 17"
+    assert "in load_batch (train.py:42)" in found.line
+
+
+def test_the_killed_rank_is_the_cause_although_its_victims_spoke_first() -> None:
+    found = verdict(victim(0, 100), failure(1, 500, signal=signal.SIGKILL), victim(2, 90))
+    assert found.root.rank == 1
+    assert found.victims == (0, 2)
+    assert found.signal == "SIGKILL"
+    assert found.line == (
+        "rank 1 (node a, pid 4701) was killed by SIGKILL (not sent by this launcher: a person, the "
+        "scheduler or the out-of-memory killer); ranks 0,2 failed because a peer was gone"
+    )
+
+
+def test_the_first_failure_of_its_own_is_the_cause() -> None:
+    first = failure(2, 900, exit_code=1, error=error("KeyError", "'x'", 100, TRACEBACK))
+    second = failure(1, 200, exit_code=3)
+    assert verdict(second, first, victim(0, 50)).root.rank == 2
+
+
+def test_an_unknown_error_inside_a_collective_is_doubted() -> None:
+    odd = error("RuntimeError", "collective went wrong", 100, PEER_LOST)
+    unknown = failure(0, 110, exit_code=1, error=odd)
+    assert verdict(unknown, failure(1, 500, exit_code=9)).root.rank == 1
+    alone = verdict(unknown, victim(2, 50))
+    assert (alone.root.rank, alone.certain) == (0, True)
+
+
+def test_a_wrong_argument_to_a_collective_is_the_ranks_own_fault() -> None:
+    wrong = error("ValueError", "tensor list is empty", 100, PEER_LOST)
+    assert origin_of(failure(0, error=wrong)) == Origin.OWN
+
+
+def test_only_victims_here() -> None:
+    found = verdict(victim(0, 100), victim(1, 90))
+    assert found.root.rank == 1
+    assert found.victims == (0,)
+    assert not found.certain
+    assert "no rank of this node failed of its own: the cause may be on another node" in found.line
+
+
+def test_what_we_ended_ourselves_is_not_the_cause() -> None:
+    told = ((signal.SIGTERM, 200),)
+    ended = failure(0, 300, signal=signal.SIGTERM, told=told)
+    cleanup = failure(2, 310, exit_code=1, told=told, error=error("OSError", "closed", 250))
+    late_cause = failure(1, 400, exit_code=1, told=told, error=error("KeyError", "'x'", 150))
+    found = verdict(ended, cleanup, late_cause)
+    assert found.root.rank == 1
+    assert found.victims == ()
+    assert verdict(ended).root.rank == 0
+
+
+def test_a_download_that_lost_its_server_is_no_lost_peer() -> None:
+    lost = error("ConnectionResetError", "[Errno 104] Connection reset by peer", 100, TRACEBACK)
+    assert origin_of(failure(0, error=lost)) == Origin.OWN
+    in_store = error("ConnectionResetError", "[Errno 104] Connection reset by peer", 100, PEER_LOST)
+    assert origin_of(failure(0, error=in_store)) == Origin.PEER_LOST
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RuntimeError", GLOO),
+        ("RuntimeError", "Timed out waiting 1800000ms for recv operation to complete"),
+        ("torch.distributed.DistBackendError", "NCCL error in: x, ncclRemoteError: A call failed"),
+        ("DistNetworkError", "anything"),
+        ("RuntimeError", "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)"),
+        ("RuntimeError", "failed to recv, got 0 bytes"),
+        ("RuntimeError", "Rank 1 failed to pass monitoredBarrier in 100 ms"),
+    ],
+)
+def test_messages_of_lost_peers(kind: str, message: str) -> None:
+    assert origin_of(failure(0, error=error(kind, message, 1))) == Origin.PEER_LOST
+
+
+def test_last_lines_tell_why_native_code_aborted() -> None:
+    lines = "To avoid data inconsistency, we are taking the entire process down."
+    assert origin_of(failure(0, signal=6, last_lines=lines)) == Origin.PEER_LOST
+    assert origin_of(failure(0, signal=6, last_lines="Assertion failed")) == Origin.OWN
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"signal": 9, "oom_kills": 1}, "most likely the kernel's out-of-memory killer"),
+        ({"signal": 9}, "was killed by SIGKILL (not sent by this launcher"),
+        ({"signal": 7}, "was killed by SIGBUS (often /dev/shm is full"),
+        ({"signal": 11, "oom_kills": 1}, "was killed by SIGSEGV (invalid memory access"),
+        ({"signal": 6}, "was killed by SIGABRT (native code gave up"),
+        ({"signal": 40}, "was killed by SIGRTMIN+6"),
+        ({"signal": 33}, "was killed by signal 33"),
+        ({"exit_code": 7}, "exited with code 7"),
+        ({"exit_code": 126}, "exited with code 126 (found, but not executable)"),
+        ({"exit_code": 127}, "exited with code 127 (command not found)"),
+        ({"exit_code": 137}, "code 137 (as shells report a death by SIGKILL)"),
+        ({}, "rank 0 (node a, pid 4700) failed"),
+    ],
+)
+def test_ends_in_words(fields: dict[str, int], words: str) -> None:
+    assert words in verdict(failure(0, **fields)).line
+
+
+def test_long_and_nasty_messages_stay_one_line() -> None:
+    found = verdict(failure(0, error=error("ValueError", "a\nb\x1b[2J" * 500, 1)))
+    assert found.line.isprintable()
+    assert len(found.line) < 600
+
+
+failures = st.lists(
+    st.builds(
+        failure,
+        st.integers(0, 9),
+        st.integers(0, 9),
+        signal=st.none() | st.integers(1, 64),
+        exit_code=st.none() | st.integers(0, 255),
+        told=st.just(()) | st.tuples(st.tuples(st.just(15), st.integers(0, 9))),
+        error=st.none() | st.builds(error, st.text(), st.text(), st.integers(0, 9), st.text()),
+        last_lines=st.text() | st.just(GLOO),
+        oom_kills=st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda each: each.rank,
+)
+
+
+@given(failures)
+def test_every_set_of_failures_has_a_cause(found: list[RankFailure]) -> None:
+    decided = judge(found, node="a")
+    assert decided.root in found
+    assert decided.root.rank not in decided.victims
+    assert decided.line.isprintable()
+    assert judge(list(reversed(found)), node="a") == decided

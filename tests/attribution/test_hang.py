@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.attribution.evidence import RankEvidence, format_full
+from undaunted.attribution.hang import HangVerdict, judge
+from undaunted.progress.snapshot import PageSnapshot, SectionSnapshot
+
+from .samples import IN_ALL_REDUCE, IN_LOAD_BATCH, late, rank, sample, stack
+
+
+def verdict(*ranks: RankEvidence, stacks: str = "") -> HangVerdict:
+    return judge(ranks, node="a", stacks=stacks)
+
+
+def test_the_whole_line() -> None:
+    ranks = [rank(n, expired=late()) for n in range(8) if n != 3]
+    found = verdict(
+        *ranks, rank(3, IN_LOAD_BATCH, expired=late()), stacks="runs/x/stacks-round0.txt"
+    )
+    assert found.line == (
+        "rank 3 (node a, pid 4703) hangs: no heartbeat for 12.0 s (limit 10 s, "
+        "--ft-rank-heartbeat-timeout) at iteration 118, in load_batch (train.py:7), sleeping; "
+        "7 ranks wait for it in all_reduce; stacks: runs/x/stacks-round0.txt"
+    )
+    assert found.culprits == (3,)
+    assert found.waiting == (0, 1, 2, 4, 5, 6, 7)
+    assert found.certain
+    assert (found.watch, found.age_s, found.limit_s) == ("heartbeat", 12.0, 10.0)
+    assert found.limit_source == "--ft-rank-heartbeat-timeout"
+    assert (found.iteration, found.frame) == (118, "load_batch (train.py:7)")
+
+
+def test_a_rank_within_its_limits_is_to_blame_if_all_others_wait() -> None:
+    found = verdict(rank(0, expired=late()), rank(1, IN_LOAD_BATCH))
+    assert found.culprits == (1,)
+    assert found.waiting == (0,)
+    assert not found.certain
+    assert found.line == (
+        "rank 1 (node a, pid 4701) most likely hangs: at iteration 118, in load_batch "
+        "(train.py:7), sleeping; 1 rank waits for it in all_reduce, no heartbeat for 12.0 s "
+        "(limit 10 s, --ft-rank-heartbeat-timeout)"
+    )
+    assert found.watch == "heartbeat"  # of the rank that raised the alarm
+
+
+def test_a_healthy_rank_is_not_blamed_for_working() -> None:
+    working = rank(0, IN_LOAD_BATCH, iteration=500)
+    found = verdict(working, rank(1, IN_LOAD_BATCH, expired=late()))
+    assert found.culprits == (1,)
+    assert found.certain
+
+
+def test_a_rank_that_stopped_at_the_same_time_is_suspect_before_its_limit() -> None:
+    """The victim waits in a place without a Python frame; both went silent together."""
+    victim = rank(0, sample("asyncwait-rank0"), iteration=118, expired=late())
+    cause = rank(1, IN_LOAD_BATCH, iteration=117, heartbeat_s=90.1)
+    found = verdict(victim, cause)
+    assert found.culprits == (1,)
+    assert not found.certain
+    assert "most likely" in found.line
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_stopped_beats_everything(state: str) -> None:
+    found = verdict(
+        rank(0, IN_LOAD_BATCH, expired=late(), iteration=5),
+        rank(1, None, expired=late(), reason="it did not answer"),
+        rank(2, IN_ALL_REDUCE, expired=late(), state=state),
+    )
+    assert found.culprits == (2,)
+    assert "stopped by a" in found.line
+
+
+def test_a_stopped_rank_in_all_reduce_is_no_victim() -> None:
+    found = verdict(rank(0, expired=late()), rank(1, IN_ALL_REDUCE, state="T", expired=late()))
+    assert found.culprits == (1,)
+    assert found.waiting == (0,)
+
+
+def test_no_answer_beats_code_outside_of_communication() -> None:
+    found = verdict(
+        rank(0, IN_LOAD_BATCH, expired=late()),
+        rank(1, None, state="D", expired=late(), reason="it did not answer"),
+    )
+    assert found.culprits == (1,)
+    assert "in uninterruptible sleep (disk or driver), no stack (it did not answer)" in found.line
+
+
+def test_a_rank_that_ended_is_missing() -> None:
+    found = verdict(rank(0, expired=late()), rank(1, None, state="", reason="it had ended"))
+    assert found.culprits == (1,)
+    assert "rank 1 (node a, pid 4701) most likely is missing: at iteration 118, ended" in found.line
+
+
+def test_lagging_ranks_are_more_suspect() -> None:
+    found = verdict(
+        rank(0, IN_LOAD_BATCH, expired=late(), iteration=119),
+        rank(1, sample("loader-rank1"), expired=late(), iteration=118),
+    )
+    assert found.culprits == (1,)
+    assert not found.certain
+    assert "waiting for the DataLoader" in found.line
+
+
+def test_several_suspects_are_all_named_the_first_late_one_foremost() -> None:
+    found = verdict(
+        rank(0, expired=late()),
+        rank(1, IN_LOAD_BATCH, expired=late(at_s=101)),
+        rank(2, IN_LOAD_BATCH, expired=late(at_s=100)),
+    )
+    assert found.culprits == (2, 1)
+    assert "rank 2 (node a, pid 4702) most likely hangs" in found.line
+    assert "rank 1 just as suspect; 1 rank waits for them" in found.line
+
+
+def test_the_odd_one_out_where_waiting_has_no_python_frame() -> None:
+    """With NCCL ranks wait for their device in .item(), which looks like the user's own line."""
+    at_item = stack("/home/user/train.py:88:train")
+    ranks = [rank(n, at_item, state="R", expired=late()) for n in range(7)]
+    found = verdict(*ranks, rank(7, IN_LOAD_BATCH, expired=late()))
+    assert found.culprits == (7,)
+    assert found.waiting == tuple(range(7))
+    assert not found.certain
+    assert "7 ranks wait for it in train (train.py:88)" in found.line
+
+
+def test_all_in_the_same_line_of_user_code_are_all_suspect() -> None:
+    found = verdict(*[rank(n, IN_LOAD_BATCH, expired=late()) for n in range(4)])
+    assert found.culprits == (0, 1, 2, 3)
+    assert found.waiting == ()
+
+
+def test_all_wait_and_one_lags() -> None:
+    found = verdict(rank(0, expired=late()), rank(1, expired=late(), iteration=117))
+    assert found.culprits == (1,)
+    assert found.waiting == (0,)
+    assert "most likely hangs" in found.line
+    assert "waiting in all_reduce" in found.line
+
+
+def test_all_wait_but_one_in_another_operation() -> None:
+    found = verdict(
+        rank(0, expired=late()),
+        rank(1, sample("barrier-rank0"), expired=late()),
+        rank(2, expired=late()),
+    )
+    assert found.culprits == (1,)
+    assert found.waiting == (0, 2)
+    assert "waiting in barrier" in found.line
+
+
+def test_all_wait_in_the_same_place_and_the_line_does_not_pretend() -> None:
+    found = verdict(*[rank(n, expired=late()) for n in range(4)], stacks="s.txt")
+    assert found.culprits == (0,)
+    assert not found.certain
+    assert found.line == (
+        "ranks 0-3 (node a) hang: waiting in all_reduce at iteration 118, no heartbeat for 12.0 s "
+        "(limit 10 s, --ft-rank-heartbeat-timeout); no rank of this node is known to be the cause "
+        "(a rank of another node, the network or a device may be); stacks: s.txt"
+    )
+
+
+def test_a_single_rank_that_waits() -> None:
+    found = verdict(rank(0, expired=late()))
+    assert found.line.startswith("rank 0 (node a, pid 4700) hangs: waiting in all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("watch", "words"),
+    [
+        ("initial heartbeat", "no first heartbeat for 12.0 s (limit 10 s, configured)"),
+        ("section", "section 'eval' open for 12.0 s (limit 10 s, configured)"),
+        ("outside sections", "outside of sections for 12.0 s (limit 10 s, configured)"),
+    ],
+)
+def test_every_kind_of_limit(watch: str, words: str) -> None:
+    assert words in verdict(rank(0, IN_LOAD_BATCH, expired=late(watch=watch))).line
+
+
+def test_long_limits_are_readable_and_iterations_may_be_unknown() -> None:
+    expired = late(2701, 2700)
+    line = verdict(rank(0, IN_LOAD_BATCH, iteration=None, expired=expired)).line
+    assert "no heartbeat for 45 min 01 s (limit 45 min 00 s" in line
+    assert "iteration" not in line
+
+
+def test_names_from_the_program_cannot_break_the_line() -> None:
+    nasty = stack("/home/user/a\x1b[31mb.py:1:f\x1b[2J")
+    line = verdict(rank(0, nasty, expired=late()), stacks="s.txt").line
+    assert line.isprintable()
+    long = stack(f"/home/user/{'x' * 900}.py:1:f")
+    assert verdict(rank(0, long, expired=late()), stacks="s.txt").line.endswith("; stacks: s.txt")
+
+
+def test_full_evidence() -> None:
+    page = PageSnapshot(iteration=3, sections={"eval": SectionSnapshot("eval", open_since_ns=1)})
+    ranks = [
+        dataclasses.replace(rank(0, expired=late(watch="section")), page=page),
+        rank(1, None, state="T", reason="it did not answer"),
+        dataclasses.replace(rank(2, None), page=PageSnapshot(problem="wrong version 9")),
+    ]
+    text = format_full(ranks, line="the verdict")
+    assert text.startswith(
+        "the verdict\n\nrank 0 (local rank 0, pid 4700); sleeping; iteration 3; "
+    )
+    assert "in train_step (train.py:9); waits in all_reduce; open sections: eval" in text
+    assert "stopped by a signal" in text
+    assert "(none: it did not answer)" in text
+    assert "page unreadable: wrong version 9" in text
+    assert 'distributed_c10d.py", line 3252 in all_reduce' in text
+
+
+STACKS = [IN_ALL_REDUCE, IN_LOAD_BATCH, sample("barrier-rank0"), "", "garbage", None]
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> list[RankEvidence]:
+    count = draw(st.integers(1, 6))
+    return [
+        rank(
+            number,
+            draw(st.sampled_from(STACKS)),
+            state=draw(st.sampled_from(["R", "S", "D", "T", "t", "Z", "X", "", "I", "?"])),
+            iteration=draw(st.none() | st.integers(0, 3)),
+            expired=draw(st.sampled_from([(), late(), late(at_s=90)])),
+            heartbeat_s=draw(st.sampled_from([None, 89.0, 99.0])),
+        )
+        for number in range(count)
+    ]
+
+
+@given(anything())
+def test_every_evidence_gets_a_verdict_that_holds_together(ranks: list[RankEvidence]) -> None:
+    found = judge(ranks, node="a")
+    assert found.suspects
+    assert len(set(found.culprits)) == len(found.culprits)
+    assert not set(found.culprits) & set(found.waiting)
+    assert found.line.isprintable()
+    stopped = {e.rank for e in ranks if e.stopped and e.expired}
+    if stopped:
+        assert set(found.culprits) <= {e.rank for e in ranks if e.stopped}
+    assert judge(list(reversed(ranks)), node="a").culprits == found.culprits
+    assert format_full(ranks)
