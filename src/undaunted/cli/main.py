@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_HELP, end="")
         return 0
     if command == "--version":
-        print(f"undaunted {_version()}")
+        from undaunted import __version__
+
+        print(f"undaunted {__version__}")
         return 0
     print(_complaint(command), file=sys.stderr)
     return _USAGE_ERROR
@@ -66,15 +68,6 @@ def _complaint(command: str) -> str:
     close = difflib.get_close_matches(command, _COMMANDS, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"choose {' or '.join(_COMMANDS)}"
     return f"undaunted: error: {command!r} is no command; {hint}"
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("undaunted")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":
