@@ -31,7 +31,7 @@ class AgentProcess:
     """A process that starts workers like the agent, and waits for them."""
 
     def __init__(self, *, warm: bool, modules: list[str], env: dict[str, str] | None = None):
-        self.env = {**ENVIRONMENT, **(env or {})}
+        self.env = ENVIRONMENT if env is None else env
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,

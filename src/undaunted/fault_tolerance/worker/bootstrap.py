@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,7 +31,6 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     Raises:
         SystemExit: a file or directory of the spec cannot be used; the text says what to do.
     """
-    template_omp = os.environ.get("OMP_NUM_THREADS")
     if forked:
         _leave_template(spec)
     _enter_directory(spec)
@@ -38,7 +38,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     if spec.kind == "program":
         _exec(spec)
     if forked:
-        numerics.renew(spec.env, template_omp)
+        numerics.renew(spec.env)
     page = Page.attach(spec)
     _arm_evidence(spec, page)
     return page
@@ -53,6 +53,8 @@ def _leave_template(spec: WorkerSpec) -> None:
     os.environ.clear()
     os.environ.update(spec.env)
     time.tzset()
+    # A fork leaves it the template's, before Python 3.13.
+    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
 
 
 def _enter_directory(spec: WorkerSpec) -> None:

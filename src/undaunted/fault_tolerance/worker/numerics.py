@@ -17,31 +17,28 @@ if TYPE_CHECKING:
 # The template starts with one OpenBLAS thread, since its threads would forbid to fork.
 TEMPLATE_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
+# Where torch starts every process with the same seed, workers have it as well.
+_TORCH_FIXED_SEED = 67280421310721
+
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _BLAS_SETTERS = tuple(
     f"{prefix}openblas_set_num_threads{suffix}"
     for prefix in ("", "scipy_")
-    for suffix in ("", "64_", "_64", "_64_")
+    for suffix in ("", "64_", "_64")  # not "_64_", which is Fortran's and takes a pointer
 )
 
 
-def renew(env: Mapping[str, str], template_omp: str | None) -> None:
-    """Give a forked worker its own random numbers and its own number of threads.
-
-    Args:
-        env: the worker's environment.
-        template_omp: OMP_NUM_THREADS as the template had it.
-    """
+def renew(env: Mapping[str, str]) -> None:
+    """Give a forked worker with environment ``env`` its own random numbers and BLAS threads."""
     _reseed()
     _set_blas_threads(_blas_threads(env))
-    torch: Any = sys.modules.get("torch")
-    omp = env.get("OMP_NUM_THREADS")
-    if torch is not None and omp != template_omp and omp is not None and omp.isdigit():
-        torch.set_num_threads(max(1, int(omp)))
 
 
 def _reseed() -> None:
     """Separate what was random in the template; the random module and ssl do so by themselves."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.initial_seed() != _TORCH_FIXED_SEED:
+        torch.default_generator.seed()
     random: Any = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
@@ -52,11 +49,10 @@ def _reseed() -> None:
 
 def _blas_threads(env: Mapping[str, str]) -> int:
     """Return how many threads OpenBLAS would start with in this environment."""
-    for name in _BLAS_VARIABLES:
-        value = env.get(name, "")
-        if value.isdigit() and int(value) > 0:
-            return int(value)
-    return len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    values = (env.get(name, "") for name in _BLAS_VARIABLES)
+    asked = next((int(value) for value in values if value.isdigit() and int(value) > 0), cores)
+    return min(asked, cores)
 
 
 def _set_blas_threads(count: int) -> None:

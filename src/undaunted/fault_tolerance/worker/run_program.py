@@ -72,8 +72,7 @@ def _inject_faults() -> None:
 
 def _run_script(spec: WorkerSpec, page: Page) -> None:
     # As the interpreter does: an absolute path, but not a normalised one.
-    relative = spec.target.removeprefix("./")
-    path = os.path.join(str(Path.cwd()), relative)  # noqa: PTH118
+    path = os.path.join(str(Path.cwd()), spec.target)  # noqa: PTH118
     if pkgutil.get_importer(path) is not None:  # a directory or a zip file
         sys.path.insert(0, path)
         _prepare(spec.target, spec.args, path0="")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.spec import WorkerSpec
 
 # Read when a program or a library is loaded, and too late to change in a forked worker.
-# OpenBLAS and OMP_NUM_THREADS are not among them: see `numerics`.
+# OPENBLAS_NUM_THREADS is not among them: see `numerics`.
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "OMP_", "GOMP_", "KMP_", "MKL_")
 _NAMES_READ_AT_START = ("LANG", "LANGUAGE")
 
@@ -149,7 +149,7 @@ def fresh_reason(specs: Sequence[WorkerSpec], template_env: Mapping[str, str]) -
             return "the program is no Python script"
         for name in sorted(spec.env.keys() | template_env.keys()):
             mine, its = spec.env.get(name), template_env.get(name)
-            if mine != its and _is_read_at_start(name, mine):
+            if mine != its and _is_read_at_start(name):
                 return (
                     f"{name} is {_quoted(mine)} for local rank {spec.local_rank} and "
                     f"{_quoted(its)} for the template, and is read only when a process starts"
@@ -157,9 +157,7 @@ def fresh_reason(specs: Sequence[WorkerSpec], template_env: Mapping[str, str]) -
     return ""
 
 
-def _is_read_at_start(name: str, value: str | None) -> bool:
-    if name == "OMP_NUM_THREADS":  # a plain number can be set later
-        return value is None or not value.isdigit()
+def _is_read_at_start(name: str) -> bool:
     return name.startswith(_READ_AT_START) or name in _NAMES_READ_AT_START
 
 

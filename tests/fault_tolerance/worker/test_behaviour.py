@@ -1,0 +1,86 @@
+"""Every case of the table, in both modes, against plain ``python -u``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from .cases import CASES, Case
+from .harness import DEADLINE_S, ENVIRONMENT, AgentProcess
+
+
+class Result(NamedTuple):
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@pytest.fixture(scope="module", params=["warm", "fresh"])
+def agent(request):
+    agent = AgentProcess(warm=request.param == "warm", modules=[])
+    yield agent
+    agent.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_as_under_plain_python(case, agent, tmp_path):
+    work = tmp_path / "work"
+    for name, data in case.sources().items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    work.mkdir(exist_ok=True)
+    plain = run_plain(case, work, tmp_path)
+    ours = run_ours(case, agent, work, tmp_path)
+    assert ours.stderr.decode(errors="replace") == plain.stderr.decode(errors="replace")
+    assert ours.stdout == plain.stdout
+    assert ours.code == plain.code
+
+
+def run_plain(case: Case, work: Path, tmp: Path, env: dict[str, str] = ENVIRONMENT) -> Result:
+    how = ["-m"] if case.kind == "module" else []
+    command = [sys.executable, "-u", *how, case.target, *case.args]
+    with (tmp / "stdout").open("wb") as out, (tmp / "stderr").open("wb") as err:
+        done = subprocess.run(
+            command,
+            cwd=work,
+            env={**env, **case.env},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            timeout=DEADLINE_S,
+        )
+    return take(done.returncode, tmp)
+
+
+def run_ours(case: Case, agent: AgentProcess, work: Path, tmp: Path) -> Result:
+    answer = agent.run(
+        [
+            {
+                "kind": case.kind,
+                "target": case.target,
+                "args": list(case.args),
+                "env": {**agent.env, **case.env},
+                "cwd": str(work),
+                "stdout": str(tmp / "stdout"),
+                "stderr": str(tmp / "stderr"),
+            }
+        ]
+    )
+    fresh = not agent.warm or any(name.startswith("PYTHON") for name in case.env)
+    assert answer["mode"] == ("fresh" if fresh else "warm"), answer
+    return take(answer["codes"][0], tmp)
+
+
+def take(code: int, tmp: Path) -> Result:
+    paths = tmp / "stdout", tmp / "stderr"
+    result = Result(code, *(path.read_bytes() for path in paths))
+    for path in paths:
+        os.unlink(path)
+    return result
