@@ -12,10 +12,14 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.fault_tolerance.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.fault_tolerance.run_config import RunConfig
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # The third Ctrl-C does not ask the agent any more.

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import deque
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
 from undaunted.base import process
@@ -30,11 +30,12 @@ from undaunted.progress.area import MailboxRequest, PageArea
 from undaunted.progress.snapshot import PageSnapshot, Phase
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Coroutine
+
+    from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.reader import RingEvent
     from undaunted.progress.timeouts import Expired
-    from undaunted.fault_tolerance.run_config import RunConfig
-    from collections.abc import Coroutine
-    import socket
 
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0

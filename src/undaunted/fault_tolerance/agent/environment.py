@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core.policy import Start
-from undaunted.fault_tolerance.run_config import RunConfig
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from undaunted.coordinator.core.policy import Start
+    from undaunted.fault_tolerance.run_config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +21,19 @@ class RankPlace:
     error_file: str  # "" = none
 
 
+def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dict[str, str]:
+    """What the environments of all ranks of the node have in common."""
+    env = dict(inherited)
+    env.pop("UNDAUNTED_FAULTS", None)
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if nproc_per_node > 1:
+        # As torchrun does: N ranks with a thread per core each would fight for the cores.
+        env.setdefault("OMP_NUM_THREADS", "1")
+    return env
+
+
 def worker_environment(
-    inherited: Mapping[str, str],
+    shared: Mapping[str, str],
     config: RunConfig,
     start: Start,
     master_port: int,
@@ -27,9 +41,9 @@ def worker_environment(
     *,
     faults: str = "",
 ) -> dict[str, str]:
-    """The complete environment of one rank."""
+    """The complete environment of one rank, beginning from `shared_environment`."""
     rank = start.first_rank + place.local_rank
-    env = dict(inherited)
+    env = dict(shared)
     env |= {
         "LOCAL_RANK": str(place.local_rank),
         "RANK": str(rank),
@@ -51,11 +65,6 @@ def worker_environment(
         "UNDAUNTED_PAGE": place.page,
         "UNDAUNTED_RUN_DIR": config.run_dir,
     }
-    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if start.slots > 1:
-        # As torchrun does: N ranks with a thread per core each would fight for the cores.
-        env.setdefault("OMP_NUM_THREADS", "1")
-    env.pop("UNDAUNTED_FAULTS", None)
     if faults:
         env["UNDAUNTED_FAULTS"] = faults
     if not place.error_file:

@@ -8,10 +8,13 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.fault_tolerance.agent.workers import Worker
-from undaunted.progress.snapshot import PageSnapshot
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.agent.workers import Worker
+    from undaunted.progress.snapshot import PageSnapshot
 
 # First word of a rank that will answer comes within milliseconds, also on a loaded machine; one
 # whose signal mask blocks the signal never answers.

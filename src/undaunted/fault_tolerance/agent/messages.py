@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import select
 import threading
@@ -27,10 +28,8 @@ class Messages:
     def say(self, text: str, *, prefix: bool = True) -> None:
         """Write ``text`` (one or more lines) soon; never blocks."""
         head = _PREFIX if prefix else ""
-        try:
+        with contextlib.suppress(queue.Full):
             self._lines.put_nowait((head + text + "\n").encode(errors="replace"))
-        except queue.Full:
-            pass
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what is waiting, for at most ``timeout_s``; not at all if the reader stalls."""

@@ -6,10 +6,13 @@ import os
 import shutil
 import signal
 import tempfile
+from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core.policy import Start
-from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
-from undaunted.fault_tolerance.agent.evidence import StackPipes
+from undaunted.fault_tolerance.agent.environment import (
+    RankPlace,
+    shared_environment,
+    worker_environment,
+)
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
 from undaunted.fault_tolerance.output.paths import Stream, log_path
 from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
@@ -17,7 +20,11 @@ from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
 from undaunted.fault_tolerance.worker.preload import template_modules
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.faults.plan import FaultPlan
-from undaunted.progress.area import PageArea
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core.policy import Start
+    from undaunted.fault_tolerance.agent.evidence import StackPipes
+    from undaunted.progress.area import PageArea
 
 # A real-time signal, never one that users' programs use themselves.
 EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
@@ -69,7 +76,7 @@ class RoundFactory:
         self._config = config
         self._area = area
         self._pipes = pipes
-        self._inherited = dict(os.environ)
+        self._shared = shared_environment(os.environ, config.nproc_per_node)
         self._faults = FaultPlan.parse(config.faults)
         # On a local disk, since the agent reads it: a hung file system must not stop the agent.
         self._errors = tempfile.mkdtemp(prefix="undaunted-errors-")
@@ -92,8 +99,12 @@ class RoundFactory:
         self._faults = self._faults.without([fault_id])
 
     def template_environment(self) -> dict[str, str]:
-        """The workers' environment, as far as it is the same for all."""
-        return self._inherited
+        """The workers' environment, as far as it is the same for all.
+
+        A variable that is read when a process starts must be as in `worker_environment`: workers
+        for which it differs cannot be forked from the template.
+        """
+        return self._shared
 
     def preload(self) -> list[str]:
         """Modules the template imports for the workers."""
@@ -109,7 +120,7 @@ class RoundFactory:
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
         place = RankPlace(local_rank, self._area.env_value(local_rank), f"{self._errors}/{name}")
         env = worker_environment(
-            self._inherited, config, start, master_port, place, faults=self._faults.to_env()
+            self._shared, config, start, master_port, place, faults=self._faults.to_env()
         )
         return WorkerSpec(
             local_rank=local_rank,

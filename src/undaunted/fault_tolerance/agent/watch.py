@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from undaunted.progress.area import MailboxRequest, PageArea
-from undaunted.progress.limits import Limits
-from undaunted.progress.reader import RingEvent
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Check, Expired, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.progress.area import MailboxRequest, PageArea
+    from undaunted.progress.limits import Limits
+    from undaunted.progress.reader import RingEvent
 
 _NS = 1_000_000_000
 _TICK_S = 1.0

@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from undaunted.base import process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Exit statuses kept for processes that nobody has claimed yet (a rank can end before its pid is
 # known to us); beyond that the oldest is forgotten.
