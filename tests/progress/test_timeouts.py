@@ -178,6 +178,11 @@ def test_no_limits_no_looks():
     assert look(LATE, NONE) == Check((), None)
 
 
+def test_an_infinite_limit_is_never_passed():
+    page = PageSnapshot(phase=Phase.STEPPING, heartbeat_ns=1)
+    assert look(page, Limits(heartbeat_s=float("inf"))).expired == ()
+
+
 # --- pauses ---------------------------------------------------------------------------------------
 
 

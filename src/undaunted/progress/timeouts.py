@@ -16,6 +16,7 @@ Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections"]
 
 STEP_SECTION = "step"  # the section whose limit warm-up replaces
 _NS = 1_000_000_000
+_FOREVER_S = 1e9  # an infinite limit is this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,4 +188,4 @@ def _source(limits: Limits, key: str) -> str:
 
 
 def _to_ns(seconds: float) -> int:
-    return round(seconds * _NS)
+    return round(min(seconds, _FOREVER_S) * _NS)
