@@ -1,0 +1,1 @@
+"""What the launchers cost: `python -m benchmarks`, described in docs/benchmarks.md."""
