@@ -50,9 +50,10 @@ PROCESS = """
     print(sorted(n for n in fds if n > 2 and os.path.exists(f"/proc/self/fd/{n}")))
     print([(s, signal.getsignal(s)) for s in signal.valid_signals()])
     print(signal.pthread_sigmask(signal.SIG_BLOCK, []), faulthandler.is_enabled())
-    print(len(os.listdir("/proc/self/task")), threading.active_count(), threading.current_thread().name)
-    print(threading.main_thread() is threading.current_thread().name)
-    print(threading.get_native_id() == os.getpid() == threading.current_thread().native_id)
+    thread = threading.current_thread()
+    print(len(os.listdir("/proc/self/task")), threading.active_count(), thread.name)
+    print(threading.main_thread() is thread)
+    print(threading.get_native_id() == os.getpid() == thread.native_id)
     print(gc.isenabled(), gc.get_threshold(), sys.getrecursionlimit(), sys.gettrace())
     print(locale.getlocale(), sys.getfilesystemencoding(), time.tzname, time.timezone)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
@@ -265,7 +266,8 @@ CASES = [
     Case("exit while handling", "try: 1/0\nfinally: raise SystemExit(4)"),
     Case("exit in atexit", "import atexit, sys; atexit.register(sys.exit, 4)"),
     Case("failing atexit", "import atexit\natexit.register(int, 'x')"),
-    Case("keyboard interrupt", "import atexit; atexit.register(print, 'x'); raise KeyboardInterrupt"),
+    Case("keyboard interrupt",
+         "import atexit; atexit.register(print, 'x'); raise KeyboardInterrupt"),
     Case("module keyboard interrupt", kind="module", target="m",
          files={"m.py": "raise KeyboardInterrupt"}),
     Case("sigint", "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('?')"),

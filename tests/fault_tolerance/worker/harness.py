@@ -43,19 +43,30 @@ class AgentProcess:
         self._ask(warm=warm, modules=modules, env=self.env)
 
     def _ask(self, **request: Any) -> Any:
-        assert self._process.stdin is not None
+        self._tell(request)
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
         if not select.select([self._process.stdout], [], [], DEADLINE_S)[0]:
             raise TimeoutError("the test's agent does not answer")
         line = self._process.stdout.readline()
         assert line, "the test's agent ended"
         return json.loads(line)
 
-    def run(self, specs: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def _tell(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def run(self, specs: list[dict[str, Any]]) -> dict[str, Any]:
         """Start one worker per spec, wait for all; exit codes are negative for signals."""
-        filled = [
+        answer: dict[str, Any] = self._ask(specs=self._fill(specs))
+        return answer
+
+    def post(self, specs: list[dict[str, Any]]) -> None:
+        """Start one worker per spec and wait for nothing; then only `drop` is allowed."""
+        self._tell({"specs": self._fill(specs)})
+
+    def _fill(self, specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
             {
                 "local_rank": rank,
                 "kind": "script",
@@ -66,8 +77,14 @@ class AgentProcess:
             }
             for rank, spec in enumerate(specs)
         ]
-        answer: dict[str, Any] = self._ask(specs=filled, **more)
-        return answer
+
+    def drop(self) -> None:
+        """End it, if it has not ended already."""
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -121,7 +138,7 @@ async def serve(request: dict[str, Any], spawner: Any) -> dict[str, Any]:
     from undaunted.fault_tolerance.worker.spec import WorkerSpec
 
     specs = msgspec.convert(
-        [{**spec, "agent_pid": os.getpid()} for spec in request["specs"]], list[WorkerSpec]
+        [{"agent_pid": os.getpid(), **spec} for spec in request["specs"]], list[WorkerSpec]
     )
     started_ns = time.monotonic_ns()
     spawned = await spawner.spawn(specs)

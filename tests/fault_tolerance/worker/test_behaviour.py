@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from .cases import CASES, Case
 from .harness import DEADLINE_S, ENVIRONMENT, AgentProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Result(NamedTuple):
@@ -82,5 +83,5 @@ def take(code: int, tmp: Path) -> Result:
     paths = tmp / "stdout", tmp / "stderr"
     result = Result(code, *(path.read_bytes() for path in paths))
     for path in paths:
-        os.unlink(path)
+        path.unlink()
     return result

@@ -67,7 +67,8 @@ RANDOM = """
     import random, secrets, sys, uuid, multiprocessing, tempfile
     import numpy, torch
     key = bytes(multiprocessing.current_process().authkey).hex()
-    print(random.random(), numpy.random.rand(), torch.rand(1), torch.initial_seed(), uuid.uuid4(), key, tempfile.mktemp(), sep="\\n")
+    numbers = random.random(), numpy.random.rand(), torch.rand(1), torch.initial_seed()
+    print(*numbers, uuid.uuid4(), key, tempfile.mktemp(), sep="\\n")
 """
 
 THREADS = """

@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from undaunted.base import process
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.command import boot_command
@@ -132,8 +130,7 @@ class FreshSpawner:
         return pids
 
     def _spawn(self, spec: WorkerSpec) -> int:
-        # Its environment is passed as such.
-        orders = messages.Fork(number=0, specs=[msgspec.structs.replace(spec, env={})])
+        orders = messages.Fork(number=0, specs=[spec])
         fd = os.memfd_create("undaunted-worker", os.MFD_CLOEXEC)
         with os.fdopen(fd, "wb") as file:
             file.write(messages.encode(orders)[messages.HEADER.size :])

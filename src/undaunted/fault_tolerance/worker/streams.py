@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -27,10 +28,17 @@ def redirect(stdout: str, stderr: str) -> None:
 
 def _open(path: str) -> int:
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+        _make_directory(Path(path).parent)
         return os.open(path, _FLAGS, 0o600)
     except OSError as error:
         sys.exit(
             f"undaunted: cannot write the output of a rank to {path!r}: {error.strerror}; make "
             "room or correct its permissions, or choose another directory with --log-dir"
         )
+
+
+def _make_directory(path: Path) -> None:
+    """Create it and what is missing above it, all of them private (mkdir's own way is not)."""
+    if not path.exists():
+        _make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)  # another rank may have been faster

@@ -1,0 +1,240 @@
+"""Warm where possible, fresh otherwise, never both: the policy, and templates that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.fault_tolerance.worker import warm
+from undaunted.fault_tolerance.worker.spawner import Spawner, fresh_reason
+
+from .harness import ENVIRONMENT, AgentProcess
+from .test_messages import spec
+
+DEADLINE_S = 30.0
+
+
+# --- the policy -----------------------------------------------------------------------------------
+
+
+def test_ranks_may_differ_in_what_is_read_late():
+    specs = [spec(env={"A": "1", "RANK": str(rank), "NEW": ""}) for rank in range(2)]
+    assert fresh_reason(specs, {"A": "2", "OLD": ""}) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["PYTHONHASHSEED", "LD_PRELOAD", "PYTHONPATH", "OMP_NUM_THREADS", "LANG", "LC_ALL"]
+)
+def test_what_is_read_at_the_start_must_be_the_same(name):
+    assert fresh_reason([spec(env={name: "1"})], {name: "1"}) == ""
+    reason = fresh_reason([spec(env={name: "1"}), spec(local_rank=1, env={name: "2"})], {name: "1"})
+    assert reason == (
+        f"{name} is '2' for local rank 1 and '1' for the template, and is read only when a "
+        "process starts"
+    )
+    assert f"{name} is not set for local rank 0" in fresh_reason([spec()], {name: "1"})
+    assert "not set for the template" in fresh_reason([spec(env={name: "1"})], {})
+
+
+def test_programs_are_not_forked():
+    assert fresh_reason([spec(kind="program")], {}) == "the program is no Python script"
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(max_size=3)))
+def test_the_templates_own_environment_never_forbids(env):
+    assert fresh_reason([spec(env=env)], env) == ""
+
+
+# --- templates that misbehave: each is a program that gets the template's arguments ---------------
+
+READY = """
+import json, os, select, socket, struct, sys
+sock = socket.socket(fileno=int(sys.argv[4]))
+def take(): return sock.recv(1 << 20)
+def tell(**message):
+    body = json.dumps(message).encode()
+    sock.sendall(struct.pack(">I", len(body)) + body)
+take()
+tell(type="ready", modules=[], import_ns=0)
+take()
+"""
+
+
+def run_fake(tmp_path, code):
+    """Spawn one worker with a fake template; return (spawned, reasons, still kept pids)."""
+    fake = tmp_path / "fake.py"
+    fake.write_text(dedent(code))
+    script = tmp_path / "script.py"
+    script.write_text("print('it ran', flush=True)")
+    reasons: list[str] = []
+
+    async def play():
+        spawner = Spawner(
+            [sys.executable, "-S", str(fake)], warm=True, pass_fds=(), on_fresh=reasons.append
+        )
+        spawner._fresh._python = [sys.executable]
+        spawner.prepare(ENVIRONMENT, [])
+        template = spawner._warm.pid
+        try:
+            spawned = await spawner.spawn(
+                [
+                    spec(
+                        target=str(script),
+                        env=ENVIRONMENT,
+                        cwd=str(tmp_path),
+                        stdout=str(tmp_path / "out"),
+                        agent_pid=os.getpid(),
+                    )
+                ]
+            )
+            kept = spawner.pids()
+        finally:
+            await spawner.close()
+            if template is not None:
+                os.waitpid(template, 0)
+        return spawned, kept
+
+    spawned, kept = asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
+    return spawned, reasons, kept
+
+
+def reap(spawned):
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in spawned.pids]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("pass", "the template ended unexpectedly"),
+        (READY, "the template ended unexpectedly"),
+        (READY + "tell(type='refused', number=1, reason='has two threads')", "has two threads"),
+        (READY + "sock.sendall(b'x' * 100)", "the template ended unexpectedly"),
+        (READY + "sock.sendall(struct.pack('>I', 2) + b'{}')", "the template ended unexpectedly"),
+        (READY + "sock.sendall(struct.pack('>I', 9) + b'{')", "the template ended unexpectedly"),
+        (READY + "tell(type='forked', number=1, pids=[])", "the template ended unexpectedly"),
+    ],
+    ids=["ends", "ends later", "refuses", "oversized", "no message", "half", "too few"],
+)
+def test_fresh_workers_instead(tmp_path, code, reason):
+    spawned, reasons, kept = run_fake(tmp_path, code)
+    assert reap(spawned) == [0]
+    assert (tmp_path / "out").read_text() == "it ran\n"
+    assert spawned.mode == "fresh"
+    assert spawned.reason == reasons[0]
+    assert reasons[0].startswith(reason)
+    assert (len(reasons), kept) == (1, set())
+
+
+def test_a_template_that_never_gets_ready(tmp_path, monkeypatch):
+    monkeypatch.setattr(warm, "READY_DEADLINE_S", 0.2)
+    spawned, reasons, _ = run_fake(tmp_path, "import signal; signal.pause()")
+    assert reap(spawned) == [0]
+    assert reasons == ["the template did not finish its imports in 0.2 s"]
+
+
+def test_a_template_that_does_not_fork(tmp_path, monkeypatch):
+    monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.3)
+    spawned, reasons, _ = run_fake(tmp_path, READY + "import signal; signal.pause()")
+    assert reap(spawned) == [0]
+    assert reasons == ["the template did not fork in 0.3 s"]
+
+
+def test_workers_that_exist_all_the_same_are_not_started_twice(tmp_path, monkeypatch):
+    """The answer is on its way when the agent loses patience."""
+    monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.3)
+    code = (
+        READY
+        + """
+if os.fork() == 0:
+    # The intermediate: tells when the template has been killed.
+    template = os.pidfd_open(os.getppid())
+    select.select([template], [], [], 20)
+    tell(type="forked", number=1, pids=[4242])
+    os._exit(0)
+import signal; signal.pause()
+"""
+    )
+    spawned, reasons, _ = run_fake(tmp_path, code)
+    assert (spawned.mode, spawned.pids, reasons) == ("warm", [4242], [])
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_interpreter(tmp_path):
+    reasons: list[str] = []
+
+    async def play():
+        spawner = Spawner("/no/such/python", warm=True, pass_fds=(), on_fresh=reasons.append)
+        spawner.prepare({}, [])
+        try:
+            await spawner.spawn([spec()])
+        finally:
+            await spawner.close()
+
+    with pytest.raises(FileNotFoundError, match="/no/such/python"):
+        asyncio.run(play())
+    assert len(reasons) == 1
+    assert "the template could not be started" in reasons[0]
+    assert "/no/such/python" in reasons[0]
+
+
+# --- the real template ----------------------------------------------------------------------------
+
+
+def run_real(modules, specs, *, env=None):
+    agent = AgentProcess(warm=True, modules=modules, env=env)
+    try:
+        return [agent.run(group) for group in specs]
+    finally:
+        agent.close()
+
+
+def test_a_module_with_a_thread_means_fresh_and_is_named(tmp_path):
+    (tmp_path / "busy.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    (tmp_path / "main.py").write_text("")
+    env = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{tmp_path}"}
+    one = {"target": str(tmp_path / "main.py")}
+    first, second = run_real(["json", "busy", "nosuch"], [[one], [one, one]], env=env)
+    assert first["reasons"] == ["the template has 2 threads (since the import of busy)"]
+    assert second["reasons"] == first["reasons"], "said once"
+    assert (first["mode"], second["mode"], second["codes"]) == ("fresh", "fresh", [0, 0])
+    assert first["ready"][2] == {"nosuch": "ModuleNotFoundError: No module named 'nosuch'"}
+
+
+def test_another_rank_with_another_hash_seed_means_fresh_for_this_round_only(tmp_path):
+    (tmp_path / "main.py").write_text("")
+    one = {"target": str(tmp_path / "main.py")}
+    other = {**one, "env": {**ENVIRONMENT, "PYTHONHASHSEED": "1"}}
+    first, second = run_real([], [[one, other], [one, one]])
+    assert first["mode"] == "fresh"
+    assert "PYTHONHASHSEED is '1' for local rank 1" in first["reason"]
+    assert (second["mode"], second["codes"]) == ("warm", [0, 0])
+
+
+def test_no_processes_left_to_fork(tmp_path):
+    """Fork fails for the second worker: the first must not run."""
+    (tmp_path / "main.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')")
+    (tmp_path / "limit.py").write_text(
+        "import os\nreal = os.fork\nleft = [2]\n"
+        "def fork():\n"
+        "    left[0] -= 1\n"
+        "    if left[0] < 0: raise BlockingIOError(11, 'no more processes')\n"
+        "    return real()\n"
+        "os.fork = fork\n"
+    )
+    env = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{tmp_path}"}
+    one = {"target": str(tmp_path / "main.py")}
+    (answer,) = run_real(["limit"], [[one, one]], env=env)
+    assert answer["mode"] == "fresh"
+    assert answer["reason"] == (
+        "forking workers failed: BlockingIOError: [Errno 11] no more processes"
+    )
+    assert answer["codes"] == [0, 0]
+    assert (tmp_path / "ran").read_text() == "xx", "each worker ran once"
