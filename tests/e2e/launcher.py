@@ -28,6 +28,7 @@ class Launcher:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "UNDAUNTED"))}
         self.run_dir = cwd / "run"
         self.seen: list[str] = []
+        self._ended = False
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "undaunted.cli.main", "run", *args],
@@ -92,11 +93,15 @@ class Launcher:
         self.process.stdout.close()
 
     def _next_line(self, deadline: float) -> str | None:
+        if self._ended:
+            return None
         try:
             line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             raise AssertionError(f"nothing within the deadline; seen:\n{self.text}") from None
-        if line is not None:
+        if line is None:
+            self._ended = True
+        else:
             self.seen.append(line)
         return line
 

@@ -18,7 +18,7 @@ from undaunted import __version__
 from undaunted.base import process
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
-from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang
+from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
@@ -170,9 +170,7 @@ class Agent:
             case policy.Decided():
                 self._scribe.decided(order)
             case policy.End():
-                self._scribe.job_ended(order)
-                if not self._ended.done():
-                    self._ended.set_result(order.outcome.exit_code)
+                self._end(order)
 
     def _carry_out(self, command: node.Command) -> None:
         """Carry out a command of the node."""
@@ -198,6 +196,13 @@ class Agent:
                 self._post(policy.NodeFinished(self._config.node, self._node.round))
             case node.ReportStopped():
                 self._round_stopped(command)
+
+    def _end(self, end: policy.End) -> None:
+        self._scribe.job_ended(end)
+        if end.outcome is policy.Outcome.FAILED and self._scribe.root_cause is not None:
+            serve_error_file(self._scribe.root_cause)
+        if not self._ended.done():
+            self._ended.set_result(end.outcome.exit_code)
 
     # --- a round --------------------------------------------------------------------------------
 
@@ -233,10 +238,8 @@ class Agent:
 
     def _judge_crash(self) -> None:
         self._read_pages()
-        workers = self._workers.all
-        pages = [self._area.snapshot(worker.local_rank) for worker in workers]
-        judgement = judge_crash(self._config, self._this_round(), workers, pages)
-        self._scribe.verdict(judgement)
+        current = self._this_round()
+        self._scribe.verdict(judge_crash(self._config, current, self._workers.all, self._pages()))
 
     def _signal_tree(self, number: int) -> None:
         self._awaiting_empty_tree = True
@@ -289,10 +292,12 @@ class Agent:
             self._post(node.RankErrored(local_rank, detail))
 
     def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
+        current = self._this_round()
         for event in events:
             if event.name == "fault":
                 self._rounds.fault_fired(event.text)
-        self._scribe.ring_events(self._this_round().rank(local_rank), events, lost)
+                current.faults[local_rank] = event.text
+        self._scribe.ring_events(current.rank(local_rank), events, lost)
 
     def _limit_passed(self, local_rank: int, expired: Expired) -> None:
         current = self._this_round()
@@ -303,12 +308,16 @@ class Agent:
         current = self._this_round()
         began_ns = time.monotonic_ns()
         workers = self._workers.all
-        pages = [self._area.snapshot(worker.local_rank) for worker in workers]
+        ranks = [current.rank(worker.local_rank) for worker in workers]
         expired = self._watch.expired_now([worker.spawned_ns for worker in workers])
-        seen = await evidence.gather(workers, pages, self._pipes)
-        judgement = judge_hang(self._config, current, seen, expired)
+        seen = await evidence.gather(workers, ranks, self._pages(), expired, self._pipes)
+        self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
+        judgement = judge_hang(self._config, current, seen)
         self._scribe.verdict(judgement)
         self._post(node.HangJudged(judgement.culprits, judgement.event.line))
+
+    def _pages(self) -> list[PageSnapshot]:
+        return [self._area.snapshot(index) for index in range(self._area.ranks)]
 
     def _request(self, local_rank: int, message: MailboxRequest) -> None:
         current = self._this_round()
@@ -367,7 +376,7 @@ class Agent:
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._ended.done():
             # A bug of ours must end the job with its traceback, not leave it waiting.
-            if not self._ended.done():
-                self._ended.set_exception(error)
+            self._ended.set_exception(error)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.evidence import RankEvidence
 from undaunted.base import process
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.workers import Worker
     from undaunted.progress.snapshot import PageSnapshot
+    from undaunted.progress.timeouts import Expired
 
 # First word of a rank that will answer comes within milliseconds, also on a loaded machine; one
 # whose signal mask blocks the signal never answers.
@@ -23,18 +25,6 @@ ANSWER_DEADLINE_S = 1.5
 QUIET_S = 0.03
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class RankEvidence:
-    """What was seen of one rank. ``stacks`` is None where it gave none; ``reason`` says why."""
-
-    local_rank: int
-    pid: int
-    state: str  # letter of /proc/PID/stat, before anything was sent; "" = gone
-    page: PageSnapshot
-    stacks: str | None
-    reason: str = ""
 
 
 class StackPipes:
@@ -50,10 +40,8 @@ class StackPipes:
             read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._read.append(read)
             self.write.append(write)
-            try:
+            with contextlib.suppress(OSError):  # the user's quota: a long dump is cut at 64 KiB
                 fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            except OSError:
-                pass  # the user's pipe quota: a long dump is cut at 64 KiB
 
     def read_fd(self, local_rank: int) -> int:
         """The reading end."""
@@ -76,23 +64,43 @@ class StackPipes:
 
 
 async def gather(
-    workers: list[Worker], pages: list[PageSnapshot], pipes: StackPipes
+    workers: list[Worker],
+    ranks: list[int],
+    pages: list[PageSnapshot],
+    expired: list[tuple[Expired, ...]],
+    pipes: StackPipes,
 ) -> list[RankEvidence]:
-    """Ask every living rank for its stacks; takes at most about 1.6 s."""
-    states = {w.local_rank: process.state(w.pid) if w.code is None else "" for w in workers}
-    asked = [w for w in workers if _ask(w, pages[w.local_rank], states[w.local_rank], pipes)]
-    answers = await asyncio.gather(*(_answer(w.local_rank, pipes) for w in asked))
-    stacks = {w.local_rank: text for w, text in zip(asked, answers, strict=True)}
+    """Ask every living rank for its stacks; takes at most about 1.6 s.
+
+    Args:
+        workers: the local ranks; the other lists go by local rank too.
+        ranks: their global ranks.
+        pages: their pages.
+        expired: the limits they have passed.
+        pipes: where their stacks come out.
+    """
+    states = [process.state(w.pid) if w.code is None else "" for w in workers]
+    asked = [
+        _ask(worker, page, state, pipes)
+        for worker, page, state in zip(workers, pages, states, strict=True)
+    ]
+    stacks = await asyncio.gather(
+        *(_answer(i, pipes) if was_asked else _nothing() for i, was_asked in enumerate(asked))
+    )
     return [
         RankEvidence(
-            w.local_rank,
-            w.pid,
-            states[w.local_rank],
-            pages[w.local_rank],
-            stacks.get(w.local_rank) or None,
-            _why_no_stacks(w, w.local_rank in stacks),
+            rank=rank,
+            local_rank=worker.local_rank,
+            pid=worker.pid,
+            page=page,
+            expired=passed,
+            state=state,
+            stacks=text or None,
+            reason=_why_no_stacks(worker, was_asked),
         )
-        for w in workers
+        for worker, rank, page, passed, state, text, was_asked in zip(
+            workers, ranks, pages, expired, states, stacks, asked, strict=True
+        )
     ]
 
 
@@ -125,6 +133,10 @@ async def _answer(local_rank: int, pipes: StackPipes) -> str:
     finally:
         loop.remove_reader(fd)
     return text.decode(errors="replace")
+
+
+async def _nothing() -> str:
+    return ""
 
 
 def _why_no_stacks(worker: Worker, asked: bool) -> str:

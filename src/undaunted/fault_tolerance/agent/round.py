@@ -8,6 +8,7 @@ import signal
 import tempfile
 from typing import TYPE_CHECKING
 
+from undaunted.attribution import oom
 from undaunted.fault_tolerance.agent.environment import (
     RankPlace,
     shared_environment,
@@ -36,11 +37,19 @@ class Round:
     """One round on this node. `close` gives back what it holds."""
 
     def __init__(
-        self, start: Start, port: ReservedPort, specs: list[WorkerSpec], tees: list[TeeEntry]
+        self,
+        start: Start,
+        port: ReservedPort,
+        specs: list[WorkerSpec],
+        tees: list[TeeEntry],
+        stacks_path: str,
     ) -> None:
         self.start = start
         self.port = port
         self.specs = specs
+        self.stacks_path = stacks_path
+        self.oom_kills_before = oom.read()
+        self.faults: dict[int, str] = {}  # injected faults that happened, by local rank
         self._tee = OutputTee(tees) if tees else None
 
     @property
@@ -92,7 +101,8 @@ class RoundFactory:
         for rank in range(start.slots):
             self._area.reset(rank)
         tees = [entry for spec in specs for entry in self._tees(start, spec)]
-        return Round(start, port, specs, tees)
+        stacks = f"{self._config.run_dir}/stacks-round{start.round}.txt"
+        return Round(start, port, specs, tees, stacks)
 
     def fault_fired(self, fault_id: str) -> None:
         """A planned fault has happened: later rounds do not repeat it."""

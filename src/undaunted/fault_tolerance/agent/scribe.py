@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.evidence import RankEvidence, format_full
+from undaunted.attribution.exits import signal_name
 from undaunted.base.text import format_duration, one_line
 from undaunted.fault_tolerance.agent.messages import Messages
 from undaunted.journal import events as e
@@ -216,8 +217,11 @@ class Scribe:
             self._event(e.FailureDetected, kind=kind, rank=rank, since_ns=since_ns, detail=detail)
         )
 
-    def evidence_collected(self, ranks: list[int], path: str, text: str, took_ns: int) -> None:
-        self._journal.write_text(path, text)
+    def evidence_collected(self, seen: list[RankEvidence], path: str, began_ns: int) -> None:
+        """Stacks and states were gathered since ``began_ns``; they go to ``path``."""
+        self._journal.write_text(path, format_full(seen))
+        ranks = [each.rank for each in seen]
+        took_ns = time.monotonic_ns() - began_ns
         self._journal.record(
             self._event(e.EvidenceCollected, ranks=ranks, path=path, duration_ns=took_ns)
         )
@@ -269,14 +273,6 @@ class Scribe:
 
     def _event(self, kind: type[e.Event], /, **fields: object) -> e.Event:
         return kind(t=time.monotonic_ns(), round=self._round, **fields)  # type: ignore[arg-type]
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; real-time signals as ``SIGRTMIN+n``."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def _count(number: int, noun: str) -> str:
