@@ -7,7 +7,8 @@ Looked at before the set-up and after the tear-down of every test:
 * ``fds``: open descriptors, by what they refer to (files, pipes, sockets, memfds, eventfds).
 * ``threads``: Python threads.
 * ``maps``: mapped memfds and mapped files of /dev/shm.
-* ``shm``: files in /dev/shm.
+* ``shm``: files in /dev/shm; not judged while another session of ours runs on the machine, as a
+  file does not tell who made it.
 
 What a fixture of a wider scope than one test makes in its set-up is not held against the test that
 happened to ask for it first. ``@pytest.mark.leaves("fds", ...)`` exempts a test that accounts for
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -136,6 +139,9 @@ def shm() -> Iterator[str]:
                 if entry.stat(follow_symlinks=False).st_uid == os.getuid():
                     yield entry.path
 
+
+# Held by the session, see `session_lock`.
+LOCK_FD: int | None = None
 
 LOOK: dict[str, Callable[[], Iterator[str]]] = {
     "processes": processes,
@@ -261,8 +267,29 @@ def leftovers(before: Snapshot, allowed: Callable[[], Snapshot]) -> Snapshot:
             thread.join(max(0.0, deadline - time.monotonic()))
     left = new()
     if "shm" in left.found:
-        left.found["shm"] = Counter([p for p in left.found["shm"] if not used_by_others(p)])
+        mine = [path for path in left.found["shm"] if only_session() and not used_by_others(path)]
+        left.found["shm"] = Counter(mine)
     return Snapshot({kind: here for kind, here in left.found.items() if here})
+
+
+def session_lock() -> int:
+    """Every session holds this file's lock, shared; the descriptor is kept until the end."""
+    path = Path(tempfile.gettempdir()) / f"undaunted-tests-{os.getuid()}.lock"
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def only_session() -> bool:
+    """Whether nobody else holds the lock at this moment."""
+    assert LOCK_FD is not None
+    try:
+        fcntl.flock(LOCK_FD, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        fcntl.flock(LOCK_FD, fcntl.LOCK_SH)
+    return True
 
 
 def used_by_others(path: str) -> bool:
@@ -348,5 +375,7 @@ class LeakCheck:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leaves(*kinds): leftovers of these kinds are accounted for")
+    global LOCK_FD
+    LOCK_FD = session_lock()
     become_subreaper()
     config.pluginmanager.register(LeakCheck(), "undaunted-leak-check")

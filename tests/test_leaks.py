@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ def run_inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     def run(code: str) -> pytest.RunResult:
         pytester.makepyfile(HEADER + code)
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+        monkeypatch.setenv("TMPDIR", str(pytester.path))  # a lock of its own: the only session
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         return pytester.runpytest_subprocess("-p", "tests.leaks", "-rA", "--tb=short")
 
@@ -167,6 +169,15 @@ def test_uses_it(forgotten):
     )
     result.stdout.fnmatch_lines(["*the session left processes behind*", "*signal.pause*"])
     assert result.ret == 1
+
+
+def test_shm_is_not_judged_beside_another_session(run_inner, pytester):
+    path = Path(f"/dev/shm/undaunted-leak-test-{os.getpid()}")
+    with (pytester.path / f"undaunted-tests-{os.getuid()}.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        result = run_inner(f"def test_shm(): open({str(path)!r}, 'w').close()\n")
+    path.unlink()
+    result.assert_outcomes(passed=1)
 
 
 def test_a_difference_counts_what_is_new():
