@@ -159,6 +159,15 @@ def test_ends_in_words(fields: dict[str, int], words: str) -> None:
     assert words in verdict(failure(0, **fields)).line
 
 
+def test_a_rank_on_its_way_out_with_an_exit_code() -> None:
+    leaving = failure(1, 500, error=error("SystemExit", "7", 100, TRACEBACK))
+    found = verdict(victim(0, 150), leaving)
+    assert "rank 1 (node a, pid 4701) exited with code 7" in found.line
+    assert (found.exception, found.traceback, found.victims) == ("", "", (0,))
+    text = failure(1, error=error("SystemExit", "no config", 100))
+    assert "failed: SystemExit: no config" in verdict(text).line
+
+
 def test_long_and_nasty_messages_stay_one_line() -> None:
     found = verdict(failure(0, error=error("ValueError", "a\nb\x1b[2J" * 500, 1)))
     assert found.line.isprintable()

@@ -41,8 +41,8 @@ def test_a_rank_within_its_limits_is_to_blame_if_all_others_wait() -> None:
     assert found.waiting == (0,)
     assert not found.certain
     assert found.line == (
-        "rank 1 (node a, pid 4701) most likely hangs: at iteration 118, in load_batch "
-        "(train.py:7), sleeping; 1 rank waits for it in all_reduce, no heartbeat for 12.0 s "
+        "rank 1 (node a, pid 4701) most likely hangs: sleeping at iteration 118, in load_batch "
+        "(train.py:7); 1 rank waits for it in all_reduce, no heartbeat for 12.0 s "
         "(limit 10 s, --ft-rank-heartbeat-timeout)"
     )
     assert found.watch == "heartbeat"  # of the rank that raised the alarm
@@ -94,7 +94,7 @@ def test_no_answer_beats_code_outside_of_communication() -> None:
 def test_a_rank_that_ended_is_missing() -> None:
     found = verdict(rank(0, expired=late()), rank(1, None, state="", reason="it had ended"))
     assert found.culprits == (1,)
-    assert "rank 1 (node a, pid 4701) most likely is missing: at iteration 118, ended" in found.line
+    assert "rank 1 (node a, pid 4701) most likely is missing: ended at iteration 118;" in found.line
 
 
 def test_lagging_ranks_are_more_suspect() -> None:

@@ -66,14 +66,11 @@ def test_exception() -> None:
 
 def test_memory_exhaustion_is_a_real_memory_error_and_leaves_the_limit_as_it_was() -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(MemoryError) as caught:
         inject("oom")
     assert str(caught.value) == ""  # Python's own, not ours
     assert resource.getrlimit(resource.RLIMIT_AS) == before
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    inject_again = pytest.raises(MemoryError)
-    with inject_again:
-        inject("oom")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kib < 64 << 10
 
 
@@ -108,6 +105,7 @@ print(took >= 0.19, after - before < 200_000)
 """
     )
     assert done.stdout.split() == ["True", "True"], done
+    assert "in _hold_gil" in done.stderr
 
 
 def test_unknown_kind() -> None:

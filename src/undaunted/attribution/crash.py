@@ -66,8 +66,24 @@ class RankFailure:
         return min(self.error.at_ns, self.at_ns) if self.error else self.at_ns
 
     @property
+    def code(self) -> int | None:
+        """Its exit code, also while its process is still on the way out."""
+        if self.exit_code is None and self.signal is None and self._is_leaving:
+            assert self.error is not None
+            return int(self.error.message)
+        return self.exit_code
+
+    @property
+    def _is_leaving(self) -> bool:
+        # ``sys.exit(3)``: an exception to Python, a deliberate end to everybody else.
+        error = self.error
+        return error is not None and error.type == "SystemExit" and error.message.isdecimal()
+
+    @property
     def exception(self) -> str:
         """``ValueError: bad batch``, or "" if no exception is known."""
+        if self._is_leaving:
+            return ""
         if self.error is not None:
             message = self.error.message
             return f"{self.error.type}: {message}" if message else self.error.type
@@ -76,6 +92,8 @@ class RankFailure:
     @property
     def traceback(self) -> str:
         """The traceback of the exception, "" if there is none."""
+        if self._is_leaving:
+            return ""
         if self.error is not None and self.error.traceback:
             return self.error.traceback
         return self.report.traceback if self.report is not None else ""
@@ -176,6 +194,6 @@ def _what(root: RankFailure) -> str:
         return f"failed: {one_line(root.exception, longest=_LONGEST_MESSAGE)}"
     if root.signal is not None:
         return exits.death_in_words(root.signal, oom_kills=root.oom_kills)
-    if root.exit_code is not None:
-        return exits.exit_in_words(root.exit_code)
+    if root.code is not None:
+        return exits.exit_in_words(root.code)
     return "failed"

@@ -226,11 +226,12 @@ def _tell_known(finding: _Finding, seen: list[_Seen], node: str) -> str:
     foremost, *more = finding.suspects
     evidence = foremost.evidence
     alarm = evidence.first_expired
-    parts = [expired_in_words(alarm) if alarm else "", *_doing(foremost)]
+    state = state_in_words(evidence.state)
+    what = expired_in_words(alarm) if alarm else state
     if evidence.page.iteration is not None:
-        parts[0] = f"{parts[0]} at iteration {evidence.page.iteration}".strip()
+        what += f" at iteration {evidence.page.iteration}"
+    what = ", ".join([what, *_where(foremost), *([state] if alarm else []), *_no_stack(foremost)])
     likely = "" if finding.certain else "most likely "
-    what = ", ".join(filter(None, parts))
     line = f"{_who(evidence, node)} {likely}{_verb(foremost)}: {what}"
     if more:
         line += f"; {_ranks(more)} just as suspect"
@@ -264,19 +265,18 @@ def _verb(seen: _Seen) -> str:
     return "is missing" if seen.standing == Standing.ENDED else "hangs"
 
 
-def _doing(seen: _Seen) -> list[str]:
-    evidence, place = seen.evidence, seen.place
-    words = []
-    if place is not None and place.waits_in:
-        words.append(f"waiting in {place.waits_in}")
-    if place is not None and place.frame is not None:
-        words.append(f"in {place.frame}")
-    if place is not None and place.activity and not place.waits_in:
-        words.append(place.activity)
-    words.append(state_in_words(evidence.state))
-    if seen.standing == Standing.SILENT:
-        words.append(f"no stack ({evidence.reason or 'reason unknown'})")
-    return words
+def _where(seen: _Seen) -> list[str]:
+    place = seen.place
+    if place is None:
+        return []
+    words = [f"waiting in {place.waits_in}"] if place.waits_in else []
+    words += [f"in {place.frame}"] if place.frame else []
+    return words + ([place.activity] if place.activity and not place.waits_in else [])
+
+
+def _no_stack(seen: _Seen) -> list[str]:
+    silent = seen.standing == Standing.SILENT
+    return [f"no stack ({seen.evidence.reason or 'reason unknown'})"] if silent else []
 
 
 def _waiters(waiting: list[_Seen], whom: str) -> str:

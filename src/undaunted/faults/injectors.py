@@ -27,7 +27,8 @@ _FOREVER_SLICE_S = 3600.0
 # How much more the process may take before `oom` ends in MemoryError: enough for any allocation of
 # other threads meanwhile, and never touched, so that the machine does not feel it.
 _OOM_HEADROOM_BYTES = 256 << 20
-# So large that malloc gets each from the kernel: none comes out of memory the process had freed.
+# So large that malloc gets each from the kernel, zeroed: it is neither touched nor comes out of
+# memory the process had freed.
 _OOM_CHUNK_BYTES = 64 << 20
 # pthread_mutex_t is at most 48 bytes on Linux; zeroed memory is an unlocked mutex.
 _MUTEX_BYTES = 64
@@ -35,6 +36,8 @@ _MUTEX_BYTES = 64
 
 class InjectedError(RuntimeError):
     """The exception of the fault ``exception``."""
+
+    __module__ = "undaunted.faults"  # where programs import it from; shown in tracebacks
 
 
 class _Timespec(ctypes.Structure):
@@ -117,11 +120,11 @@ def _hold_gil(seconds: float | None) -> None:
 
 
 def _exhaust_memory() -> NoReturn:
-    hold: list[bytearray] = []
+    hold: list[bytes] = []
     with _address_space_limit(_OOM_HEADROOM_BYTES):
         try:
             for _ in range(_OOM_HEADROOM_BYTES // _OOM_CHUNK_BYTES + 1):
-                hold.append(bytearray(_OOM_CHUNK_BYTES))  # noqa: PERF401 - keep what was taken
+                hold.append(bytes(_OOM_CHUNK_BYTES))  # noqa: PERF401 - keep what was taken
         finally:
             hold.clear()
     raise MemoryError("injected fault: oom (this system does not enforce RLIMIT_AS)")
