@@ -78,3 +78,16 @@ def run(child):
         return out
 
     return run_
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock the test moves: clock(ns) sets it."""
+    now = [10**9]
+
+    def set_to(ns):
+        now[0] = ns
+
+    for module in ("writer", "section"):
+        monkeypatch.setattr(f"undaunted.progress.{module}.monotonic_ns", lambda: now[0])
+    return set_to

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 
 import pytest
 from hypothesis import given
@@ -14,20 +13,6 @@ from undaunted.progress.area import PageArea
 from undaunted.progress.histogram import BUCKETS, bucket
 from undaunted.progress.snapshot import Phase
 from undaunted.progress.writer import NullWriter, PageWriter, current_writer
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock the test moves: clock(ns) sets it."""
-    now = [10**9]
-
-    def set_to(ns):
-        now[0] = ns
-
-    for module in ("writer", "section"):
-        monkeypatch.setattr(f"undaunted.progress.{module}.monotonic_ns", lambda: now[0])
-    return set_to
-
 
 # --- heartbeats and steps -------------------------------------------------------------------------
 
@@ -112,148 +97,6 @@ def test_step_calls_the_hook_after_it_is_stored(area, writer, monkeypatch):
     assert seen == [(4, 4)]
 
 
-# --- sections -------------------------------------------------------------------------------------
-
-
-def test_a_section(area, writer, clock):
-    clock(1000)
-    with writer.section("load"):
-        clock(5000)
-        page = area.snapshot(0)
-        assert page.sections["load"].open_since_ns == 1000
-        assert page.out_of_section_since_ns is None
-    page = area.snapshot(0)
-    section = page.sections["load"]
-    assert (section.open_since_ns, section.count) == (None, 1)
-    assert section.last_ns == section.max_ns == 4000
-    assert section.histogram[bucket(4000)] == 1
-    assert page.out_of_section_since_ns == 5000
-    assert page.phase is Phase.INITIALIZED
-
-
-def test_sections_nest_and_overlap(area, writer):
-    """Spec 3.1 item 2: each open section has a time of its own, whatever is opened after it."""
-    writer.open_section("outer")
-    writer.open_section("inner")
-    page = area.snapshot(0)
-    assert page.sections["outer"].open_since_ns <= page.sections["inner"].open_since_ns
-    writer.close_section("outer")
-    page = area.snapshot(0)
-    assert page.sections["outer"].open_since_ns is None
-    assert page.sections["inner"].open_since_ns is not None
-    assert page.out_of_section_since_ns is None
-    writer.close_section("inner")
-    assert area.snapshot(0).out_of_section_since_ns is not None
-
-
-def test_a_section_entered_again_is_open_until_left_as_often(area, writer, clock):
-    clock(1000)
-    writer.open_section("a")
-    clock(2000)
-    writer.open_section("a")
-    assert area.snapshot(0).sections["a"].open_since_ns == 2000
-    clock(3000)
-    writer.close_section("a")
-    assert area.snapshot(0).sections["a"].open_since_ns == 3000
-    writer.close_section("a")
-    section = area.snapshot(0).sections["a"]
-    assert (section.open_since_ns, section.count, section.max_ns) == (None, 2, 2000)
-
-
-def test_close_all(area, writer):
-    """Spec 3.1 item 3."""
-    for name in ("a", "b", "a"):
-        writer.open_section(name)
-    writer.close_all()
-    page = area.snapshot(0)
-    assert all(section.open_since_ns is None for section in page.sections.values())
-    assert page.out_of_section_since_ns is not None
-
-
-def test_closing_what_is_not_open_does_nothing(area, writer):
-    writer.close_section("never opened")
-    writer.close_all()
-    assert area.snapshot(0).out_of_section_since_ns is None
-
-
-def test_a_section_left_by_an_exception_is_closed(area, writer):
-    with pytest.raises(KeyError), writer.section("a"):
-        raise KeyError
-    assert area.snapshot(0).sections["a"].open_since_ns is None
-
-
-def test_a_full_table_watches_the_rest_as_one(area, writer):
-    own = layout.SECTION_SLOTS - 1
-    for index in range(own + 3):
-        with writer.section(f"s{index}"):
-            assert area.snapshot(0).out_of_section_since_ns is None
-    page = area.snapshot(0)
-    assert set(page.sections) == {*(f"s{i}" for i in range(own)), layout.OTHERS}
-    assert page.sections_dropped == 3
-    assert page.sections[layout.OTHERS].count == 3
-    with writer.section("s0"):
-        pass
-    assert area.snapshot(0).sections["s0"].count == 2
-
-
-@pytest.mark.parametrize("name", ["", "x" * 65, "\u00e9" * 33])
-def test_names_that_do_not_fit(area, writer, name):
-    with writer.section(name):
-        pass
-    page = area.snapshot(0)
-    assert (set(page.sections), page.sections_dropped) == ({layout.OTHERS}, 1)
-
-
-def test_a_name_of_any_characters(area, writer):
-    with writer.section("\u00e9" * 32), writer.section("\udc80"):
-        pass
-    assert set(area.snapshot(0).sections) == {"\u00e9" * 32, "?"}
-
-
-def test_threads_that_overlap(area, writer):
-    """Counts may miss some, but nothing raises and nothing stays open."""
-    failures = []
-    together = threading.Barrier(4)
-
-    def work():
-        try:
-            together.wait(20)
-            for index in range(300):
-                with writer.section("shared"), writer.section(f"s{index % 40}"):
-                    writer.heartbeat()
-                    writer.event("e")
-        except Exception as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    page = area.snapshot(0)
-    assert not failures
-    assert not page.problem
-    assert all(section.open_since_ns is None for section in page.sections.values())
-    events, lost = area.drain_events(0)
-    assert len(events) + lost >= 1200 - 4
-
-
-def test_garbage_in_the_page_does_not_disturb_the_rank(area, writer):
-    with writer.section("a"):
-        area._bytes[0][:] = b"\xff" * layout.PAGE_BYTES
-        writer.heartbeat()
-        writer.step(3)
-    with writer.section("new"), writer.section("x" * 80):
-        writer.heartbeat()
-    writer.event("e", "text")
-    writer.record_error(ValueError())
-    writer.milestone("first_line")
-    with pytest.raises(TimeoutError):
-        writer.request(b"ask", 0)
-    writer.shut_down()
-    writer.initialize()
-
-
 # --- life cycle -----------------------------------------------------------------------------------
 
 
@@ -332,45 +175,6 @@ def test_no_kick_blocks(area, writer):
     area.drain_kick()
     os.eventfd_write(area.kick_fd, 2**64 - 2)
     writer.initialize()
-
-
-# --- the mailbox ----------------------------------------------------------------------------------
-
-
-def answering(area, reply):
-    """Answers one request on another thread, as the agent does after a kick."""
-
-    def answer():
-        os.eventfd_read(area.kick_fd)
-        request = area.take_request(0)
-        area.answer(0, request, reply(request.payload))
-
-    area.drain_kick()
-    os.set_blocking(area.kick_fd, True)
-    thread = threading.Thread(target=answer)
-    thread.start()
-    return thread
-
-
-def test_requests_are_answered(area, writer):
-    for text in (b"one", b"two"):
-        thread = answering(area, bytes.upper)
-        assert writer.request(text, 20.0) == text.upper()
-        thread.join(20)
-        os.set_blocking(area.kick_fd, False)
-
-
-def test_a_late_answer_is_not_taken_for_the_next(area, writer):
-    with pytest.raises(TimeoutError):
-        writer.request(b"one", 0)
-    area.answer(0, area.take_request(0), b"late")
-    with pytest.raises(TimeoutError):
-        writer.request(b"two", 0.001)
-
-
-def test_a_request_that_is_too_long(writer):
-    with pytest.raises(ValueError, match="4097 bytes is too long, 4096"):
-        writer.request(bytes(4097), 1)
 
 
 # --- without a page -------------------------------------------------------------------------------
