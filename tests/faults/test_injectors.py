@@ -82,7 +82,7 @@ def test_gil_is_held_for_its_seconds_also_when_signals_arrive() -> None:
     """A thread that counts makes no step while the lock is held."""
     done = fate(
         """
-import faulthandler, os, signal, threading, time
+import faulthandler, os, select, signal, threading, time
 faulthandler.register(signal.SIGRTMIN + 7, all_threads=True, chain=False)
 count = 0
 counting = threading.Event()
@@ -93,13 +93,17 @@ def run():
         counting.set()
 threading.Thread(target=run, daemon=True).start()
 counting.wait()
-# The signal comes from outside of Python, while the lock is held.
+# Signals come from outside, also while the lock is held, until this end of the pipe is closed.
+ended, end = os.pipe()
 if (child := os.fork()) == 0:
-    os.kill(os.getppid(), signal.SIGRTMIN + 7)
+    os.close(end)
+    while not select.select([ended], [], [], 0.02)[0]:
+        os.kill(os.getppid(), signal.SIGRTMIN + 7)
     os._exit(0)
 start, before = time.monotonic(), count
 inject("gil", seconds=0.2)
 after, took = count, time.monotonic() - start
+os.close(end)
 os.waitpid(child, 0)
 print(took >= 0.19, after - before < 200_000)
 """
