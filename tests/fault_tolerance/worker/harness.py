@@ -30,7 +30,14 @@ ENVIRONMENT = {
 class AgentProcess:
     """A process that starts workers like the agent, and waits for them."""
 
-    def __init__(self, *, warm: bool, modules: list[str], env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        *,
+        warm: bool,
+        modules: list[str],
+        env: dict[str, str] | None = None,
+        flags: tuple[str, ...] = (),
+    ):
         self.env = ENVIRONMENT if env is None else env
         self._process = subprocess.Popen(
             [sys.executable, __file__],
@@ -40,7 +47,7 @@ class AgentProcess:
             env=self.env,
         )
         self.warm = warm
-        self._ask(warm=warm, modules=modules, env=self.env)
+        self._ask(warm=warm, modules=modules, env=self.env, flags=flags)
 
     def _ask(self, **request: Any) -> Any:
         self._tell(request)
@@ -110,7 +117,7 @@ async def agent() -> None:
     reasons: list[str] = []
     ready: list[Any] = []
     spawner = Spawner(
-        sys.executable,
+        [sys.executable, *start["flags"]],
         warm=start["warm"],
         pass_fds=start.get("pass_fds", ()),
         on_fresh=reasons.append,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from .cases import CASES, Case
-from .harness import DEADLINE_S, ENVIRONMENT, AgentProcess
+from .harness import DEADLINE_S, ENVIRONMENT, SRC, AgentProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +43,15 @@ def test_as_under_plain_python(case, agent, tmp_path):
     assert ours.code == plain.code
 
 
-def run_plain(case: Case, work: Path, tmp: Path, env: dict[str, str] = ENVIRONMENT) -> Result:
+def run_plain(
+    case: Case,
+    work: Path,
+    tmp: Path,
+    env: dict[str, str] = ENVIRONMENT,
+    flags: tuple[str, ...] = (),
+) -> Result:
     how = ["-m"] if case.kind == "module" else []
-    command = [sys.executable, "-u", *how, case.target, *case.args]
+    command = [sys.executable, *flags, "-u", *how, case.target, *case.args]
     with (tmp / "stdout").open("wb") as out, (tmp / "stderr").open("wb") as err:
         done = subprocess.run(
             command,
@@ -85,3 +91,22 @@ def take(code: int, tmp: Path) -> Result:
     for path in paths:
         path.unlink()
     return result
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("flags", [("-E",), ("-I",), ("-O", "-Wignore"), ("-X", "dev")], ids=str)
+def test_flags_of_the_interpreter(warm, flags, tmp_path):
+    """Also those that keep the package out: with -E and -I, PYTHONPATH is not looked at."""
+    # In that case our copy is last in sys.path, and only there does it differ.
+    text = (
+        f"import sys\npath = [p for p in sys.path if p != {str(SRC)!r}]\n"
+        "print(sys.flags, sys.orig_argv, path, sys.warnoptions)\nassert not 1\n"
+    )
+    (tmp_path / "main.py").write_text(text)
+    agent = AgentProcess(warm=warm, modules=[], flags=flags)
+    try:
+        ours = run_ours(Case("flags"), agent, tmp_path, tmp_path)
+    finally:
+        agent.close()
+    plain = run_plain(Case("flags"), tmp_path, tmp_path, flags=flags)
+    assert ours == plain

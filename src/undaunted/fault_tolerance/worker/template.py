@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 20.0
 # What every worker needs of ours; absent ones are no reason to stop.
-_OURS = ("undaunted.fault_tolerance.worker.bootstrap", "undaunted.progress.writer")
+_OURS = (
+    "undaunted.fault_tolerance.worker.bootstrap",
+    "undaunted.fault_tolerance.worker.run_program",
+    "undaunted.progress.writer",
+)
 
 
 def serve(fd: int) -> WorkerSpec | None:
