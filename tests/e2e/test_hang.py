@@ -28,7 +28,7 @@ ONCE = """
         while True:
             undaunted.heartbeat()
             beat.wait(0.05)
-    print(f"rank {{rank}} done", flush=True)
+    sys.stdout.write(f"rank {{rank}} done\\n")
 """
 
 KINDS = {
@@ -56,7 +56,7 @@ def test_a_hang_is_explained_and_survived(tmp_path: Path, kind: str) -> None:
             assert "train.py" in stacks
         else:
             assert "stopped" in verdict["line"]
-        assert launcher.seen.count("rank 1 done") == 1
+        assert launcher.text.count("rank 1 done") == 1
 
 
 def test_stuck_before_the_first_heartbeat(tmp_path: Path) -> None:
