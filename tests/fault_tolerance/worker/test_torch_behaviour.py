@@ -60,6 +60,9 @@ GLOO = """
     total = torch.tensor(dist.get_rank() + 1)
     dist.all_reduce(total)
     print(dist.get_world_size(), int(total), model.module.weight.grad)
+    # Before the group goes: a model that outlives it may end the process in std::terminate.
+    del model
+    dist.barrier()
     dist.destroy_process_group()
 """
 
