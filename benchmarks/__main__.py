@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import calls
 from benchmarks.cases import Case, Values, all_cases
 from benchmarks.launchers import Launcher, available
 from benchmarks.stage import StageError
@@ -41,6 +42,8 @@ def main() -> int:
         print(markdown(results[-1:]) + "\n", flush=True)
         if args.json:
             write_json(args.json, results)
+    for name in args.calls:
+        print(calls.table(name, calls.measure(name)) + "\n", flush=True)
     print(machine())
     return 1 if any(result.failures for result in results) else 0
 
@@ -49,17 +52,18 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure launchers against each other."
     )
-    names = list(dict.fromkeys(case.name for case in all_cases(RANKS)))
+    names = [*dict.fromkeys(case.name for case in all_cases(RANKS)), *calls.PROGRAMS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all")
     parser.add_argument("--quick", action="store_true", help="2 ranks, 3 pairs: does it work?")
     parser.add_argument("--pairs", type=int, help=f"runs of each launcher per case ({PAIRS})")
     parser.add_argument("--ranks", type=int, action="append", help=f"ranks {RANKS}; repeatable")
-    parser.add_argument("--json", type=Path, help="file for all single values")
+    parser.add_argument("--json", type=Path, help="file for all values of the launchers")
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(names)):
         parser.error(f"no benchmark named {', '.join(unknown)}: there are {', '.join(names)}")
     ranks = tuple(args.ranks or (QUICK_RANKS if args.quick else RANKS))
     args.pairs = args.pairs or (QUICK_PAIRS if args.quick else PAIRS)
+    args.calls = [name for name in calls.PROGRAMS if not args.names or name in args.names]
     args.cases = [case for case in all_cases(ranks) if not args.names or case.name in args.names]
     return args
 

@@ -11,7 +11,7 @@ from undaunted.base.process import descendants
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TEMPLATE = b"undaunted.fault_tolerance.worker.template"
+TEMPLATE = b"worker/boot.py\0template\0"  # in the command line of a warm template
 
 
 @dataclass(frozen=True)

@@ -138,11 +138,9 @@ class Stage:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._error(f"waited {DEADLINE_S:g} s for {what}")
-            self._handle(left)
+            self._handle(0 if self.exited_ns else left)
             if self.exited_ns and not done():
-                self._handle(0)  # what its ranks said last
-                if not done():
-                    raise self._error(f"it ended with {self._process.wait()} before {what}")
+                raise self._error(f"it ended with {self._process.wait()} before {what}")
 
     def _handle(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):

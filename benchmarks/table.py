@@ -78,6 +78,6 @@ def cell(values: Sequence[float | None]) -> str:
 
 
 def paired_ratio(ours: Sequence[float | None], theirs: Sequence[float | None]) -> float | None:
-    """Return the median of theirs/ours over the pairs in which both are known and ours not 0."""
-    pairs = [b / a for a, b in zip(ours, theirs, strict=False) if a and b is not None]
+    """Return the median of theirs/ours over the pairs in which both are known and not 0."""
+    pairs = [b / a for a, b in zip(ours, theirs, strict=False) if a and b]
     return median(pairs) if pairs else None
