@@ -76,11 +76,10 @@ def _fork_agent(
 
 
 def _flush_standard_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            pass  # nobody reads any more
+    with contextlib.suppress(OSError):  # nobody reads any more
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
 
 
 @contextlib.contextmanager

@@ -103,6 +103,11 @@ class PageWriter:
 
     # --- the fast ones --------------------------------------------------------------------------
 
+    @property
+    def beats(self) -> bool:
+        """Whether a heartbeat was sent since monitoring began."""
+        return bool(self._last_heartbeat)
+
     def heartbeat(self) -> None:
         """Say that the rank makes progress."""
         now = monotonic_ns()

@@ -52,8 +52,18 @@ def test_a_crash_is_judged_before_long_even_if_nobody_else_ends() -> None:
     machine = running()
     machine.handle(n.RankExited(0, 1))
     machine.handle(STOP)
-    assert machine.handle(n.TimerFired("settle", 0)) == [n.JudgeCrash()]
+    assert machine.handle(n.TimerFired("settle", 0)) == [n.JudgeCrash(final=False)]
     assert machine.handle(n.TimerFired("settle", 0)) == []
+
+
+def test_a_crash_of_which_only_victims_are_known_is_judged_again_at_the_end() -> None:
+    machine = running()
+    machine.handle(n.RankErrored(0, "connection closed by peer"))
+    machine.handle(STOP)
+    machine.handle(n.TimerFired("settle", 0))
+    machine.handle(n.CrashUnclear())
+    machine.handle(n.RankExited(0, 1))
+    assert n.JudgeCrash(final=True) in machine.handle(n.RankExited(1, -9))
 
 
 def test_a_recorded_exception_counts_before_the_process_is_dead() -> None:
@@ -61,6 +71,14 @@ def test_a_recorded_exception_counts_before_the_process_is_dead() -> None:
     commands = machine.handle(n.RankErrored(0, "rank 0 raised ValueError"))
     assert n.ReportFailed("crash", 0, "rank 0 raised ValueError") in commands
     assert machine.handle(n.RankExited(0, 1)) == []
+
+
+def test_a_rank_that_announced_its_exception_may_end_by_itself_for_a_while() -> None:
+    machine = running()
+    assert n.SetTimer("linger", n.LINGER_S) in machine.handle(n.RankErrored(0, "x"))
+    assert n.SignalRanks((1,), 15) in machine.handle(STOP)
+    assert machine.handle(n.RankErrored(0, "again")) == []
+    assert machine.handle(n.TimerFired("linger", 0)) == [n.SignalRanks((0,), 15)]
 
 
 def test_an_exit_seen_while_the_others_are_being_started_counts() -> None:

@@ -157,9 +157,8 @@ CHILDREN = """
 
 AT_THE_END = """
     import atexit, logging, sys, weakref
-    class Noisy:
-        def __del__(self): print("deleted", file=sys.stderr)
-    kept = Noisy()
+    class Kept: pass
+    kept = Kept()
     weakref.finalize(kept, print, "finalized")
     def last():
         print(sys.last_type, sys.last_value, "atexit", __name__, "__main__" in sys.modules)
@@ -168,6 +167,13 @@ AT_THE_END = """
     logging.basicConfig()
     logging.getLogger("x").warning("logged")
     raise ValueError("the end")
+"""
+
+DELETED = """
+    import sys
+    class Noisy:
+        def __del__(self): print("deleted", file=sys.stderr)
+    kept = Noisy()
 """
 
 HOOK = """
@@ -284,6 +290,7 @@ CASES = [
     Case("multiprocessing", MULTIPROCESSING, args=("x",)),
     Case("children", CHILDREN),
     Case("at the end", AT_THE_END),
+    Case("deleted at the end", DELETED),
     Case("warns", WARNS),
     Case("warns with -W", WARNS, env={"PYTHONWARNINGS": "error"}),
     Case("input", "input()"),

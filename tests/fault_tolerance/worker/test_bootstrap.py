@@ -228,10 +228,16 @@ def test_the_page_is_told(page_agent, tmp_path):
     assert err.startswith("Traceback")
 
 
-@pytest.mark.parametrize("text", ["import sys; sys.exit(3)", "import sys; sys.exit()", "pass"])
+@pytest.mark.parametrize("text", ["import sys; sys.exit(0)", "import sys; sys.exit()", "pass"])
 def test_an_exit_is_no_error(page_agent, tmp_path, text):
     _, out, _ = run(page_agent, tmp_path, text)
     assert out == "page milestone first_line\n"
+
+
+def test_an_exit_code_is_announced_before_the_interpreter_is_torn_down(page_agent, tmp_path):
+    code, out, _ = run(page_agent, tmp_path, "import sys; sys.exit(3)")
+    assert code == 3
+    assert out == "page milestone first_line\npage SystemExit(3) ['<module>']\n"
 
 
 def test_no_exception_hook(page_agent, tmp_path):

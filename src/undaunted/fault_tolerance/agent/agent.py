@@ -100,6 +100,7 @@ class Agent:
         self._awaiting_empty_tree = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._finishing: set[asyncio.Task[None]] = set()  # bounded by themselves, not cancelled
         self._interrupts = 0
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -123,17 +124,17 @@ class Agent:
     async def close(self) -> None:
         """Release everything; what is left of the tree is killed."""
         loop = asyncio.get_running_loop()
+        if self._round is not None and self._node.state is not node.State.IDLE:
+            self._close_round()
         loop.remove_reader(self._front.fileno())
         self._watch.close()
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S)
-        if self._round is not None:
-            self._round.close()
         self._rounds.close()
         self._area.close()
         self._pipes.close()
@@ -182,8 +183,8 @@ class Agent:
                 self._watch.hold_to_limits(started)
             case node.GatherEvidence():
                 self._own(self._examine())
-            case node.JudgeCrash():
-                self._judge_crash()
+            case node.JudgeCrash(final=final):
+                self._judge_crash(final=final)
             case node.SignalRanks(local_ranks=ranks, signal=number):
                 self._workers.signal_ranks(ranks, number)
             case node.SignalTree(signal=number):
@@ -209,8 +210,6 @@ class Agent:
     def _begin_round(self, start: policy.Start) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        if self._round is not None:
-            self._round.close()
         self._round = self._rounds.begin(start)
         self._workers.begin_round()
         self._awaiting_empty_tree = False
@@ -233,13 +232,23 @@ class Agent:
         if report.kind == "spawn":
             self._scribe.spawn_failed(report.detail)
         elif report.kind == "crash":
-            self._scribe.crash_detected(self._this_round(), report)
+            self._crash_detected(report)
         self._post(policy.NodeFailed(self._config.node, self._node.round, report.detail))
 
-    def _judge_crash(self) -> None:
+    def _crash_detected(self, report: node.ReportFailed) -> None:
+        error = self._area.snapshot(report.local_rank).error
+        since_ns = error.at_ns if error else self._workers.all[report.local_rank].exited_ns
+        rank = self._this_round().rank(report.local_rank)
+        self._scribe.crash_detected(rank, since_ns, report.detail)
+
+    def _judge_crash(self, *, final: bool) -> None:
         self._read_pages()
         current = self._this_round()
-        self._scribe.verdict(judge_crash(self._config, current, self._workers.all, self._pages()))
+        judgement = judge_crash(self._config, current, self._workers.all, self._pages())
+        if judgement.certain or final:
+            self._scribe.verdict(judgement)
+        else:
+            self._post(node.CrashUnclear())
 
     def _signal_tree(self, number: int) -> None:
         self._awaiting_empty_tree = True
@@ -262,11 +271,22 @@ class Agent:
         unkillable = left if report.unkillable else ()
         self._awaiting_empty_tree = False
         self._read_pages()
-        self._this_round().close()
+        self._close_round()
         self._scribe.round_stopped(unkillable)
         self._post(
             policy.NodeStopped(self._config.node, self._node.round, report.all_ok, unkillable)
         )
+
+    def _close_round(self) -> None:
+        current = self._this_round()
+        current.close()
+        task = asyncio.get_running_loop().create_task(self._finish_output(current))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+    async def _finish_output(self, current: Round) -> None:
+        for problem in await asyncio.to_thread(current.finish_output):
+            self._scribe.say(problem)
 
     def _this_round(self) -> Round:
         assert self._round is not None, "the policy starts a round before anything refers to it"

@@ -94,7 +94,7 @@ async def gather(
             pid=worker.pid,
             page=page,
             expired=passed,
-            state=state,
+            state=state if worker.code is None else "",
             stacks=text or None,
             reason=_why_no_stacks(worker, was_asked),
         )

@@ -28,10 +28,14 @@ _WRITE_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, the local ranks to blame, and for a crash what torch's error file would say."""
+    """A verdict, the local ranks to blame, and what torch's error file would say.
+
+    ``certain`` is False where only victims are known.
+    """
 
     event: Verdict
     culprits: tuple[int, ...]
+    certain: bool
     report: error_file.ErrorReport
 
 
@@ -63,7 +67,7 @@ def judge_crash(
         traceback=verdict.traceback,
         waiting=list(verdict.victims),
     )
-    return Judgement(event, (root.local_rank,), _report(root, verdict.line))
+    return Judgement(event, (root.local_rank,), verdict.certain, _report(root, verdict.line))
 
 
 def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) -> Judgement:
@@ -88,7 +92,8 @@ def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) 
         stacks=current.stacks_path,
     )
     report = error_file.ErrorReport(verdict.line, "", int(time.time()))
-    return Judgement(event, tuple(each.local_rank for each in verdict.suspects), report)
+    culprits = tuple(each.local_rank for each in verdict.suspects)
+    return Judgement(event, culprits, verdict.certain, report)
 
 
 def serve_error_file(judgement: Judgement) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # A real-time signal, never one that users' programs use themselves.
 EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
-# Last output of the old round that may still have to reach the console.
-_DRAIN_S = 0.2
+# How long the last output of a round may take to reach the console. The next round does not wait.
+_DRAIN_S = 5.0
 
 
 class Round:
@@ -71,11 +71,17 @@ class Round:
             self._tee.start()
 
     def close(self) -> None:
-        """Free the port, finish copying output; may be called twice."""
+        """Free the port, have the rest of the output shown; may be called twice. Does not wait."""
         self.port.close()
         if self._tee is not None:
-            self._tee.close(_DRAIN_S)
-            self._tee = None
+            self._tee.request_close(_DRAIN_S)
+
+    def finish_output(self) -> list[str]:
+        """Wait until the output is shown; return what went wrong with it. After `close`."""
+        if self._tee is None:
+            return []
+        self._tee.close(_DRAIN_S)
+        return self._tee.problems
 
 
 class RoundFactory:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.judge import Judgement
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.workers import Worker
-    from undaunted.fault_tolerance.core import node
     from undaunted.fault_tolerance.data import WorkloadControlRequest
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.messages import Ready
@@ -58,6 +57,7 @@ class Scribe:
     # --- the job --------------------------------------------------------------------------------
 
     def job_started(self) -> None:
+        """The launcher begins."""
         config = self._config
         argv = [config.target, *config.args]
         limits: dict[str, float | None] = {
@@ -75,6 +75,7 @@ class Scribe:
                 max_restarts=config.max_restarts,
                 worker_start=config.worker_start,
                 limits=limits,
+                log_dir=config.log_dir if any([*config.stdout, *config.stderr]) else "",
             )
         )
         self._messages.say(
@@ -84,6 +85,7 @@ class Scribe:
         )
 
     def job_ended(self, end: policy.End) -> None:
+        """The outcome is decided."""
         outcome = end.outcome
         self._journal.record(
             self._event(
@@ -97,6 +99,7 @@ class Scribe:
         self._messages.say(f"{outcome.label.replace('_', ' ')}{again}: {end.reason}")
 
     def decided(self, decided: policy.Decided) -> None:
+        """The job policy decided to restart or to end."""
         self._journal.record(
             self._event(
                 e.Decision,
@@ -111,6 +114,7 @@ class Scribe:
     # --- a round --------------------------------------------------------------------------------
 
     def round_started(self, current: Round) -> None:
+        """A round begins: its workers are about to be started."""
         start = current.start
         self._round = start.round
         self._milestones.clear()
@@ -126,6 +130,7 @@ class Scribe:
         )
 
     def workers_spawned(self, spawned: Spawned) -> None:
+        """Every local rank is a process."""
         self._journal.record(
             self._event(
                 e.WorkersSpawned, mode=spawned.mode, pids=list(spawned.pids), reason=spawned.reason
@@ -133,10 +138,12 @@ class Scribe:
         )
 
     def workers_start_fresh(self, reason: str) -> None:
+        """Workers are not forked from the template, because of ``reason``."""
         self._journal.record(self._event(e.TemplateLost, reason=reason))
         self._messages.say(f"workers start fresh, not warm: {reason}")
 
     def template_ready(self, pid: int, ready: Ready) -> None:
+        """The template has imported what it was asked to."""
         self._journal.record(
             self._event(e.TemplateReady, pid=pid, modules=ready.modules, import_ns=ready.import_ns)
         )
@@ -144,8 +151,14 @@ class Scribe:
             self._messages.say(one_line(f"{module} cannot be imported for warm workers: {error}"))
 
     def milestones(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
-        """Record milestones seen for the first time."""
+        """Record milestones seen for the first time, and say once if a page is unreadable."""
         rank = current.rank(local_rank)
+        if page.problem and (rank, "problem") not in self._milestones:
+            self._milestones.add((rank, "problem"))
+            self._messages.say(
+                f"rank {rank} is not watched for hangs in this round: its page is unreadable "
+                f"({page.problem})"
+            )
         for name, at_ns in (
             ("first_line", page.first_line_ns),
             ("initialized", page.initialized_ns),
@@ -173,9 +186,11 @@ class Scribe:
         )
 
     def stop_requested(self, stop: policy.Stop) -> None:
+        """The round is to be stopped."""
         self._journal.record(self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s))
 
     def rank_exited(self, current: Round, worker: Worker) -> None:
+        """A rank's process ended."""
         code = worker.code
         assert code is not None
         self._journal.record(
@@ -190,6 +205,7 @@ class Scribe:
         )
 
     def round_stopped(self, unkillable: tuple[int, ...]) -> None:
+        """No process of the round is left but the ``unkillable``."""
         self._journal.record(self._event(e.RoundStopped, unkillable=list(unkillable)))
         if unkillable:
             self._messages.say(
@@ -199,15 +215,17 @@ class Scribe:
 
     # --- failures -------------------------------------------------------------------------------
 
-    def crash_detected(self, current: Round, report: node.ReportFailed) -> None:
-        rank = current.rank(report.local_rank)
-        self._failure("crash", rank, None, report.detail)
+    def crash_detected(self, rank: int, since_ns: int, detail: str) -> None:
+        """Rank ``rank`` crashed at ``since_ns``, as far as that is known yet."""
+        self._failure("crash", rank, since_ns, detail)
 
     def hang_detected(self, rank: int, expired: Expired) -> None:
+        """A rank passed a limit; who is to blame is not known yet."""
         detail = f"{expired.watch}: {expired.age_s:.3f} s, limit {expired.limit_s:g} s"
         self._failure("hang", rank, expired.deadline_ns, detail)
 
     def spawn_failed(self, detail: str) -> None:
+        """The workers could not be started."""
         self._failure("spawn", -1, None, detail)
         self._messages.say(detail)
 
@@ -236,6 +254,7 @@ class Scribe:
     # --- small things ---------------------------------------------------------------------------
 
     def ring_events(self, rank: int, ring: list[RingEvent], lost: int) -> None:
+        """A rank put these events into its page; ``lost`` more were overwritten."""
         for event in ring:
             self._journal.record(
                 self._event(
@@ -246,16 +265,15 @@ class Scribe:
             self._journal.record(self._event(e.RankEventsLost, rank=rank, count=lost))
 
     def control_requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        """A rank asks for something about the whole job."""
         action, text = request.action.name, request.description
         self._journal.record(
             self._event(e.ControlRequested, rank=rank, action=action, description=text)
         )
         self._messages.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
 
-    def page_problem(self, rank: int, problem: str) -> None:
-        self._messages.say(f"rank {rank} is not watched any more: {problem}")
-
     def agent_paused(self, seconds: float) -> None:
+        """This process did not run for a while."""
         self._journal.record(self._event(e.AgentPaused, seconds=seconds))
         self._messages.say(
             f"the launcher itself did not run for {format_duration(seconds)}; "
@@ -263,6 +281,7 @@ class Scribe:
         )
 
     def signal_received(self, name: str) -> None:
+        """The launcher is told to stop."""
         self._journal.record(self._event(e.SignalReceived, signal=name))
         limit = format_duration(self._config.term_timeout_s)
         self._messages.say(f"received {name}: passed on to the ranks, which have {limit} to end")

@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 # How long siblings' exits and error records are collected before a crash is judged, unless every
 # rank has ended sooner. Stopping the round does not wait for it.
 SETTLE_S = 0.1
+# How long a rank that has announced its exception may take to end by itself, printing its traceback
+# and running its atexit handlers, before it gets the signal that its siblings get at once.
+LINGER_S = 0.5
 # How long a killed process may take to vanish before it is reported as unkillable (D state).
 UNKILLABLE_AFTER_S = 10.0
 
@@ -77,6 +80,11 @@ class LimitPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class CrashUnclear:
+    """So far only ranks have failed that lost a peer; judge again when more is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class HangJudged:
     """Evidence has been gathered and judged: ``culprits`` are local ranks."""
 
@@ -118,6 +126,7 @@ Event = (
     | RankExited
     | RankErrored
     | LimitPassed
+    | CrashUnclear
     | HangJudged
     | StopRound
     | TreeEmpty
@@ -150,7 +159,12 @@ class GatherEvidence:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCrash:
-    """Say which rank crashed first and why."""
+    """Say which rank crashed first and why.
+
+    Unless it is the ``final`` time, answer CrashUnclear instead if only victims have been seen.
+    """
+
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +253,7 @@ class Node:
     _slots: int = 0
     _exited: dict[int, int] = field(default_factory=dict)
     _crash_to_judge: bool = False
+    _errored: set[int] = field(default_factory=set)
     _stop: StopRound | None = None
 
     @property
@@ -258,9 +273,12 @@ class Node:
             case RankExited():
                 return self._exited_rank(event)
             case RankErrored():
-                return self._crashed(event.local_rank, event.detail)
+                return self._errored_rank(event)
             case LimitPassed():
                 return self._limit_passed()
+            case CrashUnclear():
+                self._crash_to_judge = self.state is not State.IDLE
+                return []
             case HangJudged():
                 return self._hang_judged(event)
             case StopRound():
@@ -279,6 +297,7 @@ class Node:
             return []
         self.round, self._slots = event.round, event.slots
         self._exited.clear()
+        self._errored.clear()
         self._crash_to_judge = False
         self._stop = None
         self.state = State.SPAWNING
@@ -317,6 +336,12 @@ class Node:
             return []
         commands: list[Command] = self._judge_crash() if self._crash_to_judge else []
         return commands + (self._kill() if self.state is State.STOPPING else [])
+
+    def _errored_rank(self, event: RankErrored) -> list[Command]:
+        if self.state is State.IDLE or event.local_rank in self._errored | self._exited.keys():
+            return []
+        self._errored.add(event.local_rank)
+        return [SetTimer("linger", LINGER_S), *self._crashed(event.local_rank, event.detail)]
 
     def _judge_exit(self, local_rank: int, code: int) -> list[Command]:
         if code != 0:
@@ -377,7 +402,9 @@ class Node:
             return []
         match event.name:
             case "settle":
-                return self._judge_crash() if self._crash_to_judge else []
+                return self._judge_crash(final=False) if self._crash_to_judge else []
+            case "linger" if self.state in {State.FAILED, State.STOPPING}:
+                return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
             case "grace" if self.state is State.STOPPING:
                 return self._kill()
             case "unkillable" if self.state is State.KILLING:
@@ -391,16 +418,17 @@ class Node:
         timer = SetTimer("grace", stop.grace_s)
         if self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
-            return [Watch(on=False), timer, SignalRanks(self.alive, stop.signal)]
+            told = tuple(rank for rank in self.alive if rank not in self._errored)
+            return [Watch(on=False), timer, SignalRanks(told, stop.signal)]
         return [Watch(on=False), timer, SignalTree(_SIGTERM)]
 
     def _kill(self) -> list[Command]:
         self.state = State.KILLING
         return [SetTimer("unkillable", UNKILLABLE_AFTER_S), SignalTree(_SIGKILL)]
 
-    def _judge_crash(self) -> list[Command]:
+    def _judge_crash(self, *, final: bool = True) -> list[Command]:
         self._crash_to_judge = False
-        return [JudgeCrash()]
+        return [JudgeCrash(final)]
 
     def _round_over(self, *, unkillable: bool) -> list[Command]:
         commands: list[Command] = self._judge_crash() if self._crash_to_judge else []

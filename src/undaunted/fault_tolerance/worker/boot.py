@@ -21,6 +21,12 @@ except ModuleNotFoundError as error:
     # Not installed for this interpreter, or -E or -I keep it out: take this copy, last in line.
     sys.path.append(__file__.rsplit("/", 4)[0])
 
+import atexit
+
+from undaunted.fault_tolerance.worker import leaving
+
+atexit.register(leaving.leave)  # the first to be registered is the last to run
+
 _MODE, _FD = sys.argv[1], int(sys.argv[2])
 if _MODE == "template":
     from undaunted.fault_tolerance.worker.template import serve

@@ -58,6 +58,11 @@ class Page:
             except Exception as problem:  # noqa: BLE001 - the report that follows matters more
                 self._lose(problem)
 
+    def program_ended(self) -> None:
+        """Give what the interpreter still has to do a whole heartbeat timeout of its own."""
+        if self._writer is not None and self._writer.beats:
+            self._writer.heartbeat()
+
     def complain(self, consequence: str, reason: object) -> None:
         """Say on standard error what this rank goes without, and why."""
         print(f"undaunted: local rank {self._local_rank}: {consequence}: {reason}", file=sys.stderr)

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
+from undaunted.fault_tolerance.worker import leaving
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -57,10 +59,12 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
             _run_script(spec, page)
     except BaseException as error:
         error.__traceback__ = _without_us(error.__traceback__)
-        if spec.exception_hook and not isinstance(error, SystemExit):
+        if leaving.failed(error) and spec.exception_hook:
             page.record_error(error)
         _report_without_us()
         raise
+    finally:
+        page.program_ended()
 
 
 def _inject_faults() -> None:
