@@ -13,10 +13,13 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from undaunted.base import process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 DEADLINE_S = 60.0
 

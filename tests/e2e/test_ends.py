@@ -7,10 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.e2e.launcher import Launcher, alive, launched, wait_until_gone
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.e2e
 

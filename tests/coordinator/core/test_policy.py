@@ -164,7 +164,7 @@ EVENTS = st.one_of(
 
 @given(st.lists(EVENTS, max_size=60), st.integers(0, 3), st.integers(1, 3))
 def test_whatever_arrives(events: list[p.Event], budget: int, min_nodes: int) -> None:
-    """Invariants: the budget holds, rounds only grow, one start per round, nothing after the end."""
+    """The budget holds, rounds only grow, one start per round, nothing after the end."""
     machine = job(max_restarts=budget, min_nodes=min_nodes)
     rounds: list[int] = []
     ended = False

@@ -261,7 +261,7 @@ class Node:
         """Local ranks whose processes have not ended."""
         return tuple(rank for rank in range(self._slots) if rank not in self._exited)
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: Event) -> list[Command]:  # noqa: C901 - one case per event
         """Take one event; return the commands it causes, in order."""
         match event:
             case StartRound():
