@@ -25,8 +25,8 @@ DEADLINE_S = 100.0  # for one training run; it takes about 10 s
 
 # What to say when a line of the run contains the words on the left.
 REMARKS = {
-    "injected fault sigkill": "rank 1 has just been killed. Rank 0 cannot go on without it.",
-    "injected fault sleep": "rank 0 hangs: it will never come back on its own. "
+    "undaunted: injected fault sigkill": "rank 1 has just been killed. Rank 0 cannot go on without it.",
+    "undaunted: injected fault sleep": "rank 0 hangs: it will never come back on its own. "
     f"The limit is {HANG_LIMIT_S} s without a step.",
     "resumed from the checkpoint": "all ranks are back; the steps since the checkpoint come again.",
 }
@@ -51,27 +51,27 @@ class Run:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="undaunted-demo-") as scratch:
-        title(f"1. Train a character-level language model on 2 ranks, {STEPS} steps, no faults")
-        calm = train(Path(scratch, "calm"), [])
+    scratch = Path(tempfile.mkdtemp(prefix="undaunted-demo-"))
+    title(f"1. Train a character-level language model on 2 ranks, {STEPS} steps, no faults")
+    calm = train(scratch / "calm", [])
 
-        title("2. The same again. Rank 1 will be killed at step 60, rank 0 will hang at step 140")
-        limits = ["--ft-rank-heartbeat-timeout", str(HANG_LIMIT_S)]
-        stormy = train(Path(scratch, "stormy"), [*limits, "--inject-fault", FAULTS])
+    title("2. The same again. Rank 1 will be killed at step 60, rank 0 will hang at step 140")
+    limits = ["--ft-rank-heartbeat-timeout", str(HANG_LIMIT_S)]
+    stormy = train(scratch / "stormy", [*limits, "--inject-fault", FAULTS])
 
-        title("3. What undaunted knows about the second run")
-        report_code = subprocess.run([*LAUNCHER, "report", str(stormy.report_dir)]).returncode
+    title("3. What undaunted knows about the second run")
+    report_code = subprocess.run([*LAUNCHER, "report", str(stormy.report_dir)]).returncode
 
-        title("4. Were the promises kept?")
-        problems = judge(calm, stormy, report_code)
-        digest = calm.digest
+    title("4. Were the promises kept?")
+    problems = judge(calm, stormy, report_code)
     for problem in problems:
         print(f"NO: {problem}", flush=True)
     if not problems:
         print(
             "Yes: the crash and the hang were both explained and survived, and the parameters of\n"
-            f"both runs are the same, bit for bit (sha256 {digest[:16]}...)."
+            f"both runs are the same, bit for bit (sha256 {calm.digest[:16]}...)."
         )
+    print(f"The files of both runs stay in {scratch}.")
     return 1 if problems else 0
 
 
@@ -138,8 +138,8 @@ def judge(calm: Run, stormy: Run, report_code: int) -> list[str]:
 
 def journal(run_dir: Path) -> list[dict[str, object]]:
     """Return the events of the run, in order."""
-    lines = [line for path in run_dir.glob("journal-*.jsonl") for line in path.open("rb")]
-    return [json.loads(line) for line in lines]
+    contents = [path.read_bytes() for path in run_dir.glob("journal-*.jsonl")]
+    return [json.loads(line) for content in contents for line in content.splitlines()]
 
 
 if __name__ == "__main__":
