@@ -25,7 +25,7 @@ DEADLINE_S = 100.0  # for one training run; it takes about 10 s
 
 # What to say when a line of the run contains the words on the left.
 REMARKS = {
-    "undaunted: injected fault sigkill": "rank 1 has just been killed. Rank 0 cannot go on without it.",
+    "undaunted: injected fault sigkill": "rank 1 has just been killed. Rank 0 cannot go on alone.",
     "undaunted: injected fault sleep": "rank 0 hangs: it will never come back on its own. "
     f"The limit is {HANG_LIMIT_S} s without a step.",
     "resumed from the checkpoint": "all ranks are back; the steps since the checkpoint come again.",
