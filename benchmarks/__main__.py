@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RANKS = (1, 2, 8)
 PAIRS = 9
+PACKAGES = ("undaunted", "torch", "nvidia-resiliency-ext")
 QUICK_RANKS = (2,)
 QUICK_PAIRS = 3
 SWEEP_S = 5.0
@@ -61,7 +62,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(names)):
         parser.error(f"no benchmark named {', '.join(unknown)}: there are {', '.join(names)}")
-    ranks = tuple(args.ranks or (QUICK_RANKS if args.quick else RANKS))
+    ranks = tuple(args.ranks or (PACKAGES = ("undaunted", "torch", "nvidia-resiliency-ext")
+QUICK_RANKS if args.quick else RANKS))
     args.pairs = args.pairs or (QUICK_PAIRS if args.quick else PAIRS)
     args.calls = [name for name in calls.PROGRAMS if not args.names or name in args.names]
     args.cases = [case for case in all_cases(ranks) if not args.names or case.name in args.names]
@@ -106,7 +108,7 @@ def machine() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
-    packages = ", ".join(f"{name} {version_of(name)}" for name in ("undaunted", "torch"))
+    packages = ", ".join(f"{name} {found}" for name in PACKAGES if (found := version_of(name)))
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
     return (
         f"{os.cpu_count()} cores ({model}), Linux {platform.release()}, Python "
@@ -119,7 +121,7 @@ def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "(not installed)"
+        return ""
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 OURS = "undaunted"
-BAR = "torchrun"
 
 
 @dataclass
@@ -46,12 +45,14 @@ def markdown(results: Sequence[Result]) -> str:
 def table(result: Result) -> str:
     launchers = list(result.values)
     metrics = list(dict.fromkeys(m for values in result.values.values() for m in values))
-    rows = [[result_head(result), *launchers, f"{BAR} / {OURS}"]]
+    others = [launcher for launcher in launchers if launcher != OURS]
+    rows = [[result_head(result), *launchers, *(f"{other} / {OURS}" for other in others)]]
     for metric in metrics:
-        columns = [result.values[launcher].get(metric, []) for launcher in launchers]
-        pairs = (result.values.get(OURS, {}), result.values.get(BAR, {}))
-        ratio = paired_ratio(*(values.get(metric, []) for values in pairs))
-        rows.append([metric, *map(cell, columns), "-" if ratio is None else f"{ratio:.3g}"])
+        row = {name: values.get(metric, []) for name, values in result.values.items()}
+        ratios = [paired_ratio(row.get(OURS, []), row[other]) for other in others]
+        rows.append(
+            [metric, *map(cell, row.values()), *("-" if r is None else f"{r:.3g}" for r in ratios)]
+        )
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---" * len(rows[0]) + "|")
     return "\n".join([*lines, *failures(result)])

@@ -35,8 +35,14 @@ def test_table_has_a_column_per_launcher_and_the_ratio() -> None:
     ]
 
 
+def test_every_other_launcher_has_its_ratio() -> None:
+    head, _, row = markdown([result(undaunted=[1.0], torchrun=[2.0], nvrx=[3.0])]).splitlines()
+    assert head.endswith("| torchrun / undaunted | nvrx / undaunted |")
+    assert row.endswith("| 2 | 3 |")
+
+
 def test_table_without_a_launcher_to_compare_with_has_no_ratio() -> None:
-    assert markdown([result(undaunted=[0.1])]).endswith("| 0.1 [0.1..0.1] n=1 | - |")
+    assert markdown([result(undaunted=[0.1])]).endswith("| 0.1 [0.1..0.1] n=1 |")
 
 
 def test_failures_are_counted_by_kind() -> None:
