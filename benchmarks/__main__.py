@@ -62,8 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(names)):
         parser.error(f"no benchmark named {', '.join(unknown)}: there are {', '.join(names)}")
-    ranks = tuple(args.ranks or (PACKAGES = ("undaunted", "torch", "nvidia-resiliency-ext")
-QUICK_RANKS if args.quick else RANKS))
+    ranks = tuple(args.ranks or (QUICK_RANKS if args.quick else RANKS))
     args.pairs = args.pairs or (QUICK_PAIRS if args.quick else PAIRS)
     args.calls = [name for name in calls.PROGRAMS if not args.names or name in args.names]
     args.cases = [case for case in all_cases(ranks) if not args.names or case.name in args.names]
