@@ -163,6 +163,26 @@ def test_100_restarts_in_a_row(tmp_path: Path) -> None:
         assert len(launcher.events("round_started")) == 101
 
 
+def test_a_template_that_is_killed_costs_nothing_but_time(tmp_path: Path) -> None:
+    script = """
+        import os, signal, sys, threading
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            agent = os.getppid()
+            children = open(f"/proc/{agent}/task/{agent}/children").read().split()
+            (template,) = set(map(int, children)) - {os.getpid()}
+            os.kill(template, signal.SIGKILL)
+            sys.exit(1)
+        sys.stdout.write("running again\\n")
+    """
+    options = ("--nproc-per-node", "1", "--max-restarts", "2")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for("running again")
+        launcher.wait_for(r"workers start fresh, not warm: the template ended")
+        spawned = launcher.events("workers_spawned")
+        assert [event["mode"] for event in spawned] == ["warm", "fresh"]
+
+
 def test_two_launchers_at_once(tmp_path: Path) -> None:
     script = """
         import os

@@ -148,6 +148,8 @@ class Scribe:
             self._event(e.TemplateReady, pid=pid, modules=ready.modules, import_ns=ready.import_ns)
         )
         for module, error in ready.failed.items():
+            if module not in self._config.preload and error.startswith("ModuleNotFoundError"):
+                continue  # not installed; a program that needs it will say so itself
             self._messages.say(one_line(f"{module} cannot be imported for warm workers: {error}"))
 
     def milestones(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
