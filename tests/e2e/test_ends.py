@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,6 +84,29 @@ def test_a_signal_is_passed_on_and_the_job_counts_as_preempted(
         launcher.process.send_signal(number)
         assert launcher.finish() == 75, launcher.text
         launcher.wait_for(f"told {number.name}")
+
+
+def test_under_nohup_a_hangup_does_nothing(tmp_path: Path) -> None:
+    script = """
+        import sys
+        sys.stdout.write("ready\\n")
+        sys.stdin.readline()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    command = f'trap "" HUP; exec {sys.executable} -m undaunted.cli.main run --run-dir run train.py'
+    with subprocess.Popen(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        launcher.send_signal(signal.SIGHUP)
+        launcher.communicate("go on\n", timeout=30)
+        assert launcher.returncode == 0
 
 
 def test_ranks_that_end_well_after_a_signal_have_finished(tmp_path: Path) -> None:

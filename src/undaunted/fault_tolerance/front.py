@@ -89,7 +89,11 @@ def _signals_to_pipe() -> Iterator[socket.socket]:
     readable.setblocking(False)
     writable.setblocking(False)
     old_fd = signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
-    old = {number: signal.signal(number, lambda *_: None) for number in FORWARDED}
+    # What was ignored when we were started stays so: nohup means that SIGHUP shall do nothing.
+    numbers = [n for n in FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else children vanish
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*numbers, signal.SIGCHLD})
     try:
         yield readable
     finally:
