@@ -41,6 +41,11 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         master_port: port of rank 0's store; 0 = a fresh one every round.
         python: interpreter of the workers.
         local_prefix: template of the prefix of tee'd lines.
+        applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
+            goes to ``PREFIX_cycleN.EXT``, N being the round.
+        launcher_log: absolute path of a file for the launcher's own lines, "" = none.
+        logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
+            files of the ranks, "" = none.
     """
 
     run_id: str
@@ -69,3 +74,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     master_port: int = 0
     python: str = ""
     local_prefix: str = "[${role_name}${rank}]:"
+    applog_prefix: str = ""
+    launcher_log: str = ""
+    logs_specs: str = ""
