@@ -40,12 +40,27 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         master_addr: address workers use to meet.
         master_port: port of rank 0's store; 0 = a fresh one every round.
         python: interpreter of the workers.
+        max_no_progress_cycles: so many rounds in a row that do not advance end the job; 0 or
+            less = never.
+        min_progress_iterations: a round that advances by less has not advanced.
+        checkpoint_iteration_file: text file with the iteration of the last checkpoint, relative to
+            ``cwd`` unless absolute; "" = the iterations in the pages count.
         local_prefix: template of the prefix of tee'd lines.
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
         logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
             files of the ranks, "" = none.
+        gpu_memory_reclaim_timeout_s: how long a restart waits for device memory; 0 = not at all.
+        gpu_memory_tolerance_mb: memory of a device that may be in use at a restart, MiB.
+        gpu_memory_poll_interval_s: time between two looks at it.
+        check_remaining_processes: name processes that a round has left behind.
+        gpus_per_numa: GPUs per NUMA node, to bind ranks to nodes; 0 = ranks are not bound.
+        numa_bind_strict: bind memory to the node; otherwise memory is only preferably local.
+        safety_factor: learned limits are so many times what was seen.
+        log_level: lowest level of the launcher's lines, as in `logging`.
+        skip_section_response: ranks do not wait for an answer to heartbeats and sections.
+        node_health_check_endpoint: socket of the node's health service, "" = none.
     """
 
     run_id: str
@@ -73,7 +88,20 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     master_addr: str = "127.0.0.1"
     master_port: int = 0
     python: str = ""
+    max_no_progress_cycles: int = 3
+    min_progress_iterations: int = 1
+    checkpoint_iteration_file: str = ""
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
     logs_specs: str = ""
+    gpu_memory_reclaim_timeout_s: float = 50.0
+    gpu_memory_tolerance_mb: float = 512.0
+    gpu_memory_poll_interval_s: float = 2.0
+    check_remaining_processes: bool = False
+    gpus_per_numa: int = 0
+    numa_bind_strict: bool = True
+    safety_factor: float = 5.0
+    log_level: int = 20
+    skip_section_response: bool = True
+    node_health_check_endpoint: str = ""
