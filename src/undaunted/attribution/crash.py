@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from undaunted.progress.snapshot import ErrorRecord
 
 _LONGEST_MESSAGE = 400
+_LONGEST_WORDS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,8 @@ def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, fram
         line += f", at iteration {root.iteration}"
     if frame:
         line += f", in {frame}"
+    if not root.exception and (last := root.last_lines.strip()):
+        line += f"; its last words: {one_line(last.splitlines()[-1], longest=_LONGEST_WORDS)}"
     if root.fault:
         line += f"; injected fault {root.fault}"
     if victims:

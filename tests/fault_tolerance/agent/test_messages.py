@@ -1,0 +1,52 @@
+"""The launcher's own lines: in order, bounded, and never waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from undaunted.fault_tolerance.agent.messages import Messages
+
+
+def test_lines_arrive_in_order_with_their_prefix() -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(write)
+        messages.say("one")
+        messages.say("Traceback\n  File", prefix=False)
+        messages.close()
+        assert os.read(read, 1000) == b"[undaunted] one\nTraceback\n  File\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_nobody_reads_any_more() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        messages = Messages(write)
+        messages.say("into the void")
+        messages.close()
+    finally:
+        os.close(write)
+
+
+@pytest.mark.leaves("threads")
+def test_a_full_pipe_stops_nobody() -> None:
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, bytes(65536))
+        messages = Messages(write)
+        for number in range(5000):
+            messages.say(f"line {number}")
+        messages.close(timeout_s=0.05)
+    finally:
+        os.close(read)  # the waiting thread sees that nobody will read, and ends
+        messages._thread.join(10)
+        os.close(write)
