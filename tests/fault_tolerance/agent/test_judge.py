@@ -50,7 +50,8 @@ def spec(stderr: str = "") -> WorkerSpec:
 
 
 def error(at_ns: int, kind: str, message: str) -> PageSnapshot:
-    trace = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in load\n{kind}: {message}\n'
+    head = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in load\n'
+    trace = f"{head}{kind}: {message}\n"
     record = ErrorRecord(at_ns=at_ns, type=kind, message=message, traceback=trace, pid=11)
     return PageSnapshot(phase=Phase.FAILED, error=record, iteration=7)
 
