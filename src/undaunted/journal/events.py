@@ -93,6 +93,18 @@ class RankMilestone(Event, tag="rank_milestone", frozen=True, kw_only=True):
     iteration: int | None = None
 
 
+class RoundProgress(Event, tag="round_progress", frozen=True, kw_only=True):
+    """How far the ranks of this node have come: once a minute, and when the round has stopped.
+
+    ``first_iteration`` is the lowest a rank began with, ``last_iteration`` the highest begun, at
+    ``last_ns``. Not written as long as no rank has called ``undaunted.step``.
+    """
+
+    first_iteration: int
+    last_iteration: int
+    last_ns: Nanoseconds
+
+
 class FailureDetected(Event, tag="failure_detected", frozen=True, kw_only=True):
     """The agent noticed a failure. ``t`` is when; ``since_ns`` when it happened, where known.
 
@@ -165,7 +177,10 @@ class RoundStopped(Event, tag="round_stopped", frozen=True, kw_only=True):
 
 
 class Decision(Event, tag="decision", frozen=True, kw_only=True):
-    """What the coordinator decided: ``restart`` or ``end``."""
+    """What the coordinator decided: ``restart`` or ``end``.
+
+    A second one in a round replaces the first: the restart was taken back.
+    """
 
     action: str
     reason: str
@@ -243,6 +258,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RoundStarted,
     WorkersSpawned,
     RankMilestone,
+    RoundProgress,
     FailureDetected,
     EvidenceCollected,
     Verdict,

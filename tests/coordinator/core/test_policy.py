@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.coordinator.core import policy as p
+from undaunted.coordinator.core.progress import Iterations
 
 
 def job(**config: object) -> p.JobPolicy:
@@ -107,6 +108,53 @@ def test_a_control_request_ends_the_job_although_restarts_are_left(
     assert event.description in end.reason
 
 
+class TestProgress:
+    def failed_rounds(self, machine: p.JobPolicy, rounds: int, last: int) -> list[p.Command]:
+        commands: list[p.Command] = []
+        for number in range(rounds):
+            machine.handle(p.NodeFailed("a", number, "x"))
+            stopped = p.NodeStopped("a", number, iterations=Iterations(40, last))
+            commands = machine.handle(stopped)
+        return commands
+
+    def test_a_job_that_does_not_advance_ends_with_93_although_restarts_are_left(self) -> None:
+        machine = running(max_restarts=10)
+        decided, end = self.failed_rounds(machine, 3, last=40)
+        assert (decided.action, decided.round, decided.restarts_left) == ("end", 2, 8)
+        assert end.outcome is p.Outcome.NO_RESTART
+        assert end.outcome.exit_code == 93
+        assert "no progress in 3 rounds" in end.reason
+        assert machine.handle(p.NodeStopped("a", 2)) == []
+
+    def test_a_budget_that_is_used_up_first_is_a_failure(self) -> None:
+        (end,) = self.failed_rounds(running(max_restarts=2), 3, last=40)
+        assert end.outcome is p.Outcome.FAILED
+
+    def test_without_iterations_every_restart_is_taken_and_it_is_said_once(self) -> None:
+        machine = running(max_restarts=20)
+        remarks = []
+        for number in range(21):
+            machine.handle(p.NodeFailed("a", number, "x"))
+            commands = machine.handle(p.NodeStopped("a", number))
+            remarks += of(p.Remark, commands)
+        assert [end.outcome for end in of(p.End, commands)] == [p.Outcome.FAILED]
+        assert len(remarks) == 1
+
+    def test_the_settings_reach_the_tracker(self) -> None:
+        machine = running(max_restarts=10, max_no_progress_cycles=1, min_progress_iterations=5)
+        *_, end = self.failed_rounds(machine, 1, last=44)
+        assert end.outcome is p.Outcome.NO_RESTART
+        off = running(max_restarts=10, max_no_progress_cycles=0)
+        assert len(of(p.Start, self.failed_rounds(off, 9, last=40))) == 1
+
+    def test_a_job_that_is_told_to_stop_is_not_judged(self) -> None:
+        machine = running(max_restarts=10, max_no_progress_cycles=1)
+        machine.handle(p.NodeFailed("a", 0, "x"))
+        machine.handle(p.Preempted("a", 15, "SIGTERM"))
+        (end,) = machine.handle(p.NodeStopped("a", 0, iterations=Iterations(4, 4)))
+        assert end.outcome is p.Outcome.PREEMPTED
+
+
 class TestPreemption:
     def test_passes_the_signal_on_and_grants_the_long_grace(self) -> None:
         machine = running(max_restarts=5, term_timeout_s=77.0)
@@ -156,7 +204,13 @@ EVENTS = st.one_of(
     st.builds(p.NodeJoined, st.sampled_from(NODES), st.integers(1, 8)),
     st.builds(p.NodeFailed, st.sampled_from(NODES), st.integers(0, 5), st.just("x")),
     st.builds(p.NodeFinished, st.sampled_from(NODES), st.integers(0, 5)),
-    st.builds(p.NodeStopped, st.sampled_from(NODES), st.integers(0, 5), st.booleans()),
+    st.builds(
+        p.NodeStopped,
+        st.sampled_from(NODES),
+        st.integers(0, 5),
+        st.booleans(),
+        iterations=st.builds(Iterations, st.none() | st.just(0), st.none() | st.integers(0, 3)),
+    ),
     st.builds(p.ShutdownRequested, st.sampled_from(NODES), st.integers(0, 5), st.just("")),
     st.builds(p.Preempted, st.sampled_from(NODES), st.just(15), st.just("SIGTERM")),
 )

@@ -18,6 +18,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations, ProgressTracker
+
 # SIGTERM to SIGKILL when nothing is lost by being quick: a peer is dead or hung, so the others
 # wait in communication, where a Python-level SIGTERM handler cannot run.
 GRACE_AFTER_FAILURE_S = 2.0
@@ -47,10 +49,12 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """What the job policy needs to know. Seconds; None = by cause."""
+    """What the job policy needs to know (progress: see `ProgressTracker`). None = by cause."""
 
     min_nodes: int = 1
     max_restarts: int = 0
+    max_no_progress_cycles: int = 3
+    min_progress_iterations: int = 1
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
 
@@ -85,12 +89,16 @@ class NodeFinished:
 
 @dataclass(frozen=True, slots=True)
 class NodeStopped:
-    """No process of the round is left on the node. ``all_ok``: every rank had exited with 0."""
+    """No process of the round is left on the node. ``all_ok``: every rank had exited with 0.
+
+    ``iterations``: how far the round came.
+    """
 
     node: str
     round: int
     all_ok: bool = False
     unkillable: tuple[int, ...] = ()
+    iterations: Iterations = NO_ITERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +169,19 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """For the journal and the user: ``restart`` or ``end``, and why."""
+    """For the journal and the user: ``restart`` or ``end``, and why. The last of a round holds."""
 
     round: int
     action: str
     reason: str
     restarts_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A line for the user, which changes nothing."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +193,7 @@ class End:
     reason: str
 
 
-Command = Start | Stop | Decided | End
+Command = Start | Stop | Decided | Remark | End
 
 
 class State(enum.Enum):
@@ -196,6 +211,7 @@ class _Member:
     finished: bool = False
     stopped: bool = False
     all_ok: bool = False
+    iterations: Iterations = NO_ITERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +233,14 @@ class JobPolicy:
     restarts_used: int = 0
     _members: dict[str, _Member] = field(default_factory=dict)
     _after: _Ending | None = None
+    _progress: ProgressTracker = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to count rounds without progress."""
+        config = self.config
+        self._progress = ProgressTracker(
+            config.max_no_progress_cycles, config.min_progress_iterations, config.max_restarts
+        )
 
     @property
     def restarts_left(self) -> int:
@@ -279,14 +303,11 @@ class JobPolicy:
 
     def _stopped(self, event: NodeStopped) -> list[Command]:
         member = self._members[event.node]
-        member.stopped, member.all_ok = True, event.all_ok
-        if self.state is not State.STOPPING:
+        member.stopped, member.all_ok, member.iterations = True, event.all_ok, event.iterations
+        all_stopped = all(other.stopped for other in self._members.values())
+        if self.state is not State.STOPPING or not all_stopped:
             return []
-        if not all(other.stopped for other in self._members.values()):
-            return []
-        if self._after is None:
-            return self._start_round()
-        return self._end(self._after)
+        return self._restart() if self._after is None else self._end(self._after)
 
     def _end_on_request(
         self, event: ShutdownRequested | ExclusionRequested, outcome: Outcome, what: str
@@ -313,6 +334,17 @@ class JobPolicy:
         return self._end(ending)
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    def _restart(self) -> list[Command]:
+        """Start the next round, unless the job does not come any further."""
+        seen = [member.iterations for member in self._members.values()]
+        reason = self._progress.round_over(self.round, seen)
+        if reason:
+            self.restarts_used -= 1  # the one that does not take place
+            decided = Decided(self.round, "end", reason, self.restarts_left)
+            return [decided, *self._end(_Ending(Outcome.NO_RESTART, reason))]
+        text = self._progress.remark(seen)
+        return [*([Remark(text)] if text else []), *self._start_round()]
 
     def _start_round(self) -> list[Command]:
         self.round += 1

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
@@ -19,6 +20,11 @@ from undaunted.base import process
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
+from undaunted.fault_tolerance.agent.progress_file import (
+    ProgressFile,
+    iterations_in,
+    last_step_ns,
+)
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
+# How often the journal is told how far the ranks are: of a launcher that is killed, this is known.
+_PROGRESS_EVERY_S = 60.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -91,8 +99,11 @@ class Agent:
                 max_restarts=config.max_restarts,
                 stop_timeout_s=config.stop_timeout_s,
                 term_timeout_s=config.term_timeout_s,
+                max_no_progress_cycles=config.max_no_progress_cycles,
+                min_progress_iterations=config.min_progress_iterations,
             )
         )
+        self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
         self._node = node.Node(rank_termination_signal=config.rank_termination_signal)
         self._round: Round | None = None
         self._queue: deque[node.Event | policy.Event] = deque()
@@ -116,6 +127,7 @@ class Agent:
         loop.add_reader(self._front.fileno(), self._front_says)
         self._watch.open()
         self._scribe.job_started()
+        self._own(self._progress_file.begin())
         words = (self._config.target, *self._config.args)
         self._spawner.prepare(self._rounds.template_environment(), self._rounds.preload(), words)
         self._post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
@@ -170,6 +182,8 @@ class Agent:
                 self._post(node.StopRound(order.round, order.grace_s, order.signal))
             case policy.Decided():
                 self._scribe.decided(order)
+            case policy.Remark(text=text):
+                self._scribe.say(text)
             case policy.End():
                 self._end(order)
 
@@ -226,7 +240,15 @@ class Agent:
             return
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
+        self._note_progress()
         self._post(node.WorkersSpawned())
+
+    def _note_progress(self) -> None:
+        """Put into the journal how far the ranks are, now and every minute."""
+        pages = self._pages()
+        self._scribe.round_progress(iterations_in(pages), last_step_ns(pages))
+        loop = asyncio.get_running_loop()
+        self._timers["progress"] = loop.call_later(_PROGRESS_EVERY_S, self._note_progress)
 
     def _report_failed(self, report: node.ReportFailed) -> None:
         if report.kind == "spawn":
@@ -272,10 +294,15 @@ class Agent:
         self._awaiting_empty_tree = False
         self._read_pages()
         self._close_round()
+        seen = iterations_in(self._pages())
+        self._scribe.round_progress(seen, last_step_ns(self._pages()))
         self._scribe.round_stopped(unkillable)
-        self._post(
-            policy.NodeStopped(self._config.node, self._node.round, report.all_ok, unkillable)
-        )
+        about = (self._config.node, self._node.round, report.all_ok, unkillable)
+        self._own(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
+
+    async def _report_stopped(self, stopped: policy.NodeStopped) -> None:
+        iterations = await self._progress_file.reached(stopped.iterations)
+        self._post(replace(stopped, iterations=iterations))
 
     def _close_round(self) -> None:
         current = self._this_round()

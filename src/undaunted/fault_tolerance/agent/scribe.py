@@ -15,6 +15,7 @@ from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core import policy
+    from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.judge import Judgement
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.workers import Worker
@@ -46,6 +47,7 @@ class Scribe:
         self._milestones: set[tuple[int, str]] = set()
         self._detected_ns: int | None = None
         self._restarts = 0
+        self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
         self.root_cause: Judgement | None = None
 
@@ -108,14 +110,13 @@ class Scribe:
                 restarts_left=decided.restarts_left,
             )
         )
-        if decided.action == "restart":
-            self._restarts += 1
 
     # --- a round --------------------------------------------------------------------------------
 
     def round_started(self, current: Round) -> None:
         """A round begins: its workers are about to be started."""
         start = current.start
+        self._restarts += self._round >= 0
         self._round = start.round
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
@@ -185,6 +186,20 @@ class Scribe:
         self._messages.say(
             f"restart {self._restarts} of {self._config.max_restarts}: "
             f"{_count(running, 'rank')} running again {took} after the failure was noticed"
+        )
+
+    def round_progress(self, seen: Iterations, last_ns: int) -> None:
+        """The highest iteration reached so far was begun at ``last_ns``."""
+        if seen.first is None or seen.last is None or self._progress == (seen, last_ns):
+            return
+        self._progress = (seen, last_ns)
+        self._journal.record(
+            self._event(
+                e.RoundProgress,
+                first_iteration=seen.first,
+                last_iteration=seen.last,
+                last_ns=last_ns,
+            )
         )
 
     def stop_requested(self, stop: policy.Stop) -> None:

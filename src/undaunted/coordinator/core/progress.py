@@ -1,0 +1,113 @@
+"""Does a job that is restarted again and again come any further? Pure bookkeeping for the policy.
+
+The iteration a round reached is compared with the highest one any round before it reached, so that
+a job that falls back and recovers what it lost has not advanced. What is not known counts for
+nothing: a file that cannot be read neither adds to the count nor resets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# How many rounds the explanation names one by one.
+_ROUNDS_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """How far a round came, as one node knows it.
+
+    Attributes:
+        first: the iteration it began with (of a file: what was in it when the job started).
+        last: the highest iteration reached; None = no iteration was begun, or see ``problem``.
+        problem: why nothing is known, "" if something is or if no rank began an iteration.
+    """
+
+    first: int | None = None
+    last: int | None = None
+    problem: str = ""
+
+
+NO_ITERATIONS = Iterations()
+
+
+@dataclass(slots=True)
+class ProgressTracker:
+    """Counts rounds without progress.
+
+    Attributes:
+        max_rounds: so many in a row are too many; 0 or less = never.
+        min_iterations: a round that advances by less has made no progress.
+        max_restarts: the budget; where it is used up first anyway, nothing is remarked.
+    """
+
+    max_rounds: int = 3
+    min_iterations: int = 1
+    max_restarts: int = 0
+    _reached: int | None = None
+    _said: bool = False
+    _stalled: list[str] = field(default_factory=list)  # one text per round without progress
+    _from: int = 0  # what had been reached before the first of these
+
+    def round_over(self, number: int, nodes: Iterable[Iterations]) -> str:
+        """Take in what every node says of a round that failed.
+
+        Returns:
+            Why the job should not be restarted again, "" if it may be.
+        """
+        seen = _together(nodes)
+        if self._reached is None:
+            self._reached = seen.first
+        if self._reached is None and seen.last is not None:
+            self._reached = seen.last  # known for the first time, so the job has come that far
+        elif self._reached is not None and not seen.problem:
+            self._compare(number, seen.last, self._reached)
+        return self._explanation() if 0 < self.max_rounds <= len(self._stalled) else ""
+
+    def remark(self, nodes: Iterable[Iterations]) -> str:
+        """Return what the user should know about the tracking itself; each job is told once."""
+        problem = _together(nodes).problem
+        matters = 0 < self.max_rounds <= self.max_restarts
+        if self._said or not matters or (self._reached is not None and not problem):
+            return ""
+        self._said = True
+        why = problem or "no rank has called undaunted.step so far"
+        return f"whether restarts make progress is not known: {why}"
+
+    def _compare(self, number: int, last: int | None, reached: int) -> None:
+        if last is not None and last - reached >= self.min_iterations:
+            self._stalled.clear()
+        else:
+            if not self._stalled:
+                self._from = reached
+            how = "began no iteration" if last is None else f"reached {last}"
+            self._stalled.append(f"round {number} {how}")
+        self._reached = reached if last is None else max(reached, last)
+
+    def _explanation(self) -> str:
+        count = len(self._stalled)
+        rounds = "1 round" if count == 1 else f"{count} rounds in a row"
+        named = self._stalled[-_ROUNDS_NAMED:]
+        before = "..., " if count > len(named) else ""
+        return (
+            f"no progress in {rounds}: the job was at iteration {self._from}, then "
+            f"{before}{', '.join(named)}; restarts go on only if a round advances by at least "
+            f"{self.min_iterations} (--ft-max-no-progress-cycles {self.max_rounds}, 0 = off)"
+        )
+
+
+def _together(nodes: Iterable[Iterations]) -> Iterations:
+    """Return what the nodes know together: one that knows outweighs those that do not."""
+    known = list(nodes)
+    firsts = [node.first for node in known if node.first is not None]
+    lasts = [node.last for node in known if node.last is not None]
+    problems = [node.problem for node in known if node.problem]
+    return Iterations(
+        first=min(firsts, default=None),
+        last=max(lasts, default=None),
+        problem=problems[0] if problems and not lasts else "",
+    )
