@@ -8,7 +8,7 @@ import pytest
 
 from undaunted.base.inotify import Inotify
 from undaunted.fault_tolerance.output import console as console_module
-from undaunted.fault_tolerance.output import tee as tee_module
+from undaunted.fault_tolerance.output import growth as growth_module
 from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
 
 DEADLINE_S = 10.0
@@ -95,10 +95,10 @@ def test_without_inotify_it_looks_at_the_clock(tmp_path, reader, monkeypatch, br
         raise OSError(errno.EMFILE, "too many")
 
     if broken == "instance":
-        monkeypatch.setattr(tee_module, "Inotify", refuse)
+        monkeypatch.setattr(growth_module, "Inotify", refuse)
     else:
         monkeypatch.setattr(Inotify, "watch", refuse)
-    monkeypatch.setattr(tee_module, "_POLL_S", 0.01)
+    monkeypatch.setattr(growth_module, "_POLL_S", 0.01)
     tee = OutputTee([entry(tmp_path / "log", reader)])
     tee.start()
     append(tmp_path / "log", b"seen\n")
