@@ -65,7 +65,7 @@ def _fork_agent(
         for number in FORWARDED:
             signal.signal(number, signal.SIG_IGN)  # until the agent's loop handles them
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
-        from undaunted.fault_tolerance.agent.agent import run_agent
+        from undaunted.fault_tolerance.agent.start import run_agent
 
         code = run_agent(config, agents)
     except BaseException:  # noqa: BLE001 - the child must never return into the caller's frames

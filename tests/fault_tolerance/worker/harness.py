@@ -120,8 +120,10 @@ async def agent() -> None:
         [sys.executable, *start["flags"]],
         warm=start["warm"],
         pass_fds=start.get("pass_fds", ()),
-        on_fresh=reasons.append,
-        on_ready=lambda pid, message: ready.extend([pid, message.import_ns, message.failed]),
+    )
+    spawner.tell(
+        reasons.append,
+        lambda pid, message: ready.extend([pid, message.import_ns, message.failed]),
     )
     spawner.prepare(start["env"], start["modules"])
     print(json.dumps("started"), file=answers, flush=True)

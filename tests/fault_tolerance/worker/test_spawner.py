@@ -75,9 +75,8 @@ def run_fake(tmp_path, code):
     reasons: list[str] = []
 
     async def play():
-        spawner = Spawner(
-            [sys.executable, "-S", str(fake)], warm=True, pass_fds=(), on_fresh=reasons.append
-        )
+        spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
+        spawner.tell(reasons.append)
         spawner._fresh._python = [sys.executable]
         spawner.prepare(ENVIRONMENT, [])
         template = spawner._warm.pid
@@ -169,7 +168,8 @@ def test_no_interpreter(tmp_path):
     reasons: list[str] = []
 
     async def play():
-        spawner = Spawner("/no/such/python", warm=True, pass_fds=(), on_fresh=reasons.append)
+        spawner = Spawner("/no/such/python", warm=True, pass_fds=())
+        spawner.tell(reasons.append)
         spawner.prepare({}, [])
         try:
             await spawner.spawn([spec()])

@@ -31,15 +31,15 @@ from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
-from undaunted.fault_tolerance.worker.spawner import Spawner
-from undaunted.progress.area import MailboxRequest, PageArea
 from undaunted.progress.snapshot import PageSnapshot, Phase
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine
 
+    from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.progress.area import MailboxRequest
     from undaunted.progress.reader import RingEvent
     from undaunted.progress.timeouts import Expired
 
@@ -50,14 +50,13 @@ _PROGRESS_EVERY_S = 60.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-def run_agent(config: RunConfig, front: socket.socket) -> int:
-    """Run the job; return the launcher's exit code. Called in the forked agent process."""
-    process.become_subreaper()
-    return asyncio.run(_run(config, front))
+def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
+    """Run the job; return the launcher's exit code."""
+    return asyncio.run(_run(config, front, begun))
 
 
-async def _run(config: RunConfig, front: socket.socket) -> int:
-    agent = Agent(config, front)
+async def _run(config: RunConfig, front: socket.socket, begun: Begun) -> int:
+    agent = Agent(config, front, begun)
     try:
         return await agent.run()
     finally:
@@ -67,20 +66,15 @@ async def _run(config: RunConfig, front: socket.socket) -> int:
 class Agent:
     """One per node. Owns every process, timer, thread and descriptor it uses."""
 
-    def __init__(self, config: RunConfig, front: socket.socket) -> None:
+    def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
         self._front = front
         self._scribe = Scribe(config, __version__)
-        self._area = PageArea.create(config.nproc_per_node)
+        self._area = begun.area
+        self._pipes = begun.pipes
+        self._spawner = begun.spawner
+        self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
         self._area.set_limits(config.limits)
-        self._pipes = evidence.StackPipes(config.nproc_per_node)
-        self._spawner = Spawner(
-            python=config.python,
-            warm=config.worker_start == "warm" and config.kind != "program",
-            pass_fds=(*self._area.fds(), *self._pipes.write),
-            on_fresh=self._scribe.workers_start_fresh,
-            on_ready=self._scribe.template_ready,
-        )
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._look_at_tree)
         self._watch = PageWatch(
             self._area,
@@ -93,7 +87,7 @@ class Agent:
                 paused=self._scribe.agent_paused,
             ),
         )
-        self._rounds = RoundFactory(config, self._area, self._pipes)
+        self._rounds = RoundFactory(config, begun)
         self._policy = policy.JobPolicy(
             policy.PolicyConfig(
                 max_restarts=config.max_restarts,
@@ -128,8 +122,6 @@ class Agent:
         self._watch.open()
         self._scribe.job_started()
         self._own(self._progress_file.begin())
-        words = (self._config.target, *self._config.args)
-        self._spawner.prepare(self._rounds.template_environment(), self._rounds.preload(), words)
         self._post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
         return await self._ended
 

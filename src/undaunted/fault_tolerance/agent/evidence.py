@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -14,6 +12,7 @@ from undaunted.attribution.evidence import RankEvidence
 from undaunted.base import process
 
 if TYPE_CHECKING:
+    from undaunted.fault_tolerance.agent.stack_pipes import StackPipes
     from undaunted.fault_tolerance.agent.workers import Worker
     from undaunted.progress.snapshot import PageSnapshot
     from undaunted.progress.timeouts import Expired
@@ -23,44 +22,6 @@ if TYPE_CHECKING:
 ANSWER_DEADLINE_S = 1.5
 # faulthandler marks no end. It writes one dump in one go, so silence for this long is the end.
 QUIET_S = 0.03
-_PIPE_BYTES = 1 << 20
-_READ_BYTES = 1 << 16
-
-
-class StackPipes:
-    """One pipe per local rank, for the life of the agent; faulthandler writes to it.
-
-    The writing end does not block: a rank is never held up by a reader, it loses its dump.
-    """
-
-    def __init__(self, ranks: int) -> None:
-        self._read: list[int] = []
-        self.write: list[int] = []
-        for _ in range(ranks):
-            read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            self._read.append(read)
-            self.write.append(write)
-            with contextlib.suppress(OSError):  # the user's quota: a long dump is cut at 64 KiB
-                fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-    def read_fd(self, local_rank: int) -> int:
-        """The reading end."""
-        return self._read[local_rank]
-
-    def drain(self, local_rank: int) -> bytes:
-        """Everything in the pipe now."""
-        chunks = []
-        try:
-            while chunk := os.read(self._read[local_rank], _READ_BYTES):
-                chunks.append(chunk)
-        except BlockingIOError:
-            pass
-        return b"".join(chunks)
-
-    def close(self) -> None:
-        """Close all ends."""
-        for fd in (*self._read, *self.write):
-            os.close(fd)
 
 
 async def gather(

@@ -9,23 +9,17 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import oom
-from undaunted.fault_tolerance.agent.environment import (
-    RankPlace,
-    shared_environment,
-    worker_environment,
-)
+from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
 from undaunted.fault_tolerance.output.paths import Stream, log_path
 from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
 from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
-from undaunted.fault_tolerance.worker.preload import template_modules
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core.policy import Start
-    from undaunted.fault_tolerance.agent.evidence import StackPipes
-    from undaunted.progress.area import PageArea
+    from undaunted.fault_tolerance.agent.start import Begun
 
 # A real-time signal, never one that users' programs use themselves.
 EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
@@ -87,11 +81,11 @@ class Round:
 class RoundFactory:
     """Makes rounds from the run's configuration."""
 
-    def __init__(self, config: RunConfig, area: PageArea, pipes: StackPipes) -> None:
+    def __init__(self, config: RunConfig, begun: Begun) -> None:
         self._config = config
-        self._area = area
-        self._pipes = pipes
-        self._shared = shared_environment(os.environ, config.nproc_per_node)
+        self._area = begun.area
+        self._pipes = begun.pipes
+        self._shared = begun.environment
         self._faults = FaultPlan.parse(config.faults)
         # On a local disk, since the agent reads it: a hung file system must not stop the agent.
         self._errors = tempfile.mkdtemp(prefix="undaunted-errors-")
@@ -113,19 +107,6 @@ class RoundFactory:
     def fault_fired(self, fault_id: str) -> None:
         """A planned fault has happened: later rounds do not repeat it."""
         self._faults = self._faults.without([fault_id])
-
-    def template_environment(self) -> dict[str, str]:
-        """The workers' environment, as far as it is the same for all.
-
-        A variable that is read when a process starts must be as in `worker_environment`: workers
-        for which it differs cannot be forked from the template.
-        """
-        return self._shared
-
-    def preload(self) -> list[str]:
-        """Modules the template imports for the workers."""
-        config = self._config
-        return template_modules(config.kind, config.target, config.cwd, config.preload)
 
     def close(self) -> None:
         """Remove the directory of error files."""

@@ -40,8 +40,6 @@ class Spawner:
         *,
         warm: bool,
         pass_fds: Sequence[int],
-        on_fresh: Callable[[str], object],
-        on_ready: OnReady | None = None,
     ) -> None:
         """Make a spawner; nothing is started.
 
@@ -49,15 +47,24 @@ class Spawner:
             python: the workers' interpreter, alone or with flags.
             warm: whether to fork workers where possible.
             pass_fds: descriptors the workers need, by number.
-            on_fresh: told, once per reason, why workers start fresh although warm was asked.
-            on_ready: called with the template's pid and what it imported.
         """
         self._python = [python] if isinstance(python, str) else list(python)
         self._pass_fds = tuple(pass_fds)
-        self._on_fresh = on_fresh
+        self._on_fresh: Callable[[str], object] | None = None
         self._said: set[str] = set()
-        self._warm = WarmSpawner(on_ready) if warm else None
+        self._warm = WarmSpawner() if warm else None
         self._fresh = FreshSpawner(self._python, self._pass_fds)
+
+    def tell(self, on_fresh: Callable[[str], object], on_ready: OnReady | None = None) -> None:
+        """Have somebody told what happens; before the first `spawn`.
+
+        Args:
+            on_fresh: told, once per reason, why workers start fresh although warm was asked.
+            on_ready: called with the template's pid and what it imported.
+        """
+        self._on_fresh = on_fresh
+        if self._warm is not None:
+            self._warm.on_ready = on_ready
 
     def prepare(
         self, env: Mapping[str, str], modules: Sequence[str], words: Sequence[str] = ()
@@ -100,7 +107,7 @@ class Spawner:
             self._warm.close()
 
     def _say(self, reason: str) -> None:
-        if reason not in self._said:
+        if reason not in self._said and self._on_fresh is not None:
             self._said.add(reason)
             self._on_fresh(reason)
 

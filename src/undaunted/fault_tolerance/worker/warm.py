@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -36,19 +35,16 @@ class WarmSpawner:
         pid: of the template, None before `start`. The agent waits for it like for any child.
         unavailable_reason: why no worker can be forked from it any more, "" as long as one can.
         ready: what it imported, None until it is known.
+        on_ready: called once with the template's pid and what it imported.
     """
 
-    def __init__(self, on_ready: OnReady | None = None) -> None:
-        """Make a spawner without a template yet.
-
-        Args:
-            on_ready: called once with the template's pid and what it imported.
-        """
+    def __init__(self) -> None:
+        """Make a spawner without a template yet."""
         self.pid: int | None = None
         self.unavailable_reason = ""
         self.ready: messages.Ready | None = None
         self.environment: Mapping[str, str] = {}
-        self._on_ready = on_ready
+        self.on_ready: OnReady | None = None
         self._sock: socket.socket | None = None
         self._pidfd: int | None = None
         self._received = bytearray()
@@ -89,6 +85,8 @@ class WarmSpawner:
 
     async def wait_ready(self) -> bool:
         """Wait until the template has imported everything; return whether it can fork."""
+        import asyncio  # the template is started before anything slow is imported
+
         if self.ready is None and not self.unavailable_reason:
             try:
                 answer = await asyncio.wait_for(self._receive(), READY_DEADLINE_S)
@@ -107,6 +105,8 @@ class WarmSpawner:
         Raises:
             OSError: the template is stuck and cannot even be killed, so nobody knows.
         """
+        import asyncio
+
         assert specs, "a round has workers"
         if not await self.wait_ready():
             return []
@@ -146,10 +146,12 @@ class WarmSpawner:
             self._lose(_ENDED)
             return
         self.ready = answer
-        if self._on_ready is not None and self.pid is not None:
-            self._on_ready(self.pid, answer)
+        if self.on_ready is not None and self.pid is not None:
+            self.on_ready(self.pid, answer)
 
     async def _fork(self, specs: list[WorkerSpec]) -> messages.AnyMessage | None:
+        import asyncio
+
         assert self._sock is not None, "ready means running"
         frame = messages.encode(messages.Fork(number=self._number, specs=specs))
         # If it is gone already, or goes now, the end of the stream says so below.
@@ -163,6 +165,8 @@ class WarmSpawner:
         Workers run only after the agent was told of them. So once nobody holds the other end of
         the stream, what it held is the truth.
         """
+        import asyncio
+
         assert self._pidfd is not None, "running"
         process.signal_pidfd(self._pidfd, signal.SIGKILL)
         try:
@@ -187,6 +191,8 @@ class WarmSpawner:
 
     async def _peek(self, size: int) -> bytes:
         """Return the first ``size`` bytes not taken yet."""
+        import asyncio
+
         assert self._sock is not None, "running"
         while len(self._received) < size:
             data = await asyncio.get_running_loop().sock_recv(self._sock, _CHUNK)
