@@ -54,6 +54,10 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report["unreadable_lines"] == 1
     (launch,) = report["launches"]
     assert launch["outcome"] == "finished"
+    assert launch["goodput"] == pytest.approx(0.4504, abs=0.0001)
+    assert sum(launch["times"].values()) == launch["duration_ns"]
+    assert launch["rounds"][0]["times"]["productive_ns"] == 940_000_000
+    assert launch["rounds"][0]["last_iteration"] == 27
     assert launch["rounds"][0]["phases"]["stop_ns"] == 40_000_000
     assert launch["rounds"][0]["phases"]["evidence_ns"] is None
     assert launch["rounds"][1]["verdict"]["limit_s"] == 3.0
@@ -67,7 +71,7 @@ def test_every_key_of_the_json_is_documented(
     page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
     launch = report["launches"][0]
     crash = launch["rounds"][0]
-    for key in {*report, *launch, *crash, *crash["phases"]}:
+    for key in {*report, *launch, *crash, *crash["phases"], *launch["times"]}:
         assert f"`{key}`" in page, key
 
 

@@ -1,4 +1,7 @@
-"""The events of a run in which rank 1 crashes, later rank 0 hangs, and the job finishes."""
+"""The events of a run in which rank 1 crashes, later rank 0 hangs, and the job finishes.
+
+Each round begins with iteration 7; they reach iterations 27, 47 and 107.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,12 @@ def begin(ms: float, number: int) -> list[e.AnyEvent]:
     ]  # fmt: skip
 
 
+def reached(ms: float, number: int, iteration: int, began_ms: float) -> e.AnyEvent:
+    """The round has come as far as this iteration, which began at ``began_ms``."""
+    return at(ms, e.RoundProgress, number, first_iteration=7, last_iteration=iteration,
+              last_ns=round(began_ms * MS))  # fmt: skip
+
+
 OPENING = [
     at(0, e.JournalOpened, boot_id="boot", pid=42),
     at(1, e.JobStarted, run_id="demo", argv=["train.py", "--fast"], nproc_per_node=2,
@@ -42,6 +51,7 @@ CRASH = [
     at(1040, e.Verdict, 0, kind="crash", rank=1, local_rank=1, pid=101, exit_code=1,
        line="rank 1 raised ValueError: bad batch", exception="ValueError: bad batch",
        traceback="Traceback (most recent call last):\n  ...\nValueError: bad batch\n"),
+    reached(1041, 0, 27, 985),
     at(1042, e.RoundStopped, 0),
 ]  # fmt: skip
 HANG = [
@@ -53,6 +63,7 @@ HANG = [
        stacks="/run/stacks-round1.txt"),
     at(5102, e.Decision, 1, action="restart", reason="rank 0 hangs", restarts_left=1),
     at(5103, e.StopRequested, 1, reason="rank 0 hangs", grace_s=1.0),
+    reached(5109, 1, 47, 1998),
     at(5110, e.RoundStopped, 1),
 ]  # fmt: skip
 ENDING = [
@@ -60,6 +71,7 @@ ENDING = [
     at(9001, e.RankExited, 2, rank=1, pid=105, exit_code=0),
     at(9002, e.Decision, 2, action="end", reason="every rank exited with 0", restarts_left=1),
     at(9002, e.StopRequested, 2, reason="the work is done", grace_s=15.0),
+    reached(9002.5, 2, 107, 8147),
     at(9003, e.RoundStopped, 2),
     at(9004, e.JobEnded, 2, outcome="finished", exit_code=0, reason="every rank exited with 0"),
 ]  # fmt: skip

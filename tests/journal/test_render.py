@@ -10,7 +10,7 @@ from undaunted.journal.render import plain, render_round, render_run, render_sho
 from undaunted.journal.restarts import RunSummary, summarize
 
 REPORT = """\
-run demo on n0: finished, exit code 0
+run demo on n0: finished, exit code 0, goodput 45 %
 reason:   every rank exited with 0
 program:  train.py --fast (2 ranks on this node)
 started:  1970-01-01 00:16:40 UTC, took 9.0 s
@@ -27,8 +27,24 @@ restarts, milliseconds
 after round  detect  evidence  verdict  decide  stop  spawn  line  total  step
           0     2.0         -       40     1.0    40    6.0   7.0     57    23
           1     0.2       100      1.0     1.0   7.0    7.0   7.0    124    23
-total: from the failure until the program ran again on every rank; step: from there until \
-all had called undaunted.step; -: not recorded
+detect: from the failure until it was noticed; evidence: until stacks and states were gathered;
+verdict: until it was known who failed (after a crash: meanwhile); decide: until a restart was
+decided; stop: from the first signal to the ranks until all had ended; spawn: until the new workers
+existed; line: until the program ran on all of them; total: from the failure to there; step: from
+there until all had called undaunted.step; -: not recorded
+
+where the time went
+round  productive  recomputed   spawn  import   load  detect  evidence  decide    stop    idle
+    0      940 ms       13 ms  5.0 ms  7.0 ms  23 ms  2.0 ms      0 ms  2.0 ms   40 ms  1.0 ms
+    1      460 ms      462 ms  5.0 ms  7.0 ms  23 ms   3.0 s    101 ms  2.0 ms  7.0 ms  2.0 ms
+    2       2.7 s       1.2 s  5.0 ms  7.0 ms  23 ms    0 ms      0 ms    0 ms  1.0 ms  1.0 ms
+  all       4.1 s       1.7 s   15 ms   21 ms  69 ms   3.0 s    101 ms  4.0 ms   48 ms   13 ms
+share        45 %        19 %   0.2 %   0.2 %  0.8 %    33 %     1.1 %   0.1 %   0.5 %   0.1 %
+productive: steps done for the first time; recomputed: steps done again, and those a failure cut
+short; spawn: until all workers existed; import: imports for warm workers, and until the program
+ran; load: until the first step; detect: until the failure was noticed (a hang: from its beginning);
+evidence: gathered and judged; decide: until the ranks were told to stop; stop: until all had ended;
+idle: between rounds, before the first and after the last
 logs: /logs
 """
 
@@ -37,17 +53,40 @@ def test_the_report() -> None:
     assert plain(render_run(summarize(sample.RUN))) == REPORT
 
 
-@pytest.mark.parametrize("width", [20, 40, 79, 80, 200])
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 94, 200])
 def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
     run = summarize(sample.RUN)
     text = plain(render_run(run, width=width))
-    for number in ("detect", "124", "0.2", "57", "23"):
-        assert number in text
-    if width >= 78:
+    for number in ("detect", "124", "0.2", "57", "23", "940", "33 %"):
+        assert number.split()[0] in text
+    if width >= 60:
         assert max(map(len, text.splitlines())) <= width
-        assert "after round" in text
-    else:
-        assert "round 1: detect 0.2, evidence 100" in text
+    assert ("after round" in text) == (width >= 78)
+    assert ("share  " in text) == (width >= 94)
+    flat = " ".join(text.split())
+    if width < 78:
+        assert "round 1: detect 0.2, evidence 100" in flat
+    if width < 94:
+        assert "round 0: productive 940 ms, recomputed 13 ms" in flat
+        assert "share: productive 45 %" in flat
+
+
+def test_long_reasons_programs_and_notes_are_wrapped_below_their_beginning() -> None:
+    words = " ".join(["word"] * 30)
+    run = RunSummary(outcome="failed", reason=words, argv=["train.py", words], notes=[words])
+    lines = plain(render_run(run, width=50)).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "reason:   word word word word word word word word" in lines
+    assert "          word word word word word word word word" in lines
+    assert "note: word word word word word word word word word" in lines
+    assert "      word word word word word word word word word" in lines
+
+
+def test_the_goodput_is_in_the_first_line_where_it_is_known() -> None:
+    steps = [one for one in sample.RUN if getattr(one, "name", "") != "first_step"]
+    text = plain(render_run(summarize(steps)))
+    assert "goodput" not in text.splitlines()[0]
+    assert "unknown: the program ran, but never called undaunted.step" in " ".join(text.split())
 
 
 def test_a_long_verdict_is_wrapped_between_words_only() -> None:
@@ -62,12 +101,13 @@ def test_one_round_in_detail() -> None:
     text = plain(render_round(summarize(sample.RUN), 0))
     for piece in (
         "ranks: 0-1 of 2",
-        "first iteration: 7",
+        "first iteration: 7, reached: 27",
         "rank 1 (pid 101): exit code 1\n",
         "rank 0 (pid 100): SIGTERM, told to stop",
         "  ValueError: bad batch",
-        "stop     40 ms",
-        "evidence -",
+        "stop       40 ms    from the first signal",
+        "evidence   -        until stacks",
+        "productive 940 ms   steps done",
     ):
         assert piece in text
     hang = plain(render_round(summarize(sample.RUN), 1))

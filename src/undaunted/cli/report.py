@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.journal.reader import Journal, find_journals, read_journal
-from undaunted.journal.render import Line, plain, render_round, render_run
+from undaunted.journal.render import plain, render_round, render_run
 from undaunted.journal.restarts import RunSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from undaunted.journal.tables import Line
 
 DEFAULT_RUNS = Path("undaunted-runs")
 _SCHEMA = 1

@@ -131,7 +131,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     ``rank`` is the first cause, not a victim. ``limit_s``, ``age_s`` and ``watch`` (``heartbeat``,
     ``initial heartbeat``, ``section 'x'``, ``outside sections``) are set for hangs;
     ``exit_code``, ``signal`` and ``exception`` for crashes. ``frame`` is the innermost frame of the
-    user's code, ``waiting`` the ranks that waited for this one.
+    user's code, ``waiting`` the ranks that waited for this one. ``distribution`` says how long what
+    was waited for had taken before.
     """
 
     kind: str
@@ -151,6 +152,18 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     traceback: str = ""
     waiting: list[int] = []
     stacks: str = ""
+    distribution: str = ""
+
+
+class LimitsChanged(Event, tag="limits_changed", frozen=True, kw_only=True):
+    """Ranks are held to other limits from now on: learned ones, or calculated by the ranks.
+
+    Keys are ``initial_heartbeat``, ``heartbeat``, ``out_of_section`` and ``section:NAME``; only
+    limits that are learned or calculated are listed. ``sources`` says where each comes from.
+    """
+
+    limits: dict[str, float | None]
+    sources: dict[str, str] = {}
 
 
 class StopRequested(Event, tag="stop_requested", frozen=True, kw_only=True):
@@ -262,6 +275,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     FailureDetected,
     EvidenceCollected,
     Verdict,
+    LimitsChanged,
     StopRequested,
     RankExited,
     RoundStopped,

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, format_ranks, one_line, printable
+from undaunted.journal.tables import (
+    Line,
+    class_cells,
+    percent,
+    phase_cells,
+    restart_table,
+    time_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from undaunted.journal.events import RankExited
+    from undaunted.journal.goodput import Times
     from undaunted.journal.restarts import Phases, RoundSummary, RunSummary
-
-# A line is a list of (text, style); styles are names that rich knows, "" for none.
-Line = list[tuple[str, str]]
 
 _STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
 _INDENT = " " * 9
 # How many rounds `render_short` explains.
 _SHORT_ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    field: str
-
-
-_COLUMNS = (
-    _Column("detect", "detect_ns"),
-    _Column("evidence", "evidence_ns"),
-    _Column("verdict", "verdict_ns"),
-    _Column("decide", "decide_ns"),
-    _Column("stop", "stop_ns"),
-    _Column("spawn", "spawn_ns"),
-    _Column("line", "first_line_ns"),
-    _Column("total", "total_ns"),
-    _Column("step", "first_step_ns"),
-)
-_LEGEND = (
-    "total: from the failure until the program ran again on every rank; step: from there until "
-    "all had called undaunted.step; -: not recorded"
-)
 
 
 def render_run(run: RunSummary, *, width: int | None = None) -> list[Line]:
@@ -54,14 +36,18 @@ def render_run(run: RunSummary, *, width: int | None = None) -> list[Line]:
         run: the summary.
         width: columns of the terminal; None leaves long lines alone.
     """
-    lines = list(_header(run))
+    lines = list(_header(run, width))
     lines.append([])
     for one in run.rounds:
         lines.extend(_round(one, width))
     if any(one.phases is not None for one in run.rounds):
         lines.append([])
-        lines.extend(_restart_table(run, width))
-    lines.extend([("note: ", "yellow"), (one_line(note), "")] for note in run.notes)
+        lines.extend(restart_table(run, width))
+    if run.times.total_ns and run.rounds:
+        lines.append([])
+        lines.extend(time_table(run, width))
+    for note in run.notes:
+        lines.extend(_labelled("note: ", one_line(note), width, style="yellow"))
     if run.log_dir:
         lines.append([("logs: ", "dim"), (printable(run.log_dir), "")])
     return lines
@@ -76,6 +62,7 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
         lines.extend(_details(one))
         if one.phases is not None:
             lines.extend(_phase_list(one.phases))
+        lines.extend(_class_list(one.times))
     return lines
 
 
@@ -100,7 +87,7 @@ def plain(lines: Sequence[Line]) -> str:
     return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
 
 
-def _header(run: RunSummary) -> Iterator[Line]:
+def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
     outcome = run.outcome.replace("_", " ") or "no end recorded: it still runs, or was killed"
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     name = f"run {run.run_id}" if run.run_id else "run of unknown name"
@@ -109,12 +96,14 @@ def _header(run: RunSummary) -> Iterator[Line]:
         (f" on {one_line(run.node)}: " if run.node else ": ", ""),
         (one_line(outcome), _STYLES.get(run.outcome, "yellow")),
         (code, ""),
+        ("" if run.goodput is None else f", goodput {percent(run.goodput)}", ""),
     ]
     if run.reason:
-        yield [("reason:   ", "dim"), (one_line(run.reason), "")]
+        yield from _labelled("reason:   ", one_line(run.reason), width)
     if run.argv:
         ranks = f" ({_count(run.nproc_per_node, 'rank')} on this node)"
-        yield [("program:  ", "dim"), (one_line(" ".join(run.argv), longest=200) + ranks, "")]
+        program = one_line(" ".join(run.argv), longest=200) + ranks
+        yield from _labelled("program:  ", program, width)
     if run.started_wall is not None:
         took = "" if run.duration_ns is None else f", took {format_duration(run.duration_ns / 1e9)}"
         yield [("started:  ", "dim"), (_utc(run.started_wall) + took, "")]
@@ -145,62 +134,37 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
         yield [(f"{_INDENT}stacks: ", "dim"), (printable(one.stacks), "")]
 
 
-def _wrap(text: str, width: int | None) -> list[str]:
+def _labelled(label: str, text: str, width: int | None, *, style: str = "dim") -> Iterator[Line]:
+    """Yield a text after its label, further lines below its beginning."""
+    for number, part in enumerate(_wrap(text, width, len(label))):
+        yield [(" " * len(label), "") if number else (label, style), (part, "")]
+
+
+def _wrap(text: str, width: int | None, indent: int = len(_INDENT)) -> list[str]:
     if width is None:
         return [text]
     # Words are not broken: a path must stay one piece to be copied.
     return textwrap.wrap(
         text,
-        max(20, width - len(_INDENT)),
+        max(20, width - indent),
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _restart_table(run: RunSummary, width: int | None) -> Iterator[Line]:
-    failed = [(one.round, one.phases) for one in run.rounds if one.phases is not None]
-    rows = [[str(number), *_cells(phases)] for number, phases in failed]
-    titles = ["after round", *(column.title for column in _COLUMNS)]
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    yield [("restarts, milliseconds", "bold")]
-    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
-        for row in rows:
-            pairs = zip(titles[1:], row[1:], strict=True)
-            said = ", ".join(f"{title} {cell}" for title, cell in pairs)
-            yield [(f"round {row[0]}: {said}", "")]
-    else:
-        yield [(_row(titles, widths), "dim")]
-        for row in rows:
-            yield [(_row(row, widths), "")]
-    for part in _wrap(_LEGEND, width):
-        yield [(part, "dim")]
-
-
-def _cells(phases: Phases) -> list[str]:
-    return [_milliseconds(getattr(phases, column.field)) for column in _COLUMNS]
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-
-
-def _milliseconds(ns: int | None) -> str:
-    if ns is None:
-        return "-"
-    ms = ns / 1e6
-    return f"{ms:.1f}" if ms < 9.95 else f"{ms:.0f}"
 
 
 def _details(one: RoundSummary) -> Iterator[Line]:
     yield [(f"{_INDENT}ranks: ", "dim"), (f"{format_ranks(one.ranks)} of {one.world_size}", "")]
     if one.iterations:
         steps = ", ".join(map(str, one.iterations))
-        yield [(f"{_INDENT}first iteration: ", "dim"), (steps, "")]
+        last = "" if one.last_iteration is None else f", reached: {one.last_iteration}"
+        yield [(f"{_INDENT}first iteration: ", "dim"), (steps + last, "")]
     verdict = one.verdict
     if verdict is not None and verdict.waiting:
         yield [(f"{_INDENT}waiting for it: ranks ", "dim"), (format_ranks(verdict.waiting), "")]
     if verdict is not None and verdict.frame:
         yield [(f"{_INDENT}at: ", "dim"), (one_line(verdict.frame), "")]
+    if verdict is not None and verdict.distribution:
+        yield [(f"{_INDENT}before: ", "dim"), (one_line(verdict.distribution), "")]
     for exited in one.exits:
         yield [(f"{_INDENT}{_exit(exited)}", "")]
     if verdict is not None and verdict.traceback:
@@ -215,9 +179,24 @@ def _exit(exited: RankExited) -> str:
 
 
 def _phase_list(phases: Phases) -> Iterator[Line]:
-    for column in _COLUMNS:
-        cell = _milliseconds(getattr(phases, column.field))
-        yield [(f"{_INDENT}{column.title:<9}", "dim"), (cell if cell == "-" else f"{cell} ms", "")]
+    yield [(f"{_INDENT}the restart:", "dim")]
+    for column, cell in phase_cells(phases):
+        took = cell if cell == "-" else f"{cell} ms"
+        yield [
+            (f"{_INDENT}  {column.title:<11}", "dim"),
+            (f"{took:<8} ", ""),
+            (column.meaning, "dim"),
+        ]
+
+
+def _class_list(times: Times) -> Iterator[Line]:
+    yield [(f"{_INDENT}where its time went:", "dim")]
+    for column, cell in class_cells(times):
+        yield [
+            (f"{_INDENT}  {column.title:<11}", "dim"),
+            (f"{cell:<8} ", ""),
+            (column.meaning, "dim"),
+        ]
 
 
 def _utc(wall: float) -> str:

@@ -6,7 +6,7 @@ All input is the events of one launch on one node, so that all times are of one 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +23,7 @@ from undaunted.journal.events import (
     JournalOpened,
     RankExited,
     RankMilestone,
+    RoundProgress,
     RoundStarted,
     RoundStopped,
     SignalReceived,
@@ -31,11 +32,12 @@ from undaunted.journal.events import (
     Verdict,
     WorkersSpawned,
 )
+from undaunted.journal.goodput import Account, Times, account
+from undaunted.journal.query import by_round, every, first, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-_E = TypeVar("_E", bound=Event)
 _NS = 1_000_000_000
 
 
@@ -84,9 +86,12 @@ class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
         cause: one line: the verdict or what else ended the round.
         verdict: the verdict, if there was one.
         iterations: first iteration of the ranks that took part, lowest first.
+        last_iteration: the highest iteration begun, None if no rank began one or it is not
+            recorded.
         exits: how the processes of the ranks ended.
         stacks: the file of the full evidence.
         phases: how long the failure took to be got over; None if the round did not fail.
+        times: where the time of the round went, until the next one began.
     """
 
     round: int
@@ -99,9 +104,11 @@ class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
     cause: str = ""
     verdict: Verdict | None = None
     iterations: list[int] = []
+    last_iteration: int | None = None
     exits: list[RankExited] = []
     stacks: str = ""
     phases: Phases | None = None
+    times: Times = msgspec.field(default_factory=Times)
 
 
 class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
@@ -124,6 +131,9 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
         lost_ns: sum over the restarts of ``total_ns`` and, after hangs, of the limit that had to
             pass; restarts whose time is not known add nothing.
         untimed_restarts: how many those are.
+        times: where the time went, until the end of the job or the last event.
+        goodput: the productive part of that time, 0 to 1; None if no rank called
+            ``undaunted.step``.
         log_dir: redirected output of the ranks, "" if there is none.
         rounds: all rounds, by number.
         notes: what else a reader should know, one line each.
@@ -144,6 +154,8 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     restarts: int = 0
     lost_ns: int = 0
     untimed_restarts: int = 0
+    times: Times = msgspec.field(default_factory=Times)
+    goodput: float | None = None
     log_dir: str = ""
     rounds: list[RoundSummary] = []
     notes: list[str] = []
@@ -151,10 +163,11 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
 
 def summarize(events: Sequence[Event]) -> RunSummary:
     """Return the summary of one launch (see ``Journal.launches``)."""
-    opened = _first(events, JournalOpened) or JournalOpened(t=0)
-    job = _first(events, JobStarted)
-    end = _first(events, JobEnded)
-    rounds = _rounds(events, end)
+    opened = first(events, JournalOpened) or JournalOpened(t=0)
+    job = first(events, JobStarted)
+    end = first(events, JobEnded)
+    spent = account(events)
+    rounds = _rounds(events, end, spent)
     lost_ns, untimed = _lost(rounds)
     return RunSummary(
         node=events[0].node if events else "",
@@ -165,46 +178,46 @@ def summarize(events: Sequence[Event]) -> RunSummary:
         boot_id=opened.boot_id,
         pid=opened.pid,
         started_wall=job.wall if job else None,
-        duration_ns=_between(_t(job), _t(end)),
+        duration_ns=_between(time_of(job), time_of(end)),
         outcome=end.outcome if end else "",
         exit_code=end.exit_code if end else None,
         reason=end.reason if end else "",
         restarts=max(0, len(rounds) - 1),
         lost_ns=lost_ns,
         untimed_restarts=untimed,
+        times=spent.total,
+        goodput=spent.goodput,
         log_dir=job.log_dir if job else "",
         rounds=rounds,
         notes=_notes(events),
     )
 
 
-def _rounds(events: Sequence[Event], end: JobEnded | None) -> list[RoundSummary]:
-    by_number: dict[int, list[Event]] = {}
-    for event in events:
-        if event.round >= 0:
-            by_number.setdefault(event.round, []).append(event)
-    numbers = sorted(by_number)
+def _rounds(events: Sequence[Event], end: JobEnded | None, spent: Account) -> list[RoundSummary]:
+    by_number = by_round(events)
+    numbers = list(by_number)
     rounds = []
     for number, following in zip(numbers, [*numbers[1:], None], strict=False):
         after = [] if following is None else by_number[following]
-        rounds.append(_round(number, by_number[number], after, None if after else end))
+        one = _round(number, by_number[number], after, None if after else end)
+        rounds.append(msgspec.structs.replace(one, times=spent.rounds[number]))
     return rounds
 
 
 def _round(
     number: int, events: Sequence[Event], after: Sequence[Event], end: JobEnded | None
 ) -> RoundSummary:
-    started = _first(events, RoundStarted)
-    spawned = _first(events, WorkersSpawned)
-    stopped = _first(events, RoundStopped)
-    verdict = _first(events, Verdict)
-    failure = _first(events, FailureDetected)
-    evidence = _first(events, EvidenceCollected)
-    steps = [m.iteration for m in _all(events, RankMilestone) if m.name == "first_step"]
+    started = first(events, RoundStarted)
+    spawned = first(events, WorkersSpawned)
+    stopped = first(events, RoundStopped)
+    verdict = first(events, Verdict)
+    failure = first(events, FailureDetected)
+    evidence = first(events, EvidenceCollected)
+    steps = [m.iteration for m in every(events, RankMilestone) if m.name == "first_step"]
     return RoundSummary(
         round=number,
         started_wall=started.wall if started else None,
-        duration_ns=_between(_t(started), _t(stopped or end)),
+        duration_ns=_between(time_of(started), time_of(stopped or end)),
         ranks=started.ranks if started else [],
         world_size=started.world_size if started else 0,
         worker_start=spawned.mode if spawned else "",
@@ -212,7 +225,8 @@ def _round(
         cause=_cause(events, verdict, failure),
         verdict=verdict,
         iterations=sorted({i for i in steps if i is not None}),
-        exits=_all(events, RankExited),
+        last_iteration=max((p.last_iteration for p in every(events, RoundProgress)), default=None),
+        exits=every(events, RankExited),
         stacks=(verdict.stacks if verdict else "") or (evidence.path if evidence else ""),
         phases=_phases(events, after) if verdict or failure else None,
     )
@@ -225,7 +239,7 @@ def _outcome(
         return failed.kind
     if end is not None and end.outcome == "finished":
         return "finished"
-    return "stopped" if _first(events, StopRequested) or _first(events, RoundStopped) else ""
+    return "stopped" if first(events, StopRequested) or first(events, RoundStopped) else ""
 
 
 def _cause(
@@ -237,24 +251,24 @@ def _cause(
     if failure is not None:
         who = f" of rank {failure.rank}" if failure.rank >= 0 else ""
         return f"{failure.kind}{who}: {failure.detail}" if failure.detail else failure.kind + who
-    if (stop := _first(events, StopRequested)) is not None:
+    if (stop := first(events, StopRequested)) is not None:
         return stop.reason
-    if (asked := _first(events, ControlRequested)) is not None:
+    if (asked := first(events, ControlRequested)) is not None:
         return f"rank {asked.rank} requests {asked.action}: {asked.description}"
-    if (signal := _first(events, SignalReceived)) is not None:
+    if (signal := first(events, SignalReceived)) is not None:
         return f"the launcher received {signal.signal}"
     return ""
 
 
 def _phases(events: Sequence[Event], after: Sequence[Event]) -> Phases:
-    failures = _all(events, FailureDetected)
+    failures = every(events, FailureDetected)
     happened = min((f.since_ns for f in failures if f.since_ns is not None), default=None)
-    detected = _t(_first(events, FailureDetected))
-    evidence = _t(_first(events, EvidenceCollected))
-    verdict = _t(_first(events, Verdict))
-    decided = _t(_first(events, Decision))
-    stopped = _t(_first(events, RoundStopped))
-    spawned = _t(_first(after, WorkersSpawned))
+    detected = time_of(first(events, FailureDetected))
+    evidence = time_of(first(events, EvidenceCollected))
+    verdict = time_of(first(events, Verdict))
+    decided = time_of(first(events, Decision))
+    stopped = time_of(first(events, RoundStopped))
+    spawned = time_of(first(after, WorkersSpawned))
     first_line = _last_rank(after, "first_line")
     first_step = _last_rank(after, "first_step")
     known = [t for t in (detected, evidence, verdict) if t is not None]
@@ -265,7 +279,7 @@ def _phases(events: Sequence[Event], after: Sequence[Event]) -> Phases:
         evidence_ns=_between(detected, evidence),
         verdict_ns=_between(detected if evidence is None else evidence, verdict),
         decide_ns=_between(max(before_decision, default=None), decided),
-        stop_ns=_between(_t(_first(events, StopRequested)), stopped),
+        stop_ns=_between(time_of(first(events, StopRequested)), stopped),
         spawn_ns=_between(stopped, spawned),
         first_line_ns=_between(spawned, first_line),
         first_step_ns=_between(first_line, first_step),
@@ -276,9 +290,9 @@ def _phases(events: Sequence[Event], after: Sequence[Event]) -> Phases:
 
 def _last_rank(events: Sequence[Event], name: str) -> int | None:
     """Return when the last rank of the round passed a milestone; None unless all did."""
-    started = _first(events, RoundStarted)
+    started = first(events, RoundStarted)
     passed: dict[int, int] = {}
-    for milestone in _all(events, RankMilestone):
+    for milestone in every(events, RankMilestone):
         if milestone.name == name:
             passed.setdefault(milestone.rank, milestone.at_ns)
     if started is None or not started.ranks or not set(started.ranks) <= passed.keys():
@@ -300,30 +314,18 @@ def _lost(rounds: Sequence[RoundSummary]) -> tuple[int, int]:
 
 
 def _notes(events: Sequence[Event]) -> list[str]:
-    notes = [f"workers started fresh: {lost.reason}" for lost in _all(events, TemplateLost)]
-    if paused := _all(events, AgentPaused):
+    notes = [f"workers started fresh: {lost.reason}" for lost in every(events, TemplateLost)]
+    if paused := every(events, AgentPaused):
         seconds = sum(pause.seconds for pause in paused)
         notes.append(f"the launcher itself did not run for {seconds:.1f} s; deadlines were moved")
-    if lost := _all(events, EventsLost):
+    if lost := every(events, EventsLost):
         count = sum(one.count for one in lost)
         notes.append(f"{count} events are missing in the journal: {lost[-1].reason}")
-    for stopped in _all(events, RoundStopped):
+    for stopped in every(events, RoundStopped):
         if stopped.unkillable:
             pids = ", ".join(map(str, stopped.unkillable))
             notes.append(f"processes that could not be killed in round {stopped.round}: {pids}")
     return notes
-
-
-def _first(events: Iterable[Event], kind: type[_E]) -> _E | None:
-    return next((event for event in events if isinstance(event, kind)), None)
-
-
-def _all(events: Iterable[Event], kind: type[_E]) -> list[_E]:
-    return [event for event in events if isinstance(event, kind)]
-
-
-def _t(event: Event | None) -> int | None:
-    return None if event is None else event.t
 
 
 def _between(start: int | None, end: int | None) -> int | None:
