@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from undaunted.attribution.communication import activity_of, waiting_in
 from undaunted.attribution.stacks import Frame, innermost_user_frame, parse_last_dump
 from undaunted.base.text import format_duration, printable
+from undaunted.progress.learning import distribution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,6 +156,8 @@ def _summary(evidence: RankEvidence) -> str:
     if open_sections:
         parts.append(f"open sections: {printable(', '.join(open_sections))}")
     parts.extend(expired_in_words(expired) for expired in evidence.expired)
+    seen = (distribution(page, expired) for expired in evidence.expired)
+    parts.extend(printable(text) for text in seen if text)
     if page.problem:
         parts.append(f"page unreadable: {page.problem}")
     return "; ".join(parts)

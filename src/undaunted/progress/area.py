@@ -104,7 +104,10 @@ class PageArea:
         """
         import msgspec
 
-        body = msgspec.json.encode(msgspec.structs.replace(limits, sources={}))
+        from undaunted.progress.limits import CALCULATED
+
+        told = {key: source for key, source in limits.sources.items() if source == CALCULATED}
+        body = msgspec.json.encode(msgspec.structs.replace(limits, sources=told))
         if len(body) > layout.LIMITS_BYTES:
             body = b""
         for page in self._bytes:

@@ -8,6 +8,8 @@ import msgspec
 DEFAULT_INITIAL_HEARTBEAT_S = 3600.0
 DEFAULT_HEARTBEAT_S = 2700.0
 
+CALCULATED = "calculated"  # source of limits that a rank has measured and asked for
+
 
 class Limits(msgspec.Struct, kw_only=True, frozen=True):
     """Timeouts in seconds. None turns a test off.
@@ -20,8 +22,10 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
         out_of_section_s: while no section is open; counts once a section was used.
         warmup_s: limit that replaces the one of section ``step`` during warm-up.
         warmup_iterations: how many iterations after the first one of this round are warm-up.
-        sources: where each limit comes from (``default``, ``--ft-...``, ``learned``), for messages;
-            keyed ``initial_heartbeat``, ``heartbeat``, ``out_of_section``, ``section:NAME``.
+        safety_factor: limits that a rank calculates are so many times what it has measured.
+        sources: where each limit comes from (``default``, ``--ft-...``, ``calculated``, ``learned
+            from ...``), for messages; keyed ``initial_heartbeat``, ``heartbeat``,
+            ``out_of_section``, ``section:NAME``.
     """
 
     initial_heartbeat_s: float | None = DEFAULT_INITIAL_HEARTBEAT_S
@@ -30,4 +34,5 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     out_of_section_s: float | None = None
     warmup_s: float | None = None
     warmup_iterations: int = 5
+    safety_factor: float = 5.0
     sources: dict[str, str] = {}

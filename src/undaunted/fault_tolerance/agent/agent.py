@@ -20,6 +20,7 @@ from undaunted.base import process
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
+from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.progress_file import (
     ProgressFile,
     iterations_in,
@@ -74,7 +75,6 @@ class Agent:
         self._pipes = begun.pipes
         self._spawner = begun.spawner
         self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
-        self._area.set_limits(config.limits)
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._look_at_tree)
         self._watch = PageWatch(
             self._area,
@@ -87,6 +87,7 @@ class Agent:
                 paused=self._scribe.agent_paused,
             ),
         )
+        self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
         self._rounds = RoundFactory(config, begun)
         self._policy = policy.JobPolicy(
             policy.PolicyConfig(
@@ -220,6 +221,7 @@ class Agent:
         self._workers.begin_round()
         self._awaiting_empty_tree = False
         self._scribe.round_started(self._round)
+        self._limits.begin_round(start.world_size)
         self._post(node.StartRound(start.round, start.slots))
 
     async def _spawn(self) -> None:
@@ -299,6 +301,7 @@ class Agent:
     def _close_round(self) -> None:
         current = self._this_round()
         current.close()
+        self._limits.end_round()
         task = asyncio.get_running_loop().create_task(self._finish_output(current))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
@@ -341,6 +344,7 @@ class Agent:
     def _limit_passed(self, local_rank: int, expired: Expired) -> None:
         current = self._this_round()
         self._scribe.hang_detected(current.rank(local_rank), expired)
+        self._limits.limit_ended_rank(expired)
         self._post(node.LimitPassed(local_rank, expired.watch))
 
     async def _examine(self) -> None:
@@ -360,6 +364,9 @@ class Agent:
 
     def _request(self, local_rank: int, message: MailboxRequest) -> None:
         current = self._this_round()
+        if (reply := self._limits.take(message.payload)) is not None:
+            self._area.answer(local_rank, message, reply)
+            return
         try:
             request = decode_request(message.payload)
         except ValueError as error:

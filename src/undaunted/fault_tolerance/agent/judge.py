@@ -11,6 +11,7 @@ from undaunted.attribution import crash, error_file, hang, oom
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output.paths import last_lines
 from undaunted.journal.events import Verdict
+from undaunted.progress import learning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,10 +91,16 @@ def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) 
         frame=verdict.frame,
         waiting=list(verdict.waiting),
         stacks=current.stacks_path,
+        distribution=_distribution(foremost),
     )
     report = error_file.ErrorReport(verdict.line, "", int(time.time()))
     culprits = tuple(each.local_rank for each in verdict.suspects)
     return Judgement(event, culprits, verdict.certain, report)
+
+
+def _distribution(suspect: RankEvidence) -> str:
+    expired = suspect.first_expired
+    return learning.distribution(suspect.page, expired) if expired else ""
 
 
 def serve_error_file(judgement: Judgement) -> None:

@@ -268,6 +268,14 @@ class Scribe:
         self._last_traceback = judgement.event.traceback
         self.root_cause = judgement
 
+    def limits_changed(self, limits: dict[str, float | None], sources: dict[str, str]) -> None:
+        """Ranks are held to these learned or calculated limits from now on."""
+        self._journal.record(self._event(e.LimitsChanged, limits=limits, sources=sources))
+
+    def write_text(self, path: str, text: str) -> None:
+        """Have a file written, atomically, by the thread that may wait for the disk."""
+        self._journal.write_text(path, text)
+
     # --- small things ---------------------------------------------------------------------------
 
     def ring_events(self, rank: int, ring: list[RingEvent], lost: int) -> None:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from undaunted.progress.learning import Learned, limits_for
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Check, Expired, check
 
@@ -41,11 +42,17 @@ class Listener:
 
 @dataclass(slots=True)
 class PageWatch:
-    """Watches the pages of one round after another."""
+    """Watches the pages of one round after another.
+
+    Attributes:
+        limits: as configured, or calculated by the ranks.
+        learned: limits that replace them once a rank has warmed up.
+    """
 
     area: PageArea
     limits: Limits
     listener: Listener
+    learned: dict[str, Learned] = field(default_factory=dict)
     pauses: list[tuple[int, int]] = field(default_factory=list)  # (end, length), nanoseconds
     _started_ns: list[int] = field(default_factory=list)
     _deadline_timer: asyncio.TimerHandle | None = None
@@ -76,6 +83,12 @@ class PageWatch:
             self._schedule_tick()
             self._check_limits()
             self._look_at_kickless()
+
+    def apply(self, limits: Limits, learned: dict[str, Learned]) -> None:
+        """Hold ranks to these from now on, if they are held to limits at all."""
+        self.limits, self.learned = limits, learned
+        if self._started_ns:
+            self._check_limits()
 
     def expired_now(self, started_ns: list[int]) -> list[tuple[Expired, ...]]:
         """For each local rank, started at these times, the limits it has passed by now."""
@@ -119,7 +132,7 @@ class PageWatch:
         self._api_seen |= page.phase in (Phase.INITIALIZED, Phase.STEPPING)
         return check(
             page,
-            self.limits,
+            limits_for(page, self.limits, self.learned),
             now_ns=time.monotonic_ns(),
             started_ns=self._started_ns[index],
             pauses=self.pauses,

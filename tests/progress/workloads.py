@@ -1,0 +1,239 @@
+"""Simulated training programs in virtual time, held to what `undaunted.progress.learning` learns.
+
+Nothing runs: a workload is a seeded list of durations. They are counted as a page counts them,
+looked at as the agent looks at pages, and the timeout engine is asked whether it would have ended
+the rank right before each of the longest silences came to its end.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from undaunted.progress import learning
+from undaunted.progress.histogram import BUCKETS, bucket
+from undaunted.progress.limits import Limits
+from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
+from undaunted.progress.timeouts import check
+
+S = 10**9
+WARMUP = Limits().warmup_iterations
+LOOK_STEPS = 250  # a look at the page after so many steps; the agent looks more often
+GIVEN = Limits()
+
+
+@dataclass
+class Workload:
+    """What a program does. Durations in seconds, with the first world size."""
+
+    rng: random.Random
+    step_s: float
+    tail: str  # lognormal, stragglers, pareto
+    heaviness: float
+    compile_s: float
+    evaluate_every: int
+    evaluate_s: float
+    checkpoint_every: int
+    checkpoint_s: float
+    launches: list[tuple[int, int]]  # (world size, steps)
+
+    def step(self, world: int) -> float:
+        scale = self.step_s * self.launches[0][0] / world
+        rng = self.rng
+        if self.tail == "lognormal":
+            return scale * rng.lognormvariate(0, self.heaviness)
+        if self.tail == "pareto":
+            return scale * rng.paretovariate(self.heaviness)
+        slow = rng.random() < 0.01
+        return scale * rng.uniform(0.95, 1.05) * (rng.uniform(1, self.heaviness) if slow else 1)
+
+
+def ordinary(seed: int) -> Workload:
+    """Heavy-tailed steps, compilation first, evaluation every 100 steps, checkpoints of varying
+    length, another number of ranks in some launches."""
+    rng = random.Random(seed)
+    step_s = 2 ** rng.uniform(1.5, 5)
+    tail = rng.choice(["lognormal", "stragglers", "pareto"])
+    heaviness = {"lognormal": (0.05, 0.5), "stragglers": (2, 6), "pareto": (6, 10)}[tail]
+    steps = max(2500, round(4.6 * 3600 / step_s))
+    world = rng.choice([8, 16, 64])
+    other = (world // 2, steps // 3)
+    return Workload(
+        rng=rng,
+        step_s=step_s,
+        tail=tail,
+        heaviness=rng.uniform(*heaviness),
+        compile_s=rng.uniform(10, 1500),
+        evaluate_every=100,
+        evaluate_s=step_s * rng.uniform(3, 25),
+        checkpoint_every=rng.choice([50, 100, 200, 400]),
+        checkpoint_s=step_s * rng.uniform(1, 30),
+        launches=[(world, steps // 3), other, (world, steps), (world, 300)],
+    )
+
+
+def rare(seed: int) -> Workload:
+    """Checkpoints so rare, or tails so heavy, that 3 x the quantile lies below what is ordinary."""
+    workload = ordinary(seed)
+    workload.checkpoint_every = min(
+        workload.rng.choice([1000, 2000]), round(4500 / workload.step_s)
+    )
+    workload.checkpoint_s = min(1500, workload.step_s * workload.rng.uniform(30, 100))
+    if seed % 2:
+        workload.tail, workload.heaviness = "pareto", workload.rng.uniform(4, 6)
+    return workload
+
+
+@dataclass
+class Counter:
+    counts: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    longest_ns: int = 0
+    count: int = 0
+
+    def add(self, ns: int) -> None:
+        self.counts[bucket(ns)] += 1
+        self.count += 1
+        self.longest_ns = max(self.longest_ns, ns)
+
+
+@dataclass
+class Result:
+    """False kills; for each test how long a hang goes unnoticed at the end, and the truth."""
+
+    false_kills: list[str] = field(default_factory=list)
+    found: dict[str, tuple[float, float, int]] = field(default_factory=dict)  # limit, q99.9, count
+
+
+class Run:
+    """One launch: a page being written, and watched."""
+
+    def __init__(self, workload: Workload, world: int, past: learning.Knowledge, result: Result):
+        self.workload, self.world, self.past, self.result = workload, world, past, result
+        self.now = 1 * S
+        self.heartbeats = Counter()
+        self.sections = {name: Counter() for name in ("step", "evaluation", "checkpoint")}
+        self.observer = learning.Observer(world)
+        self.samples: dict[str, list[int]] = {}
+        self.learned = learning.learn(past, GIVEN)
+        self.longest: dict[str, tuple[int, PageSnapshot]] = {}
+
+    def steps(self, count: int) -> None:
+        for number in range(count):
+            self.one_step(number)
+            if number < 3 * WARMUP or number % LOOK_STEPS == 0:
+                self.judge()
+                self.look()
+        self.judge()
+        self.look()
+
+    def one_step(self, number: int) -> None:
+        workload, began = self.workload, self.now
+        seconds = workload.step(self.world) + (workload.compile_s if number == 0 else 0)
+        self.section("step", seconds, began)
+        if number and number % workload.evaluate_every == 0:
+            length = workload.evaluate_s * workload.rng.uniform(0.9, 1.2)
+            self.section("evaluation", length, began)
+        if number and number % workload.checkpoint_every == 0:
+            length = workload.checkpoint_s * workload.rng.uniform(0.7, 1.6)
+            self.section("checkpoint", length, began)
+        self.silence("heartbeat", self.now - began, self.page(began))
+        self.heartbeats.add(self.now - began)
+        if number > WARMUP:
+            self.samples.setdefault("heartbeat", []).append(self.now - began)
+
+    def section(self, name: str, seconds: float, heartbeat_ns: int) -> None:
+        began, counter = self.now, self.sections[name]
+        self.now += int(seconds * S)
+        self.silence(f"section:{name}", self.now - began, self.page(heartbeat_ns, name, began))
+        counter.add(self.now - began)
+        if counter.count > WARMUP:
+            self.samples.setdefault(f"section:{name}", []).append(self.now - began)
+
+    def silence(self, key: str, ns: int, page: PageSnapshot | None) -> None:
+        if page is not None:
+            self.longest[key] = (ns, page)
+
+    def page(self, heartbeat_ns: int, open_name: str = "", open_ns: int = 0) -> PageSnapshot | None:
+        """A snapshot, if what is going on is the longest since the last look."""
+        key = f"section:{open_name}" if open_name else "heartbeat"
+        if self.now - (open_ns or heartbeat_ns) <= self.longest.get(key, (0,))[0]:
+            return None
+        return self.snapshot(heartbeat_ns, open_name, open_ns)
+
+    def snapshot(self, heartbeat_ns: int, open_name: str = "", open_ns: int = 0) -> PageSnapshot:
+        sections = {
+            name: SectionSnapshot(
+                name,
+                open_ns if name == open_name else None,
+                counter.count,
+                0,
+                counter.longest_ns,
+                tuple(counter.counts),
+            )
+            for name, counter in self.sections.items()
+        }
+        return PageSnapshot(
+            phase=Phase.STEPPING,
+            heartbeat_count=self.heartbeats.count + 1,
+            heartbeat_ns=heartbeat_ns,
+            heartbeat_max_ns=self.heartbeats.longest_ns,
+            heartbeat_histogram=tuple(self.heartbeats.counts),
+            sections=sections,
+        )
+
+    def judge(self) -> None:
+        """Would the longest silences since the last look have been taken for a hang?"""
+        for key, (ns, page) in self.longest.items():
+            since = (
+                page.heartbeat_ns
+                if key == "heartbeat"
+                else page.sections[key.removeprefix("section:")].open_since_ns
+            )
+            limits = learning.limits_for(page, GIVEN, self.learned)
+            result = check(page, limits, now_ns=since + ns - 1, started_ns=0)
+            self.result.false_kills += [f"{key}: {each}" for each in result.expired]
+        self.longest = {}
+
+    def look(self) -> None:
+        self.observer.look(0, self.snapshot(self.now), GIVEN.warmup_iterations)
+        self.learned = learning.learn(self.knowledge(), GIVEN)
+
+    def knowledge(self) -> learning.Knowledge:
+        return learning.merge(self.past, self.observer.seen())
+
+    def warm(self, key: str) -> bool:
+        counter = self.sections.get(key.removeprefix("section:"), self.heartbeats)
+        return counter.count > WARMUP
+
+    def hang(self, key: str) -> float:
+        """Fall silent now; return after how many seconds that is noticed."""
+        name = key.removeprefix("section:") if key != "heartbeat" else ""
+        page = self.snapshot(self.now, name, self.now if name else 0)
+        now = self.now
+        limits = learning.limits_for(page, GIVEN, self.learned)
+        while not (result := check(page, limits, now_ns=now, started_ns=0)).expired:
+            assert result.next_ns is not None
+            now = result.next_ns
+        return (now - self.now) / S
+
+
+def simulate(workload: Workload) -> Result:
+    """Let all launches run, each taught by those before it; hang at the end."""
+    result = Result()
+    known: dict[int, learning.Knowledge] = {}
+    samples: dict[tuple[int, str], list[int]] = {}
+    for world, steps in workload.launches:
+        past = known.get(world, learning.Knowledge(world_size=world))
+        run = Run(workload, world, past, result)
+        run.steps(steps)
+        known[world] = run.knowledge()
+        for key, values in run.samples.items():
+            samples.setdefault((world, key), []).extend(values)
+        for key in run.learned:
+            if run.warm(key):
+                result.found[key] = (world, run.hang(key), 0)
+    for key, (world, limit_s, _) in result.found.items():
+        values = sorted(samples[int(world), key])
+        quantile_s = values[int(learning.QUANTILE * len(values))] / S
+        result.found[key] = (limit_s, quantile_s, len(values))
+    return result
