@@ -16,12 +16,12 @@ program:  train.py --fast (2 ranks on this node)
 started:  1970-01-01 00:16:40 UTC, took 9.0 s
 restarts: 2 of 3, 3.2 s lost
 
-round 0  1.0 s, warm start, crash
+round 0  1.0 s, warm start, iterations 7 to 27, crash
          rank 1 raised ValueError: bad batch
-round 1  4.1 s, warm start, hang
+round 1  4.1 s, warm start, iterations 7 to 47, hang
          rank 0 hangs
          stacks: /run/stacks-round1.txt
-round 2  3.9 s, warm start, finished
+round 2  3.9 s, warm start, iterations 7 to 107, finished
 
 restarts, milliseconds
 after round  detect  evidence  verdict  decide  stop  spawn  line  total  step
@@ -95,6 +95,14 @@ def test_a_long_verdict_is_wrapped_between_words_only() -> None:
                                        line=f"rank 0 hangs in {path} since long")])  # fmt: skip
     lines = plain(render_run(run, width=60)).splitlines()
     assert f"         {path}" in lines
+
+
+def test_the_file_of_stacks_is_named_once() -> None:
+    one = summarize(sample.RUN).rounds[1]
+    said = msgspec.structs.replace(one, cause=f"rank 0 hangs; stacks: {one.stacks}")
+    text = plain(render_run(RunSummary(rounds=[said])))
+    assert "         rank 0 hangs\n         stacks: /run/stacks-round1.txt\n" in text
+    assert text.count("stacks:") == 1
 
 
 def test_one_round_in_detail() -> None:

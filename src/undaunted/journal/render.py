@@ -124,14 +124,21 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
     outcome = one.outcome or "no end recorded"
     yield [
         (f"round {one.round:<3}", "bold"),
-        (f"{took}, {one_line(one.worker_start) or 'no'} start, ", ""),
+        (f"{took}, {one_line(one.worker_start) or 'no'} start, {_iterations(one)}", ""),
         (one_line(outcome), _STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":
-        for part in _wrap(one_line(one.cause, longest=2000), width):
+        cause = one.cause.removesuffix(f"; stacks: {one.stacks}")  # they have their own line
+        for part in _wrap(one_line(cause, longest=2000), width):
             yield [(_INDENT + part, "")]
     if one.stacks:
         yield [(f"{_INDENT}stacks: ", "dim"), (printable(one.stacks), "")]
+
+
+def _iterations(one: RoundSummary) -> str:
+    if not one.iterations or one.last_iteration is None:
+        return ""
+    return f"iterations {one.iterations[0]} to {one.last_iteration}, "
 
 
 def _labelled(label: str, text: str, width: int | None, *, style: str = "dim") -> Iterator[Line]:
