@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING
 
-from undaunted.cli.options import GROUPS, OPTIONS, Option
+from undaunted.cli.options import GROUPS, OPTIONS
+
+if TYPE_CHECKING:
+    from undaunted.cli.option import Option
 
 _WIDTH = 80
 _COLUMN = 28  # where the explanations begin
@@ -69,11 +73,10 @@ def run_help() -> str:
     for what, arguments in _EXAMPLES:
         lines.append(f"  # {what}")
         lines += _command_lines(arguments, "  ")
-    for group in GROUPS:
+    for group, options in _groups():
         lines += ["", f"{group}:"]
-        for option in OPTIONS:
-            if option.group == group:
-                lines += _help_lines(option)
+        for option in options:
+            lines += _help_lines(option)
     lines += ["", *textwrap.wrap(_NOTES, _WIDTH)]
     return "\n".join(lines) + "\n"
 
@@ -91,12 +94,19 @@ def run_document() -> str:
             examples="\n\n".join(examples),
         )
     ]
-    for group in GROUPS:
+    for group, options in _groups():
         parts.append(
             f"\n## {group}\n\n| option | default | variable | meaning |\n|---|---|---|---|\n"
         )
-        parts += [_table_row(option) for option in OPTIONS if option.group == group]
+        parts += [_table_row(option) for option in options]
     return "".join(parts)
+
+
+def _groups() -> list[tuple[str, list[Option]]]:
+    """Headings with the options that work; empty ones are left out."""
+    built = [option for option in OPTIONS if not option.not_built]
+    groups = [(name, [option for option in built if option.group == name]) for name in GROUPS]
+    return [(name, options) for name, options in groups if options]
 
 
 def _spellings(option: Option) -> str:

@@ -2,71 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from undaunted.base.durations import parse_limit, parse_optional_seconds, parse_seconds
+from undaunted.base.durations import parse_optional_seconds, parse_seconds
 from undaunted.cli import values
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from undaunted.cli.ft_options import ft_options
+from undaunted.cli.option import PROGRAM, SETTINGS, STOPPING, TESTING, WORKERS, Option
+from undaunted.fault_tolerance.config_schema import (
+    ATTRIBUTION,
+    DEVICES,
+    HEALTH,
+    NODES,
+    OUTPUT,
+    PROGRESS,
+    TIMEOUTS,
+    UNUSED,
+)
+from undaunted.fault_tolerance.config_values import boolean, choice
 
 # Groups in the order of the help, each with its heading.
-WORKERS = "Workers"
-PROGRAM = "Program"
-TIMEOUTS = "Hang detection (seconds or 500ms, 15m, 2h; none = off)"
-STOPPING = "Stopping"
-OUTPUT = "Output"
-TESTING = "Testing"
-NODES = "Meeting point (torchrun's; one node needs none of them)"
-UNUSED = "Accepted so that command lines keep working, but not needed"
-GROUPS = (WORKERS, PROGRAM, TIMEOUTS, STOPPING, OUTPUT, TESTING, NODES, UNUSED)
+GROUPS = (
+    WORKERS,
+    PROGRAM,
+    TIMEOUTS,
+    PROGRESS,
+    STOPPING,
+    OUTPUT,
+    DEVICES,
+    HEALTH,
+    ATTRIBUTION,
+    SETTINGS,
+    TESTING,
+    NODES,
+    UNUSED,
+)
 
 
-class Option(NamedTuple):
-    """One option.
-
-    Attributes:
-        name: long spelling without dashes; also gives the name of the variable.
-        group: heading it stands under.
-        help: what it does, a sentence without its full stop.
-        convert: text to value; ValueError says what is wrong and what to do.
-        metavar: what stands for the value in the help; "" for flags.
-        kind: ``value``; ``flag`` (no value); ``switch`` (``true`` or ``false`` may follow).
-        default: as it would be given; None = the value is None.
-        default_text: shown as the default where the text itself would not say it.
-        short: one-letter spelling without its dash.
-        aliases: other long spellings.
-        repeat: may be given several times; the value is a list.
-    """
-
-    name: str
-    group: str
-    help: str
-    convert: Callable[[str], Any] = str
-    metavar: str = ""
-    kind: Literal["value", "flag", "switch"] = "value"
-    default: str | None = None
-    default_text: str = ""
-    short: str = ""
-    aliases: tuple[str, ...] = ()
-    repeat: bool = False
-
-    @property
-    def variable(self) -> str:
-        """Environment variable that gives the default."""
-        return variable_of(self.name)
+def _flag(
+    name: str, group: str, help_text: str, *, short: str = "", aliases: tuple[str, ...] = ()
+) -> Option:
+    return Option(
+        name,
+        group,
+        help_text,
+        boolean,
+        kind="flag",
+        default="0",
+        short=short,
+        aliases=aliases,
+    )
 
 
-def variable_of(name: str) -> str:
-    """Environment variable of an option, named as torchrun does."""
-    return "PET_" + name.upper().replace("-", "_")
-
-
-def _flag(name: str, group: str, help_text: str, *, short: str = "") -> Option:
-    return Option(name, group, help_text, values.boolean, kind="flag", default="0", short=short)
-
-
-OPTIONS: tuple[Option, ...] = (
+_OWN = (
     Option(
         "nproc-per-node",
         WORKERS,
@@ -87,7 +72,7 @@ OPTIONS: tuple[Option, ...] = (
         "worker-start",
         WORKERS,
         "warm: fork workers from a process that has imported torch; fresh: a new interpreter each",
-        values.choice("warm", "fresh"),
+        choice("warm", "fresh"),
         "HOW",
         default="warm",
     ),
@@ -111,62 +96,20 @@ OPTIONS: tuple[Option, ...] = (
     _flag("no-python", PROGRAM, "SCRIPT is an executable, not a Python script"),
     _flag("run-path", PROGRAM, "Run SCRIPT by runpy.run_path; stronger than --no-python"),
     Option(
-        "ft-rank-heartbeat-timeout",
-        TIMEOUTS,
-        "Longest time between two heartbeats of a rank",
-        parse_limit,
-        "TIME",
-        default="2700",
-    ),
-    Option(
-        "ft-initial-rank-heartbeat-timeout",
-        TIMEOUTS,
-        "Longest time until the first heartbeat",
-        parse_limit,
-        "TIME",
-        default="3600",
-    ),
-    Option(
-        "ft-rank-section-timeouts",
-        TIMEOUTS,
-        "Longest time in each section, as in step:60,checkpoint:10m",
-        values.sections,
-        "NAME:TIME,...",
-        default="",
-        default_text="none",
-    ),
-    Option(
-        "ft-rank-out-of-section-timeout",
-        TIMEOUTS,
-        "Longest time outside all sections, once sections are used",
-        parse_limit,
-        "TIME",
-        default="none",
-    ),
-    Option(
-        "ft-rank-termination-signal",
-        TIMEOUTS,
-        "Signal that ends a hung rank",
-        values.signal_number,
-        "SIGNAL",
-        default="SIGKILL",
-    ),
-    Option(
-        "ft-install-exception-hook",
-        TIMEOUTS,
-        "Report unhandled exceptions of ranks before they exit",
-        values.boolean,
-        "true|false",
-        kind="switch",
-        default="true",
-    ),
-    Option(
         "ft-restart-policy",
-        TIMEOUTS,
-        "any-failed: one failed rank restarts all",
-        values.restart_policy,
+        NODES,
+        "any-failed or min-healthy; on one node both restart all ranks when one fails",
+        choice("any-failed", "min-healthy"),
         "POLICY",
         default="any-failed",
+    ),
+    Option(
+        "ft-rdzv-impl",
+        NODES,
+        "barrier or legacy; not used on one node",
+        choice("barrier", "legacy"),
+        "NAME",
+        default="barrier",
     ),
     Option(
         "term-timeout",
@@ -229,6 +172,21 @@ OPTIONS: tuple[Option, ...] = (
         default_text="all",
     ),
     Option(
+        "ft-cfg-path",
+        SETTINGS,
+        "YAML file whose section fault_tolerance gives defaults, below variables and options",
+        str,
+        "FILE",
+        default="",
+    ),
+    _flag(
+        "ft-ignore-missing-cfg",
+        SETTINGS,
+        "Go on with defaults if that file, or the section in it, is not there",
+        aliases=("ignore-missing-fault-tol-cfg",),
+    ),
+    _flag("ft-ignore-unknown-settings", SETTINGS, "Pass over names in the file that are unknown"),
+    Option(
         "inject-fault",
         TESTING,
         "Make a rank fail on purpose, as in sigkill:rank=1,iteration=60",
@@ -258,7 +216,7 @@ OPTIONS: tuple[Option, ...] = (
         "rdzv-backend",
         NODES,
         "c10d or static; not used on one node",
-        values.choice("c10d", "static"),
+        choice("c10d", "static"),
         "NAME",
         default="c10d",
     ),
@@ -285,17 +243,13 @@ OPTIONS: tuple[Option, ...] = (
         "TIME",
     ),
     Option(
-        "ft-workload-check-interval",
-        UNUSED,
-        "Nothing is polled: a timer waits for the next limit",
-        parse_seconds,
-        "TIME",
-    ),
-    Option(
         "start-method",
         UNUSED,
         "See --worker-start",
-        values.choice("spawn", "fork", "forkserver"),
+        choice("spawn", "fork", "forkserver"),
         "METHOD",
     ),
 )
+
+# All options, those of a group in the order of the help.
+OPTIONS: tuple[Option, ...] = (*_OWN, *ft_options())

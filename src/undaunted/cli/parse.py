@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.cli.not_built import NOT_BUILT
-from undaunted.cli.options import OPTIONS, Option, variable_of
-from undaunted.cli.values import is_boolean
+from undaunted.cli.option import Option, variable_of
+from undaunted.cli.options import OPTIONS
+from undaunted.fault_tolerance.config_values import is_boolean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
     everything after it belongs to the program.
 
     Raises:
-        UsageError: an option is unknown, not built yet, or its value makes no sense.
+        UsageError: an option is unknown or not built yet, or its value makes no sense.
     """
     given: dict[str, list[str]] = {}
     rest = _take_options(argv, given)
@@ -54,9 +55,20 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
         source, texts = _texts_of(option, given, environ)
         values[option.name] = _convert(option, source, texts)
         if source:
+            refuse_not_built(option, values[option.name], source)
             sources[option.name] = source
     _refuse_variables(environ)
     return Parsed(values, sources, rest[0] if rest else "", list(rest[1:]))
+
+
+def refuse_not_built(option: Option, value: Any, source: str) -> None:
+    """Refuse a value that asks for something that is not built yet.
+
+    Raises:
+        UsageError: it does.
+    """
+    if option.not_built and value:
+        raise UsageError(f"{source} belongs to {option.not_built}: not built yet, leave it out")
 
 
 def _take_options(argv: Sequence[str], given: dict[str, list[str]]) -> Sequence[str] | None:

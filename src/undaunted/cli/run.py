@@ -10,8 +10,8 @@ from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
+from undaunted.cli.settings import check_settings, gpus_per_numa, limits, with_file
 from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
-from undaunted.progress.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as error:
         print(f"undaunted run: error: {error}", file=sys.stderr)
         return USAGE_ERROR
-    if notice:
-        print(f"[undaunted] {notice}", file=sys.stderr)
+    for line in notice.splitlines():
+        print(f"[undaunted] {line}", file=sys.stderr)
     from undaunted.fault_tolerance.front import run
 
     return run(config)
@@ -45,25 +45,27 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     """Check everything and make the directories, in this order; nothing is started.
 
     Returns:
-        The configuration, and a line for the user ("" if there is nothing to say).
+        The configuration, and lines for the user ("" if there is nothing to say).
 
     Raises:
         UsageError: something cannot work; the message names the value and the remedy.
     """
+    parsed, file_notice = with_file(parsed, cwd)
     values = parsed.values
     kind = program_kind(parsed)
     python = environ.get("PYTHON_EXEC") or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)
     _check_contradictions(parsed)
+    check_settings(parsed)
     nproc = _resolve_nproc(parsed, environ)
     console_ranks = _console_ranks(parsed, nproc)
     stdout = _destinations(values["redirects"], values["tee"], _STDOUT, nproc, console_ranks)
     stderr = _destinations(values["redirects"], values["tee"], _STDERR, nproc, console_ranks)
     faults = _fault_plan(values["inject-fault"])
-    limits = _limits(parsed)
+    rank_limits, limits_notice = limits(parsed, environ)
 
     run_id = _run_id(parsed)
-    run_dir, notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
+    run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
     if any([*stdout, *stderr]):
         log_dir = make_log_dir(values["log-dir"], file_name(run_id), run_dir, cwd)
@@ -85,7 +87,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         stop_timeout_s=values["workers-stop-timeout"],
         worker_start=values["worker-start"],
         preload=[name for names in values["preload"] for name in names],
-        limits=limits,
+        limits=rank_limits,
         rank_termination_signal=int(values["ft-rank-termination-signal"]),
         exception_hook=values["ft-install-exception-hook"],
         faults=faults,
@@ -95,8 +97,18 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         python=python,
         local_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         or "[${role_name}${rank}]:",
+        max_no_progress_cycles=values["ft-max-no-progress-cycles"],
+        min_progress_iterations=values["ft-min-progress-iterations"],
+        checkpoint_iteration_file=values["ft-checkpoint-iteration-file"] or "",
+        gpu_memory_reclaim_timeout_s=values["ft-gpu-memory-reclaim-timeout"],
+        gpu_memory_tolerance_mb=values["ft-gpu-memory-tolerance-mb"],
+        gpu_memory_poll_interval_s=values["ft-gpu-memory-poll-interval"],
+        check_remaining_processes=values["ft-check-remaining-processes"],
+        gpus_per_numa=gpus_per_numa(environ),
+        numa_bind_strict=values["ft-numa-bind-strict"],
+        safety_factor=values["ft-safety-factor"],
     )
-    return config, notice
+    return config, "\n".join(filter(None, (file_notice, limits_notice, dir_notice)))
 
 
 def _current_directory() -> str:
@@ -176,25 +188,6 @@ def _destinations(
 
 def _bits(streams: int | dict[int, int], rank: int) -> int:
     return streams if isinstance(streams, int) else streams.get(rank, 0)
-
-
-def _limits(parsed: Parsed) -> Limits:
-    names = {
-        "initial_heartbeat": "ft-initial-rank-heartbeat-timeout",
-        "heartbeat": "ft-rank-heartbeat-timeout",
-        "out_of_section": "ft-rank-out-of-section-timeout",
-    }
-    sources = {key: parsed.sources.get(name, "default") for key, name in names.items()}
-    sections: dict[str, float | None] = parsed.values["ft-rank-section-timeouts"]
-    for section in sections:
-        sources[f"section:{section}"] = parsed.sources["ft-rank-section-timeouts"]
-    return Limits(
-        initial_heartbeat_s=parsed.values[names["initial_heartbeat"]],
-        heartbeat_s=parsed.values[names["heartbeat"]],
-        sections=sections,
-        out_of_section_s=parsed.values[names["out_of_section"]],
-        sources=sources,
-    )
 
 
 def _fault_plan(plans: list[str]) -> str:

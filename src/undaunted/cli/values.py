@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from undaunted.base.durations import parse_limit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_WORDS = {"1": True, "true": True, "yes": True, "on": True}
-_WORDS.update({"0": False, "false": False, "no": False, "off": False})
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 _NODES = re.compile(r"(\d+)(?::(\d+))?")
 _DEVICES = ("auto", "cpu", "gpu")
-
-
-def boolean(text: str) -> bool:
-    """Read a yes or no."""
-    try:
-        return _WORDS[text.strip().lower()]
-    except KeyError:
-        raise ValueError(f"{text!r} is neither true nor false") from None
-
-
-def is_boolean(text: str) -> bool:
-    """Tell whether :func:`boolean` takes this text."""
-    return text.strip().lower() in _WORDS
 
 
 def count(text: str) -> int:
@@ -42,24 +21,6 @@ def port(text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text.strip(), re.ASCII) or int(text) > 65535:
         raise ValueError(f"{text!r} is not a port number (0 to 65535)")
     return int(text)
-
-
-def choice(*words: str) -> Callable[[str], str]:
-    """Make a reader that takes one of these words."""
-
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"{text!r} is unknown; choose {' or '.join(words)}")
-        return text
-
-    return read
-
-
-def restart_policy(text: str) -> str:
-    """Read NVRx's restart policy, of which one is built."""
-    if text == "min-healthy":
-        raise ValueError("'min-healthy' is not built yet; use any-failed or leave it out")
-    return choice("any-failed")(text)
 
 
 def nproc(text: str) -> int | str:
@@ -103,36 +64,6 @@ def ranks(text: str) -> list[int]:
     if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", text, re.ASCII):
         raise ValueError(f"{text!r} is not a list of local ranks such as 0,2")
     return sorted({int(item) for item in text.split(",")})
-
-
-def sections(text: str) -> dict[str, float | None]:
-    """Read limits of sections: ``name:seconds,name:none``."""
-    limits: dict[str, float | None] = {}
-    for item in filter(None, text.split(",")):
-        name, colon, limit = item.rpartition(":")
-        name = name.strip()
-        if not colon or not name:
-            raise ValueError(f"{item!r} is not NAME:SECONDS (as in step:60,checkpoint:10m)")
-        if name in limits:
-            raise ValueError(f"section {name!r} is given twice; keep one of them")
-        try:
-            limits[name] = parse_limit(limit)
-        except ValueError as error:
-            raise ValueError(f"section {name!r}: {error}") from None
-    return limits
-
-
-def signal_number(text: str) -> int:
-    """Read a signal by name, with or without SIG, in any case, or by number."""
-    import signal
-
-    name = text.strip().upper()
-    try:
-        if name.isdigit():
-            return signal.Signals(int(name))
-        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
-    except (KeyError, ValueError):
-        raise ValueError(f"{text!r} is not a signal; give a name (SIGKILL) or a number") from None
 
 
 def modules(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from undaunted.fault_tolerance.config import FaultToleranceConfig as FaultToleranceConfig
     from undaunted.fault_tolerance.data import WorkloadAction as WorkloadAction
     from undaunted.fault_tolerance.data import WorkloadControlRequest as WorkloadControlRequest
     from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient as RankMonitorClient
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 _MODULES = {
     "RankMonitorClient": "rank_monitor_client",
     "RankMonitorClientError": "rank_monitor_client",
+    "FaultToleranceConfig": "config",
     "WorkloadAction": "data",
     "WorkloadControlRequest": "data",
 }
 
 __all__ = [
+    "FaultToleranceConfig",
     "RankMonitorClient",
     "RankMonitorClientError",
     "WorkloadAction",

@@ -1,0 +1,157 @@
+"""Settings of in-job restart: the file below the command line, limits, and what cannot be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undaunted.cli.ft_options import option_name
+from undaunted.cli.options import OPTIONS
+from undaunted.cli.parse import Parsed, UsageError, refuse_not_built
+from undaunted.fault_tolerance.config_values import boolean
+from undaunted.progress.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OFF_SWITCH = "NVRX_DISABLE_RANK_MONITORS"
+_GPUS_PER_NUMA = "NVRX_GPUS_PER_NUMA"
+_WARMUP = "warmup"  # the section whose limit is for the first steps
+# Names in `Limits.sources` and of the settings.
+_LIMITS = {
+    "initial_heartbeat": "initial_rank_heartbeat_timeout",
+    "heartbeat": "rank_heartbeat_timeout",
+    "out_of_section": "rank_out_of_section_timeout",
+}
+
+
+def with_file(parsed: Parsed, cwd: str) -> tuple[Parsed, str]:
+    """Give options that nobody has set the values of the file of ``--ft-cfg-path``.
+
+    Returns:
+        The command line with these values, and a line for the user ("" if all is as expected).
+
+    Raises:
+        UsageError: the file cannot be used, or asks for what is not built yet.
+    """
+    path = parsed.values["ft-cfg-path"]
+    if not path:
+        return parsed, ""
+    values, notice = _read_file(parsed, path, cwd)
+    merged, sources = dict(parsed.values), dict(parsed.sources)
+    for option in OPTIONS:
+        if option.setting not in values or option.name in sources:
+            continue
+        source = f"{option.setting} in {path}"
+        if values[option.setting] != merged[option.name]:  # the default asks for nothing
+            refuse_not_built(option, values[option.setting], source)
+        merged[option.name] = values[option.setting]
+        sources[option.name] = source
+    return parsed._replace(values=merged, sources=sources), notice
+
+
+def _read_file(parsed: Parsed, path: str, cwd: str) -> tuple[dict[str, Any], str]:
+    from undaunted.fault_tolerance.config import known_settings
+    from undaunted.fault_tolerance.config_file import MissingSectionError, read_section
+
+    may_miss = parsed.values["ft-ignore-missing-cfg"]
+    try:
+        section = read_section(Path(cwd, path))
+    except (FileNotFoundError, MissingSectionError) as error:
+        missing = "is not there" if isinstance(error, OSError) else "has no section fault_tolerance"
+        if may_miss:
+            return {}, f"{path} {missing}: the defaults apply"
+        raise UsageError(
+            f"{parsed.sources['ft-cfg-path']}: {path} {missing}; correct it, or add "
+            "--ft-ignore-missing-cfg to go on with the defaults"
+        ) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{parsed.sources['ft-cfg-path']}: {path}: {reason}") from None
+    except ValueError as error:
+        raise UsageError(f"{parsed.sources['ft-cfg-path']}: {error}") from None
+    try:
+        ignore_unknown = parsed.values["ft-ignore-unknown-settings"]
+        return known_settings(section, ignore_unknown=ignore_unknown), ""
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def limits(parsed: Parsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
+    """Return the limits of the ranks, each with its source, and a line if there is none at all."""
+    if _switch(environ, _OFF_SWITCH):
+        off = Limits(initial_heartbeat_s=None, heartbeat_s=None)
+        return off, f"{_OFF_SWITCH} is set: hangs will not be noticed"
+    values = {field: parsed.values[option_name(field)] for field in _LIMITS.values()}
+    sections: dict[str, float | None] = parsed.values[option_name("rank_section_timeouts")]
+    sources = {
+        key: parsed.sources.get(option_name(field), "default") for key, field in _LIMITS.items()
+    }
+    by = parsed.sources.get(option_name("rank_section_timeouts"), "default")
+    sources |= {f"section:{section}": by for section in sections}
+    if _WARMUP in sections:
+        sources[_WARMUP] = by
+    found = Limits(
+        initial_heartbeat_s=values["initial_rank_heartbeat_timeout"],
+        heartbeat_s=values["rank_heartbeat_timeout"],
+        out_of_section_s=values["rank_out_of_section_timeout"],
+        sections=sections,
+        warmup_s=sections.get(_WARMUP),
+        warmup_iterations=parsed.values[option_name("num_warmup_iterations")],
+        sources=sources,
+    )
+    if any(limit is not None for limit in (*values.values(), *sections.values())):
+        return found, ""
+    option = option_name("rank_heartbeat_timeout")
+    return found, f"every timeout is off: hangs will not be noticed; --{option} 15m would"
+
+
+def gpus_per_numa(environ: Mapping[str, str]) -> int:
+    """Return how many GPUs a NUMA node has, 0 if ranks are not to be bound.
+
+    Raises:
+        UsageError: the variable is no number.
+    """
+    text = environ.get(_GPUS_PER_NUMA, "").strip()
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text)):
+        raise UsageError(f"{_GPUS_PER_NUMA}: {text!r} is not a number of GPUs; give 1 or more")
+    return int(text)
+
+
+def check_settings(parsed: Parsed) -> None:
+    """Refuse settings that exclude one another.
+
+    Raises:
+        UsageError: they do; the message names both and the remedy.
+    """
+    _check_progress(parsed)
+    segment = parsed.values[option_name("segment")]
+    if segment not in (None, 1):
+        source = parsed.sources[option_name("segment")]
+        raise UsageError(
+            f"{source} {segment}: one node cannot be divided into segments of {segment} nodes; "
+            "leave it out"
+        )
+
+
+def _check_progress(parsed: Parsed) -> None:
+    cycles = option_name("max_no_progress_cycles")
+    if parsed.values[cycles] > 0:
+        return
+    for field in ("checkpoint_iteration_file", "min_progress_iterations"):
+        name = option_name(field)
+        if name in parsed.sources and parsed.sources[name].startswith("--"):
+            raise UsageError(
+                f"{parsed.sources[name]} is for the tracking of progress, which "
+                f"{parsed.sources[cycles]} {parsed.values[cycles]} turns off; leave one of them out"
+            )
+
+
+def _switch(environ: Mapping[str, str], variable: str) -> bool:
+    text = environ.get(variable, "").strip()
+    try:
+        return bool(text) and boolean(text)
+    except ValueError as error:
+        raise UsageError(f"{variable}: {error}") from None

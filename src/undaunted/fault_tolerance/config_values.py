@@ -1,0 +1,205 @@
+"""Reading values of settings: from text or from YAML, ValueError with the remedy otherwise."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from undaunted.base.durations import parse_limit, parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True}
+_WORDS.update({"0": False, "false": False, "no": False, "off": False})
+_NOTHING = frozenset({"", "none", "null"})
+LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}  # as in `logging`
+_OTHER_NAMES = {"DBG": 10, "WARN": 30}
+# By default these stop a process, or do nothing to it.
+_HARMLESS = ("STOP", "TSTP", "TTIN", "TTOU", "CONT", "CHLD", "URG", "WINCH")
+
+
+def boolean(value: object) -> bool:
+    """Read a yes or no."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return _WORDS[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError(f"{value!r} is neither true nor false") from None
+
+
+def is_boolean(text: str) -> bool:
+    """Tell whether :func:`boolean` takes this text."""
+    return text.strip().lower() in _WORDS
+
+
+def seconds(value: object) -> float:
+    """Read a duration, 0 or more."""
+    return parse_seconds(_number_as_text(value))
+
+
+def positive_seconds(value: object) -> float:
+    """Read a duration above 0."""
+    duration = seconds(value)
+    if duration == 0:
+        raise ValueError("0 is no period of time; give a positive duration")
+    return duration
+
+
+def limit(value: object) -> float | None:
+    """Read a timeout; None, ``none``, ``null`` and nothing turn it off."""
+    return None if value is None else parse_limit(_number_as_text(value))
+
+
+def number(minimum: float) -> Callable[[object], float]:
+    """Make a reader of numbers from ``minimum``."""
+
+    def read(value: object) -> float:
+        try:
+            result = math.nan if isinstance(value, bool) else float(str(value))
+        except ValueError:
+            result = math.nan
+        if not math.isfinite(result) or result < minimum:
+            raise ValueError(f"{value!r} is not a number from {minimum:g}")
+        return result
+
+    return read
+
+
+def whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[object], int]:
+    """Make a reader of whole numbers in a range; None = without bound."""
+
+    def read(value: object) -> int:
+        text = "" if isinstance(value, bool) else str(value).strip()
+        result = int(text) if re.fullmatch(r"-?\d{1,9}", text, re.ASCII) else None
+        too_small = minimum is not None and result is not None and result < minimum
+        too_large = maximum is not None and result is not None and result > maximum
+        if result is None or too_small or too_large:
+            bounds = "" if minimum is None else f" from {minimum}"
+            bounds += "" if maximum is None else f" to {maximum}"
+            raise ValueError(f"{value!r} is not a whole number{bounds}")
+        return result
+
+    return read
+
+
+def optional(read: Callable[[object], object]) -> Callable[[object], object]:
+    """Make a reader that also takes nothing (None, ``none``, ``null``, empty)."""
+
+    def read_or_none(value: object) -> object:
+        if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+            return None
+        return read(value)
+
+    return read_or_none
+
+
+def text(value: object) -> str:
+    """Read text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text; put it into quotes")  # noqa: TRY004
+    return value
+
+
+def choice(*words: str) -> Callable[[object], str]:
+    """Make a reader that takes one of these words."""
+
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r} is unknown; choose {' or '.join(words)}")
+        return str(value)
+
+    return read
+
+
+def absolute_path(value: object) -> str:
+    """Read the path of a file, which must not depend on the current directory."""
+    path = text(value)
+    if not PurePosixPath(path).is_absolute():
+        raise ValueError(f"{path!r} is not an absolute path; begin it with /")
+    return path
+
+
+def absolute_paths(value: object) -> str:
+    """Read absolute paths separated by commas."""
+    paths = [absolute_path(item.strip()) for item in text(value).split(",") if item.strip()]
+    if not paths:
+        raise ValueError(f"{value!r} names no path; give absolute ones, separated by commas")
+    return ",".join(paths)
+
+
+def device_template(value: object) -> str:
+    """Read a path with a place for the name of a device."""
+    path = absolute_path(value)
+    if "{dev_name}" not in path:
+        raise ValueError(f"{path!r} lacks {{dev_name}}, the place of the device's name")
+    return path
+
+
+def sections(value: object) -> dict[str, float | None]:
+    """Read limits of sections: a mapping, or ``name:seconds,name:none``."""
+    limits: dict[str, float | None] = {}
+    for name, given in _section_items(value):
+        if name in limits:
+            raise ValueError(f"section {name!r} is given twice; keep one of them")
+        try:
+            limits[name] = limit(given)
+        except ValueError as error:
+            raise ValueError(f"section {name!r}: {error}") from None
+    return limits
+
+
+def signal_number(value: object) -> signal.Signals:
+    """Read a signal that ends a process: by number or by name, with or without SIG, in any case."""
+    name = str(value.name if isinstance(value, signal.Signals) else value).strip().upper()
+    try:
+        number = int(name) if name.isdigit() else None
+        full_name = name if name.startswith("SIG") else f"SIG{name}"
+        found = signal.Signals[full_name] if number is None else signal.Signals(number)
+    except (KeyError, ValueError):
+        raise ValueError(f"{value!r} is not a signal; give a name (SIGKILL) or a number") from None
+    if found.name.removeprefix("SIG") in _HARMLESS:
+        raise ValueError(f"{found.name} does not end a process; give SIGKILL or SIGTERM")
+    return found
+
+
+def log_level(value: object) -> int:
+    """Read a level of `logging`: a name in any case, or a number from 10 to 50."""
+    name = "" if isinstance(value, bool) else str(value).strip().upper()
+    known = {**LEVELS, **_OTHER_NAMES}
+    level = int(name) if re.fullmatch(r"\d{2}", name, re.ASCII) else known.get(name, 0)
+    if not LEVELS["DEBUG"] <= level <= LEVELS["CRITICAL"]:
+        raise ValueError(
+            f"{value!r} is not a log level; give DEBUG, INFO, WARNING, ERROR, CRITICAL or 10 to 50"
+        )
+    return level
+
+
+def _number_as_text(value: object) -> str:
+    """Let numbers of YAML be read like those of a command line."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{value!r} is not a duration; give seconds (90) or a unit (500ms, 15m)")  # noqa: TRY004
+    return str(value)
+
+
+def _section_items(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        wrong = [name for name in value if not isinstance(name, str) or not name.strip()]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is not the name of a section; put it into quotes")
+        return [(str(name), given) for name, given in value.items()]
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return []
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a mapping of sections to seconds")  # noqa: TRY004
+    items: list[tuple[str, object]] = []
+    for item in filter(str.strip, value.split(",")):
+        name, colon, given = item.rpartition(":")
+        if not colon or not name.strip():
+            raise ValueError(f"{item!r} is not NAME:SECONDS (as in step:60,checkpoint:10m)")
+        items.append((name.strip(), given))
+    return items

@@ -1,0 +1,245 @@
+import pytest
+
+from undaunted.cli import settings
+from undaunted.cli.options import OPTIONS
+from undaunted.cli.parse import UsageError, parse
+from undaunted.fault_tolerance.config import FaultToleranceConfig
+
+HEARTBEAT = "ft-rank-heartbeat-timeout"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a command line with a file of settings."""
+
+    def read(text, *argv, **environ):
+        (tmp_path / "ft.yaml").write_text(text)
+        words = ["--ft-cfg-path", "ft.yaml", *argv, "train.py"]
+        return settings.with_file(parse(words, environ), str(tmp_path))
+
+    return read
+
+
+def test_without_a_file_nothing_changes():
+    parsed = parse(["train.py"], {})
+    assert settings.with_file(parsed, "/nowhere") == (parsed, "")
+
+
+def test_defaults_below_file_below_variables_below_options(read):
+    text = """
+    fault_tolerance:
+      rank_heartbeat_timeout: 1
+      initial_rank_heartbeat_timeout: 1
+      rank_out_of_section_timeout: 1
+      max_no_progress_cycles: 7  # NVRx 0.6 has its own default here
+    """
+    environ = {"PET_FT_RANK_HEARTBEAT_TIMEOUT": "2", "PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "2"}
+    parsed, notice = read(text, "--ft-rank-heartbeat-timeout=3", **environ)
+    assert notice == ""
+    assert parsed.values[HEARTBEAT] == 3
+    assert parsed.values["ft-initial-rank-heartbeat-timeout"] == 2
+    assert parsed.values["ft-rank-out-of-section-timeout"] == 1
+    assert parsed.values["ft-max-no-progress-cycles"] == 7
+    assert parsed.values["ft-min-progress-iterations"] == 1
+    limits, _ = settings.limits(parsed, {})
+    assert limits.sources == {
+        "heartbeat": "--ft-rank-heartbeat-timeout",
+        "initial_heartbeat": "PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT",
+        "out_of_section": "rank_out_of_section_timeout in ft.yaml",
+    }
+
+
+def test_none_in_the_file_turns_a_test_off(read):
+    parsed, _ = read("fault_tolerance: {rank_heartbeat_timeout: null}")
+    assert parsed.values[HEARTBEAT] is None
+    assert parsed.sources[HEARTBEAT] == "rank_heartbeat_timeout in ft.yaml"
+
+
+def test_a_file_with_all_defaults_is_accepted(tmp_path):
+    path = tmp_path / "all.yaml"
+    FaultToleranceConfig().to_yaml_file(path)
+    parsed = parse(["--ft-cfg-path", str(path), "train.py"], {})
+    merged, notice = settings.with_file(parsed, "/")
+    assert notice == ""
+    assert merged.values == parsed.values
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fault_tolerance: {rank_heartbeat: 1}", "ft.yaml: unknown setting 'rank_heartbeat'; did"),
+        ("fault_tolerance: {segment: two}", "ft.yaml: segment: 'two' is not a whole number"),
+        ("fault_tolerance: [", "--ft-cfg-path: .*ft.yaml is not YAML"),
+        ("model: 1", "--ft-cfg-path: ft.yaml has no section fault_tolerance; correct it, or add"),
+        (
+            "fault_tolerance: {enable_nic_monitor: true}",
+            "enable_nic_monitor in ft.yaml belongs to health checks: not built yet",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file(read, text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        read(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("gone.yaml", "gone.yaml is not there; correct it"), ("/", "/: Is a directory")],
+)
+def test_files_that_cannot_be_read(tmp_path, path, message):
+    with pytest.raises(UsageError, match=message):
+        settings.with_file(parse(["--ft-cfg-path", path, "train.py"], {}), str(tmp_path))
+
+
+def test_unknown_names_may_be_passed_over(read):
+    text = "fault_tolerance: {rank_heartbeat: 1, rank_heartbeat_timeout: 9}"
+    parsed, _ = read(text, "--ft-ignore-unknown-settings")
+    assert parsed.values[HEARTBEAT] == 9
+
+
+@pytest.mark.parametrize(
+    "flag", ["--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg", "--ft_ignore_missing_cfg"]
+)
+def test_missing_settings_may_be_ignored(read, flag):
+    parsed, notice = read("model: 1", flag)
+    assert notice == "ft.yaml has no section fault_tolerance: the defaults apply"
+    assert parsed.values[HEARTBEAT] == 2700
+    _, notice = settings.with_file(parse([flag, "--ft-cfg-path=gone.yaml", "x"], {}), "/")
+    assert notice == "gone.yaml is not there: the defaults apply"
+
+
+def test_warm_up_is_a_section(read):
+    text = "fault_tolerance: {rank_section_timeouts: {warmup: 900, step: 60}}"
+    parsed, _ = read(text, "--ft-num-warmup-iterations", "2")
+    limits, notice = settings.limits(parsed, {})
+    assert notice == ""
+    assert (limits.warmup_s, limits.warmup_iterations) == (900, 2)
+    assert limits.sections == {"warmup": 900, "step": 60}
+    assert limits.sources["warmup"] == "rank_section_timeouts in ft.yaml"
+
+
+def test_no_limit_at_all_is_said():
+    off = [f"--ft-{name}-timeout=none" for name in ("rank-heartbeat", "initial-rank-heartbeat")]
+    _, notice = settings.limits(parse([*off, "train.py"], {}), {})
+    assert notice.startswith("every timeout is off: hangs will not be noticed; --ft-rank-heart")
+    section = "--ft-rank-section-timeouts=step:60"
+    assert settings.limits(parse([*off, section, "train.py"], {}), {})[1] == ""
+
+
+def test_monitoring_may_be_off():
+    parsed = parse(["--ft-rank-section-timeouts=step:60", "train.py"], {})
+    limits, notice = settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "1"})
+    assert (limits.heartbeat_s, limits.initial_heartbeat_s, limits.sections) == (None, None, {})
+    assert notice == "NVRX_DISABLE_RANK_MONITORS is set: hangs will not be noticed"
+    assert settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "0"})[1] == ""
+    with pytest.raises(UsageError, match="NVRX_DISABLE_RANK_MONITORS: 'x' is neither"):
+        settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "x"})
+
+
+def test_gpus_per_numa():
+    assert settings.gpus_per_numa({}) == settings.gpus_per_numa({"NVRX_GPUS_PER_NUMA": ""}) == 0
+    assert settings.gpus_per_numa({"NVRX_GPUS_PER_NUMA": "4"}) == 4
+    for text in ("0", "-1", "four"):
+        with pytest.raises(UsageError, match=f"NVRX_GPUS_PER_NUMA: '{text}' is not a number"):
+            settings.gpus_per_numa({"NVRX_GPUS_PER_NUMA": text})
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--ft-segment=4"], "--ft-segment 4: one node cannot be divided into segments of 4 nodes"),
+        (
+            ["--ft-max-no-progress-cycles=0", "--ft-checkpoint-iteration-file=f"],
+            (
+                "--ft-checkpoint-iteration-file is for the tracking of progress, which "
+                "--ft-max-no-progress-cycles 0 turns off"
+            ),
+        ),
+    ],
+)
+def test_contradictions(argv, message):
+    with pytest.raises(UsageError, match=message):
+        settings.check_settings(parse([*argv, "train.py"], {}))
+
+
+def test_settings_that_do_not_contradict():
+    for argv in (["--ft-segment=1"], ["--ft-max-no-progress-cycles", "-1"], []):
+        settings.check_settings(parse([*argv, "train.py"], {}))
+
+
+# What the guides of NVRx and Megatron-Bridge show, quoted; their programs begin with train.py.
+ACCEPTED = (
+    "--max-restarts 3 --ft-restart-policy any-failed",
+    "--max-restarts 3 --ft-restart-policy min-healthy",
+    "--ft-use-infra-group-rank=True",
+    "--ft-use-infra-group-rank=False",
+    "--nproc-per-node=8",
+    (
+        "--rdzv_backend=c10d --rdzv_endpoint=127.0.0.1:29500 --nnodes=1 --nproc-per-node=8 "
+        "--ft-param-rank_section_timeouts=setup:600,step:180,checkpointing:420 "
+        "--ft-param-rank_out_of_section_timeout=300"
+    ),
+    # what NeMo-Run emits
+    (
+        "--ft-param-workload_check_interval=5 --ft-param-initial_rank_heartbeat_timeout=1800 "
+        "--ft-param-rank_heartbeat_timeout=300 --ft-param-rank_termination_signal=SIGKILL "
+        "--ignore-missing-fault-tol-cfg"
+    ),
+)
+NOT_BUILT_YET = {
+    "--ft-node-health-check-endpoint /var/run/nodehealth.sock": "health checks",
+    "--ft-node_health_check_endpoint unix:///var/run/nodehealth.sock": "health checks",
+    "--ft-enable-dist-storage-healthcheck true": "health checks",
+    "--ft_enable_dist_storage_healthcheck true": "health checks",
+    "--ft-storage-health-check-path /data/checkpoints,/mnt/dataset": "health checks",
+    "--ft_storage_health_check_path /data/checkpoints,/mnt/dataset": "health checks",
+    "--ft-attrsvc-host 127.0.0.1 --ft-attrsvc-port 8000": "the attribution service",
+    "--ft_attrsvc_host 127.0.0.1 --ft_attrsvc_port 8000": "the attribution service",
+}
+
+
+@pytest.mark.parametrize("line", ACCEPTED)
+def test_command_lines_of_the_guides(line):
+    parsed = parse([*line.split(), "train.py"], {})
+    settings.check_settings(parsed)
+    assert parsed.target == "train.py"
+    assert parsed.sources
+
+
+@pytest.mark.parametrize("line", NOT_BUILT_YET)
+def test_command_lines_of_areas_that_are_not_built(line):
+    with pytest.raises(UsageError, match=f"belongs to {NOT_BUILT_YET[line]}: not built yet"):
+        parse([*line.split(), "train.py"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            (
+                "fault_tolerance:\n  # Comma-separated absolute paths\n"
+                '  storage_healthcheck_path: "/data/checkpoints,/mnt/dataset"\n'
+            ),
+            {"storage_healthcheck_path": "/data/checkpoints,/mnt/dataset"},
+        ),
+        (
+            'fault_tolerance:\n  attrsvc_host: "127.0.0.1"\n  attrsvc_port: 8000\n',
+            {"attrsvc_host": "127.0.0.1", "attrsvc_port": 8000},
+        ),
+        (
+            "fault_tolerance:\n  use_infra_group_rank: false\n",
+            {"use_infra_group_rank": False},
+        ),
+    ],
+)
+def test_files_of_the_guides(tmp_path, text, expected):
+    path = tmp_path / "ft.yaml"
+    path.write_text(text)
+    config = FaultToleranceConfig.from_yaml_file(path)
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_every_setting_has_its_option():
+    fields = [option.setting for option in OPTIONS if option.setting]
+    assert sorted(fields) == sorted(vars(FaultToleranceConfig()))
