@@ -121,6 +121,28 @@ def test_a_subreaper_finds_an_orphan_in_another_session():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+STRANGER = """
+import os, subprocess, sys
+from undaunted.base import process
+process.become_subreaper()
+nested = "import subprocess; subprocess.run(['sleep', '60'])"
+stranger = subprocess.Popen([sys.executable, "-c", nested])
+while len(process.descendants(os.getpid())) < 2:
+    pass
+spared = {(stranger.pid, process.start_time(stranger.pid))}
+ours = subprocess.Popen(["sleep", "60"])
+assert process.descendants(os.getpid(), spared) == [ours.pid]
+assert process.end_descendants(10.0, spared) == 1
+assert stranger.poll() is None
+assert process.end_descendants(10.0) == 2
+"""
+
+
+def test_what_was_there_before_is_spared():
+    done = run_python(STRANGER)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_die_with_parent():
     code = """
 import os

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -76,15 +76,18 @@ def start_time(pid: int) -> int | None:
     return stat.start_time if stat is not None else None
 
 
-def descendants(pid: int) -> list[int]:
+def descendants(pid: int, spare: Collection[tuple[int, int]] = ()) -> list[int]:
     """Return the pids below ``pid``, parents before children; zombies are included.
+
+    Processes of ``spare`` (pid and start time) are left out, and so is what is below them.
 
     Whoever forks while this looks may be missed: look again after having stopped what was found.
     A process whose parent died is found only if ``pid``, or something below it, is a subreaper.
     """
     children = defaultdict(list)
     for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := read_stat(int(name))) is not None:
+        stat = read_stat(int(name)) if name.isdigit() else None
+        if stat is not None and (stat.pid, stat.start_time) not in spare:
             children[stat.ppid].append(stat.pid)
     found: list[int] = []
     todo = [pid]
@@ -168,15 +171,19 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
     return os.getppid() == parent
 
 
-def end_descendants(timeout_s: float) -> int:
+def end_descendants(timeout_s: float, spare: Collection[tuple[int, int]] = ()) -> int:
     """Kill and reap everything below this process, which must be a subreaper.
+
+    Args:
+        timeout_s: when to give up.
+        spare: processes to leave alone with all below them: pid and start time.
 
     Returns:
         How many processes were killed. Those that cannot die are given up after ``timeout_s``.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + timeout_s
-    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+    while (left := descendants(os.getpid(), spare)) and time.monotonic() < deadline:
         # Ending a process may make us the parent of others, hence the loop.
         killed.update(pid for pid in left if state(pid) != "Z")
         _kill_and_wait(left, deadline)

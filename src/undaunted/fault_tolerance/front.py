@@ -36,6 +36,12 @@ def run(config: RunConfig) -> int:
     Raises:
         OSError: the machine refused a process or a socket.
     """
+    # A script that starts a helper and then becomes us by exec leaves us a child that is not ours.
+    strangers = {
+        (pid, start)
+        for pid in process.descendants(os.getpid())
+        if (start := process.start_time(pid)) is not None
+    }
     process.become_subreaper()
     ours, agents = socket.socketpair()
     with _signals_to_pipe() as signals:
@@ -45,7 +51,7 @@ def run(config: RunConfig) -> int:
             status = _stand_by(agent_pid, ours, signals)
         finally:
             ours.close()
-    killed = process.end_descendants(_SWEEP_DEADLINE_S)
+    killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     return _exit_code(status, agent_pid, killed)
 
 
@@ -129,12 +135,14 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
 
 def _exit_code(status: int, agent_pid: int, killed: int) -> int:
     code = os.waitstatus_to_exitcode(status)
-    if code >= 0 and not killed:
-        return code
-    how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
-    print(
-        f"[undaunted] the agent (pid {agent_pid}) {how} and left {killed} processes behind; "
-        "they have been ended. The job's last checkpoint is intact: start it again.",
-        file=sys.stderr,
-    )
-    return code if code > 0 else _DIED_BADLY
+    if code < 0:
+        print(
+            f"[undaunted] the agent (pid {agent_pid}) was killed by signal {-code} and left "
+            f"{killed} processes behind; they have been ended. The job's last checkpoint is "
+            "intact: start it again.",
+            file=sys.stderr,
+        )
+        return _DIED_BADLY
+    if killed:  # what the job came to is decided all the same
+        print(f"[undaunted] {killed} processes that outlived the job got SIGKILL", file=sys.stderr)
+    return code
