@@ -85,6 +85,19 @@ def test_a_crash_before_the_first_heartbeat_in_every_round(tmp_path: Path) -> No
         launcher.wait_for(r"all 4 restarts are used")
 
 
+def test_an_exception_of_a_rank_that_ends_with_0_all_the_same(tmp_path: Path) -> None:
+    script = """
+        import atexit, os
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            atexit.register(os._exit, 0)
+            raise ValueError("swallowed")
+    """
+    options = ("--nproc-per-node", "1", "--max-restarts", "1", "--worker-start", "fresh")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for("rank 0 .*ValueError: swallowed")
+
+
 def test_the_victim_is_not_blamed(tmp_path: Path) -> None:
     """Rank 0 fails because its peer is gone; the peer, killed from outside, is the cause."""
     script = """

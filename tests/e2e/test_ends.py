@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -136,6 +137,85 @@ def test_the_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         launcher.wait_for("ignored")
         launcher.process.send_signal(signal.SIGINT)
         assert launcher.finish(10) == 75, launcher.text
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_signal_does_not_wait_for_the_imports(tmp_path: Path, times: int) -> None:
+    (tmp_path / "slow_to_import.py").write_text(
+        "import threading\nprint('importing', flush=True)\nthreading.Event().wait(600)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with launched(tmp_path, "", "--preload", "slow_to_import", PYTHONPATH=path) as launcher:
+        launcher.wait_for("importing")
+        for _ in range(times):
+            launcher.process.send_signal(signal.SIGINT)
+        assert launcher.finish(10) == 75, launcher.text
+
+
+def test_a_second_signal_is_not_said_to_be_passed_on(tmp_path: Path) -> None:
+    script = """
+        import signal, threading
+        signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+        print("ready", flush=True)
+        while True:
+            threading.Event().wait(600)
+    """
+    options = ("--nproc-per-node", "1", "--term-timeout", "2", "--worker-start", "fresh")
+    with launched(tmp_path, script, *options) as launcher:
+        launcher.wait_for("ready")
+        launcher.process.send_signal(signal.SIGTERM)
+        launcher.wait_for("passed on to the ranks")
+        launcher.process.send_signal(signal.SIGTERM)
+        launcher.wait_for("received SIGTERM: the ranks are being stopped already")
+        assert launcher.finish() == 75, launcher.text
+        assert launcher.text.count("told") == 1
+
+
+def test_the_end_of_a_rank_that_was_told_is_not_cut_short(tmp_path: Path) -> None:
+    """It leaves with an exit code, and what it does on its way out takes its time."""
+    script = """
+        import atexit, signal, sys, threading
+        def save():
+            threading.Event().wait(1.5)
+            print("saved", flush=True)
+        atexit.register(save)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+        print("ready", flush=True)
+        threading.Event().wait(600)
+    """
+    options = ("--nproc-per-node", "1", "--worker-start", "fresh")
+    with launched(tmp_path, script, *options) as launcher:
+        launcher.wait_for("ready")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+        launcher.wait_for("saved")
+
+
+def test_a_helper_that_was_there_before_is_left_alone(tmp_path: Path) -> None:
+    """As in the entry point of a container: `helper & exec undaunted run ...`."""
+    (tmp_path / "train.py").write_text("")
+    run = "-m undaunted.cli.main run --run-dir run --worker-start fresh train.py"
+    command = f"sleep 600 >/dev/null 2>&1 & echo $!; exec {sys.executable} {run}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    helper = int(done.stdout)
+    try:
+        assert alive(helper)
+        assert done.returncode == 0, done.stderr
+    finally:
+        os.kill(helper, signal.SIGKILL)
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        options = ("--nproc-per-node", "1", "--max-restarts", "1", "--master-port", port)
+        with launched(tmp_path, "", *options, "--worker-start", "fresh") as launcher:
+            assert launcher.finish() == 1
+            launcher.wait_for(rf"port {port} .*in use.*--master-port")
+            launcher.wait_for("failed.*: .*all 1 restarts are used")
+            assert "Traceback" not in launcher.text
 
 
 @pytest.mark.parametrize(

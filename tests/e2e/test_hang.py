@@ -149,6 +149,20 @@ def test_a_pause_of_the_agent_itself_kills_nobody(tmp_path: Path) -> None:
         assert launcher.events("agent_paused")
 
 
+def test_a_rank_that_has_ended_owes_no_heartbeats(tmp_path: Path) -> None:
+    """Its page stays as it was, and the other one goes on for longer than the limit."""
+    script = """
+        import os, threading, undaunted
+        for step in range(1 if os.environ["RANK"] == "0" else 30):
+            undaunted.step(step)
+            threading.Event().wait(0.1)
+    """
+    options = ("--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "1")
+    with launched(tmp_path, script, *options, "--worker-start", "fresh") as launcher:
+        assert launcher.finish() == 0, launcher.text
+        assert launcher.events("failure_detected") == []
+
+
 def test_shut_down_monitoring_is_not_judged(tmp_path: Path) -> None:
     script = """
         import threading

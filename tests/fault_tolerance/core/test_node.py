@@ -88,6 +88,32 @@ def test_an_exit_seen_while_the_others_are_being_started_counts() -> None:
     assert n.ReportFailed("crash", 1, "exit code 3") in machine.handle(n.WorkersSpawned())
 
 
+def test_an_exception_announced_while_the_others_are_being_started_counts() -> None:
+    machine = n.Node()
+    machine.handle(n.StartRound(0, 2))
+    machine.handle(n.RankErrored(0, "x"))
+    commands = machine.handle(n.WorkersSpawned())
+    assert n.ReportFailed("crash", 0, "x") in commands
+    assert n.SignalRanks((1,), 15) in machine.handle(STOP)
+    assert machine.handle(n.TimerFired("linger", 0)) == [n.SignalRanks((0,), 15)]
+
+
+def test_a_rank_that_fails_after_it_was_told_to_end_has_the_whole_grace() -> None:
+    machine = running()
+    machine.handle(n.StopRound(0, grace_s=1800.0, signal=15))
+    assert machine.handle(n.RankErrored(0, "SystemExit")) == []
+    assert machine.state is n.State.STOPPING
+    assert machine.handle(n.TimerFired("linger", 0)) == [n.SignalRanks((), 15)]
+
+
+def test_ranks_that_end_well_while_they_are_examined_have_finished() -> None:
+    machine = running()
+    machine.handle(n.LimitPassed(0, "x"))
+    machine.handle(n.RankExited(0, 0))
+    machine.handle(n.RankExited(1, 0))
+    assert machine.handle(n.HangJudged((0,), "rank 0 hangs")) == [n.ReportFinished()]
+
+
 def test_a_hang_gathers_evidence_before_anything_is_killed() -> None:
     machine = running()
     commands = machine.handle(n.LimitPassed(1, "heartbeat"))
@@ -137,8 +163,24 @@ def test_processes_that_cannot_die_are_reported_not_waited_for() -> None:
 def test_a_stop_during_the_start_waits_for_the_pids() -> None:
     machine = n.Node()
     machine.handle(n.StartRound(0, 2))
-    assert machine.handle(STOP) == []
+    assert machine.handle(STOP) == [n.CallOffSpawn()]
     assert n.SignalRanks((0, 1), 15) in machine.handle(n.WorkersSpawned())
+
+
+def test_no_more_grace_after_a_second_interrupt_during_the_start() -> None:
+    machine = n.Node()
+    machine.handle(n.StartRound(0, 2))
+    machine.handle(STOP)
+    assert machine.handle(n.KillNow()) == []
+    assert n.SetTimer("grace", 0.0) in machine.handle(n.WorkersSpawned())
+
+
+def test_a_start_that_was_called_off_is_a_stop_and_no_failure() -> None:
+    machine = n.Node()
+    machine.handle(n.StartRound(0, 2))
+    machine.handle(STOP)
+    assert n.SignalTree(15) in machine.handle(n.SpawnFailed("called off"))
+    assert machine.handle(n.TreeEmpty()) == [n.ReportStopped(all_ok=False, unkillable=False)]
 
 
 def test_workers_that_cannot_be_started_are_a_failure_of_the_node() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from textwrap import dedent
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undaunted.base import process
 from undaunted.fault_tolerance.worker import warm
 from undaunted.fault_tolerance.worker.spawner import Spawner, fresh_reason
 
@@ -142,6 +144,57 @@ def test_a_template_that_does_not_fork(tmp_path, monkeypatch):
     spawned, reasons, _ = run_fake(tmp_path, READY + "import signal; signal.pause()")
     assert reap(spawned) == [0]
     assert reasons == ["the template did not fork in 0.3 s"]
+
+
+def test_a_late_answer_to_an_earlier_request_is_not_taken_for_this_one(tmp_path):
+    late = "tell(type='refused', number=0, reason='the intermediate was killed')\n"
+    answer = "tell(type='forked', number=1, pids=[4242])"
+    spawned, reasons, _ = run_fake(tmp_path, READY + late + answer)
+    assert (spawned.mode, spawned.pids, reasons) == ("warm", [4242], [])
+
+
+def test_a_template_that_cannot_be_killed_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.2)
+    monkeypatch.setattr(warm, "_KILL_DEADLINE_S", 0.2)
+    signal_pidfd, signals = process.signal_pidfd, []
+
+    def in_vain_at_first(pidfd, number):
+        signals.append(number)
+        return len(signals) == 1 or signal_pidfd(pidfd, number)
+
+    monkeypatch.setattr(process, "signal_pidfd", in_vain_at_first)
+    with pytest.raises(OSError, match="does not answer and cannot be killed"):
+        run_fake(tmp_path, READY + "import signal; signal.pause()")
+    assert len(signals) == 2
+
+
+def test_a_start_is_called_off_while_the_template_imports(tmp_path):
+    fake = tmp_path / "fake.py"
+    fake.write_text("import signal; signal.pause()")
+
+    async def play():
+        spawner = Spawner(
+            [sys.executable, "-S", str(fake)], warm=True, pass_fds=(), on_fresh=lambda _: None
+        )
+        spawner.prepare(ENVIRONMENT, [])
+        (template,) = spawner.pids()
+        try:
+            for _ in range(2):  # one does not call off the next
+                spawning = asyncio.ensure_future(
+                    spawner.spawn([spec(env=ENVIRONMENT, cwd=str(tmp_path))])
+                )
+                await asyncio.sleep(0.05)
+                assert not spawning.done()
+                spawner.call_off()
+                with pytest.raises(OSError, match="called off"):
+                    await spawning
+                assert spawner.pids() == {template}
+        finally:
+            await spawner.close()
+            os.kill(template, signal.SIGKILL)
+            os.waitpid(template, 0)
+
+    asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
 
 
 def test_workers_that_exist_all_the_same_are_not_started_twice(tmp_path, monkeypatch):

@@ -115,6 +115,7 @@ class Agent:
     async def run(self) -> int:
         """From the first worker to the exit code."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._told_to_stop, number)
@@ -137,9 +138,11 @@ class Agent:
             timer.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S)
+        # After that: a console that nobody reads takes seconds, in which nobody shall live on.
+        await asyncio.gather(*self._finishing, return_exceptions=True)
         self._rounds.close()
         self._area.close()
         self._pipes.close()
@@ -185,9 +188,14 @@ class Agent:
         match command:
             case node.Spawn():
                 self._own(self._spawn())
+            case node.CallOffSpawn():
+                self._spawner.call_off()
             case node.Watch(on=on):
-                started = [worker.spawned_ns for worker in self._workers.all] if on else []
-                self._watch.hold_to_limits(started)
+                workers = self._workers.all if on else []
+                self._watch.hold_to_limits(
+                    [worker.spawned_ns for worker in workers],
+                    [worker.local_rank for worker in workers if worker.code is not None],
+                )
             case node.GatherEvidence():
                 self._own(self._examine())
             case node.JudgeCrash(final=final):
@@ -217,12 +225,23 @@ class Agent:
     def _begin_round(self, start: policy.Start) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        self._round = self._rounds.begin(start)
+        try:
+            self._round = self._rounds.begin(start)
+        except OSError as error:
+            self._cannot_begin(start, error)
+            return
         self._workers.begin_round()
         self._awaiting_empty_tree = False
         self._scribe.round_started(self._round)
         self._limits.begin_round(start.world_size)
         self._post(node.StartRound(start.round, start.slots))
+
+    def _cannot_begin(self, start: policy.Start, error: OSError) -> None:
+        """Tell the policy that the round has failed; the node never hears of it."""
+        detail = f"round {start.round} cannot begin: {error.strerror or error}"
+        self._scribe.spawn_failed(detail)
+        self._post(policy.NodeFailed(self._config.node, start.round, detail))
+        self._post(policy.NodeStopped(self._config.node, start.round))
 
     async def _spawn(self) -> None:
         current = self._this_round()
@@ -319,6 +338,7 @@ class Agent:
     def _rank_exited(self, worker: Worker) -> None:
         assert worker.code is not None
         self._read_pages()  # what it wrote last
+        self._watch.rank_ended(worker.local_rank)
         self._scribe.rank_exited(self._this_round(), worker)
         self._post(node.RankExited(worker.local_rank, worker.code))
 
@@ -403,7 +423,8 @@ class Agent:
 
     def _told_to_stop(self, number: int) -> None:
         name = signal.Signals(number).name
-        self._scribe.signal_received(name)
+        passed_on = self._policy.state is policy.State.RUNNING
+        self._scribe.signal_received(name, passed_on=passed_on)
         self._post(policy.Preempted(self._config.node, number, name))
 
     # --- leaves ---------------------------------------------------------------------------------
@@ -425,4 +446,12 @@ class Agent:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._ended.done():
             # A bug of ours must end the job with its traceback, not leave it waiting.
+            self._ended.set_exception(error)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The same for what the loop calls: signals, timers, descriptors."""
+        error = context.get("exception") if "handle" in context else None
+        if error is None or self._ended.done():
+            loop.default_exception_handler(context)
+        else:
             self._ended.set_exception(error)

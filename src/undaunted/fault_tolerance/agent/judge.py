@@ -47,8 +47,7 @@ def judge_crash(
     oom_kills = _risen(current.oom_kills_before, oom.read())
     failures = [
         _failure(current, worker, pages[worker.local_rank], oom_kills)
-        for worker in workers
-        if worker.code != 0 and (worker.code is not None or pages[worker.local_rank].error)
+        for worker in _failed(workers, pages)
     ]
     verdict = crash.judge(failures, node=config.node)
     root = verdict.root
@@ -108,6 +107,19 @@ def serve_error_file(judgement: Judgement) -> None:
     path, report = os.environ.get("TORCHELASTIC_ERROR_FILE"), judgement.report
     if path and report is not None:
         within(_WRITE_DEADLINE_S, lambda: error_file.write(path, report), None)
+
+
+def _failed(workers: Sequence[Worker], pages: Sequence[PageSnapshot]) -> Sequence[Worker]:
+    """The ranks that failed; never none, since one was reported."""
+    errors = [pages[worker.local_rank].error for worker in workers]
+    failed = [
+        worker
+        for worker, error in zip(workers, errors, strict=True)
+        if worker.code != 0 and (worker.code is not None or error)
+    ]
+    # One may end with 0 after it has announced its exception: `os._exit` in an atexit handler.
+    announced = [worker for worker, error in zip(workers, errors, strict=True) if error]
+    return failed or announced or workers
 
 
 def _failure(

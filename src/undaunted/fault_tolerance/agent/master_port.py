@@ -26,9 +26,13 @@ class ReservedPort:
             if family == socket.AF_INET6:
                 self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             self._socket.bind(("", wanted))
-        except OSError:
+        except OSError as error:
             self._socket.close()
-            raise
+            raise OSError(
+                error.errno,
+                f"port {wanted} of rank 0's store cannot be had ({error.strerror}); end what uses "
+                "it, or give another one with --master-port (0 = a free one)",
+            ) from error
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -88,7 +89,9 @@ class RoundFactory:
         self._shared = begun.environment
         self._faults = FaultPlan.parse(config.faults)
         # On a local disk, since the agent reads it: a hung file system must not stop the agent.
-        self._errors = tempfile.mkdtemp(prefix="undaunted-errors-")
+        self._errors = ""  # without: verdicts have the exception hook's record
+        with contextlib.suppress(OSError):
+            self._errors = tempfile.mkdtemp(prefix="undaunted-errors-")
 
     def begin(self, start: Start) -> Round:
         """Make round ``start.round``.
@@ -110,12 +113,14 @@ class RoundFactory:
 
     def close(self) -> None:
         """Remove the directory of error files."""
-        shutil.rmtree(self._errors, ignore_errors=True)
+        if self._errors:
+            shutil.rmtree(self._errors, ignore_errors=True)
 
     def _spec(self, start: Start, master_port: int, local_rank: int) -> WorkerSpec:
         config = self._config
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
-        place = RankPlace(local_rank, self._area.env_value(local_rank), f"{self._errors}/{name}")
+        error_file = f"{self._errors}/{name}" if self._errors else ""
+        place = RankPlace(local_rank, self._area.env_value(local_rank), error_file)
         env = worker_environment(
             self._shared, config, start, master_port, place, faults=self._faults.to_env()
         )

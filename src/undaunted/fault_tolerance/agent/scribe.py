@@ -305,11 +305,15 @@ class Scribe:
             "every deadline is moved by that"
         )
 
-    def signal_received(self, name: str) -> None:
-        """The launcher is told to stop."""
+    def signal_received(self, name: str, *, passed_on: bool) -> None:
+        """The launcher is told to stop; ``passed_on``: the ranks are told as well."""
         self._journal.record(self._event(e.SignalReceived, signal=name))
         limit = format_duration(self._config.term_timeout_s)
-        self._messages.say(f"received {name}: passed on to the ranks, which have {limit} to end")
+        self._messages.say(
+            f"received {name}: passed on to the ranks, which have {limit} to end"
+            if passed_on
+            else f"received {name}: the ranks are being stopped already"
+        )
 
     def say(self, text: str) -> None:
         """A line for the user alone."""

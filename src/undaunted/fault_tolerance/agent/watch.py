@@ -15,7 +15,7 @@ from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Check, Expired, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from undaunted.progress.area import MailboxRequest, PageArea
     from undaunted.progress.limits import Limits
@@ -55,6 +55,7 @@ class PageWatch:
     learned: dict[str, Learned] = field(default_factory=dict)
     pauses: list[tuple[int, int]] = field(default_factory=list)  # (end, length), nanoseconds
     _started_ns: list[int] = field(default_factory=list)
+    _ended: set[int] = field(default_factory=set)
     _deadline_timer: asyncio.TimerHandle | None = None
     _tick_timer: asyncio.TimerHandle | None = None
     _kickless_timer: asyncio.TimerHandle | None = None
@@ -70,14 +71,20 @@ class PageWatch:
         asyncio.get_running_loop().remove_reader(self.area.kick_fd)
         self.hold_to_limits([])
 
-    def hold_to_limits(self, started_ns: list[int]) -> None:
-        """Apply the limits to local ranks started at these times; ``[]`` = to nobody."""
+    def hold_to_limits(self, started_ns: list[int], ended: Collection[int] = ()) -> None:
+        """Apply the limits to local ranks started at these times; ``[]`` = to nobody.
+
+        Args:
+            started_ns: by local rank.
+            ended: local ranks whose processes have ended already.
+        """
         self._started_ns = started_ns
         for timer in (self._deadline_timer, self._tick_timer, self._kickless_timer):
             if timer is not None:
                 timer.cancel()
         self._deadline_timer = self._tick_timer = self._kickless_timer = None
         if started_ns:
+            self._ended = set(ended)
             self.pauses.clear()
             self._last_tick_ns = time.monotonic_ns()
             self._schedule_tick()
@@ -89,6 +96,10 @@ class PageWatch:
         self.limits, self.learned = limits, learned
         if self._started_ns:
             self._check_limits()
+
+    def rank_ended(self, local_rank: int) -> None:
+        """Hold this rank to nothing in this round any more: what it owes is its exit code."""
+        self._ended.add(local_rank)
 
     def expired_now(self, started_ns: list[int]) -> list[tuple[Expired, ...]]:
         """For each local rank, started at these times, the limits it has passed by now."""
@@ -128,6 +139,8 @@ class PageWatch:
             self._schedule_check(min(looks))
 
     def _check(self, index: int) -> Check:
+        if index in self._ended:
+            return Check((), None)
         page = self.area.snapshot(index)
         self._api_seen |= page.phase in (Phase.INITIALIZED, Phase.STEPPING)
         return check(

@@ -7,6 +7,7 @@ used anew before its exit has been seen here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -94,8 +95,9 @@ class Workers:
             if worker.code is None:
                 worker.told.append((number, time.monotonic_ns()))
                 # Only we reap it, so its pid cannot have been given to another process.
-                os.kill(worker.pid, signal.SIGCONT)
-                os.kill(worker.pid, number)
+                with contextlib.suppress(PermissionError):  # it has changed its user
+                    os.kill(worker.pid, signal.SIGCONT)
+                    os.kill(worker.pid, number)
 
     def signal_tree(self, number: int, spare: set[int]) -> list[int]:
         """Send ``number`` to every descendant outside ``spare``; return those pids."""

@@ -20,7 +20,7 @@ A round is left only through KILLING, so that no process of one round sees the n
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # How long siblings' exits and error records are collected before a crash is judged, unless every
 # rank has ended sooner. Stopping the round does not wait for it.
@@ -146,6 +146,14 @@ class Spawn:
 
 
 @dataclass(frozen=True, slots=True)
+class CallOffSpawn:
+    """Nobody needs the workers any more: wait no longer than processes exist already.
+
+    Answer to `Spawn` all the same.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Hold the ranks to their limits, or stop doing so."""
 
@@ -214,6 +222,7 @@ class ReportStopped:
 
 Command = (
     Spawn
+    | CallOffSpawn
     | Watch
     | GatherEvidence
     | JudgeCrash
@@ -253,7 +262,7 @@ class Node:
     _slots: int = 0
     _exited: dict[int, int] = field(default_factory=dict)
     _crash_to_judge: bool = False
-    _errored: set[int] = field(default_factory=set)
+    _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _stop: StopRound | None = None
 
     @property
@@ -288,7 +297,7 @@ class Node:
             case TimerFired():
                 return self._timer(event)
             case KillNow():
-                return self._kill() if self.state is State.STOPPING else []
+                return self._kill_now()
 
     # --- one method per event -------------------------------------------------------------------
 
@@ -313,6 +322,8 @@ class Node:
         # Exits that were seen while the others were still being started.
         for local_rank, code in list(self._exited.items()):
             commands += self._judge_exit(local_rank, code)
+        for local_rank, detail in self._errored.items():
+            commands += [SetTimer("linger", LINGER_S), *self._crashed(local_rank, detail)]
         return commands
 
     def _spawn_failed(self, event: SpawnFailed) -> list[Command]:
@@ -338,9 +349,11 @@ class Node:
         return commands + (self._kill() if self.state is State.STOPPING else [])
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
-        if self.state is State.IDLE or event.local_rank in self._errored | self._exited.keys():
+        if self.state in {State.IDLE, State.STOPPING, State.KILLING}:
+            return []  # it has been told to end, and has the grace for that
+        if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
-        self._errored.add(event.local_rank)
+        self._errored[event.local_rank] = event.detail
         return [SetTimer("linger", LINGER_S), *self._crashed(event.local_rank, event.detail)]
 
     def _judge_exit(self, local_rank: int, code: int) -> list[Command]:
@@ -374,6 +387,9 @@ class Node:
     def _hang_judged(self, event: HangJudged) -> list[Command]:
         if self.state is not State.EXAMINING:
             return []
+        if not self.alive and not any(self._exited.values()):
+            self.state = State.FINISHED  # it was slow, and the work is done meanwhile
+            return [ReportFinished()]
         self.state = State.FAILED
         culprits = tuple(rank for rank in event.culprits if rank not in self._exited)
         first = event.culprits[0] if event.culprits else -1
@@ -387,7 +403,7 @@ class Node:
             return []
         if self.state is State.SPAWNING:
             self._stop = event  # the pids are not known yet
-            return []
+            return [CallOffSpawn()]
         if self.state in {State.IDLE, State.STOPPING, State.KILLING}:
             return []
         return self._begin_stop(event)
@@ -410,6 +426,11 @@ class Node:
             case "unkillable" if self.state is State.KILLING:
                 return self._round_over(unkillable=True)
         return []
+
+    def _kill_now(self) -> list[Command]:
+        if self.state is State.SPAWNING and self._stop is not None:
+            self._stop = replace(self._stop, grace_s=0.0)
+        return self._kill() if self.state is State.STOPPING else []
 
     # --- leaves ---------------------------------------------------------------------------------
 

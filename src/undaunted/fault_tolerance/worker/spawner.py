@@ -94,6 +94,11 @@ class Spawner:
             self._say(reason)
         return Spawned(self._fresh.spawn(specs), "fresh", reason)
 
+    def call_off(self) -> None:
+        """Have a `spawn` under way end soon, if need be with an OSError."""
+        if self._warm is not None:
+            self._warm.call_off()
+
     def pids(self) -> set[int]:
         """Return the processes this keeps between rounds: the template, if it may fork again."""
         template = self._warm

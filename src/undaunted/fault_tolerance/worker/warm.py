@@ -15,6 +15,8 @@ from undaunted.fault_tolerance.worker.command import boot_command
 from undaunted.fault_tolerance.worker.numerics import TEMPLATE_ENVIRONMENT
 
 if TYPE_CHECKING:
+    import asyncio
+
     from undaunted.fault_tolerance.worker.spec import WorkerSpec
 
 # Imports from a busy shared file system take minutes, for fresh workers just as well.
@@ -49,6 +51,8 @@ class WarmSpawner:
         self._pidfd: int | None = None
         self._received = bytearray()
         self._number = 0
+        self._called_off = False
+        self._wake: asyncio.Event | None = None  # set when a wait was called off
 
     def start(
         self,
@@ -84,17 +88,42 @@ class WarmSpawner:
                 self._lose(f"the template could not be started: {error}")
 
     async def wait_ready(self) -> bool:
-        """Wait until the template has imported everything; return whether it can fork."""
+        """Wait until the template has imported everything; return whether it can fork.
+
+        Raises:
+            OSError: it was called off; nothing else has changed.
+        """
         import asyncio  # the template is started before anything slow is imported
 
         if self.ready is None and not self.unavailable_reason:
+            self._wake = asyncio.Event()
+            if self._called_off:
+                self._wake.set()
+            answer = asyncio.ensure_future(self._receive())
+            called_off = asyncio.ensure_future(self._wake.wait())
             try:
-                answer = await asyncio.wait_for(self._receive(), READY_DEADLINE_S)
-            except asyncio.TimeoutError:
-                self._lose(f"the template did not finish its imports in {READY_DEADLINE_S:g} s")
+                await asyncio.wait(
+                    {answer, called_off},
+                    timeout=READY_DEADLINE_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                for task in (answer, called_off):
+                    task.cancel()
+                await asyncio.gather(answer, called_off, return_exceptions=True)
+            if not answer.cancelled():
+                self._take_ready(answer.result())
+            elif self._called_off:
+                raise OSError("called off before the template was ready")
             else:
-                self._take_ready(answer)
+                self._lose(f"the template did not finish its imports in {READY_DEADLINE_S:g} s")
         return not self.unavailable_reason
+
+    def call_off(self) -> None:
+        """Have a `spawn` that waits for the template end with an OSError."""
+        self._called_off = True
+        if self._wake is not None:
+            self._wake.set()
 
     async def spawn(self, specs: Sequence[WorkerSpec]) -> list[int]:
         """Fork one worker per spec.
@@ -103,13 +132,17 @@ class WarmSpawner:
             Their pids, or none, with ``unavailable_reason`` set: then no worker exists or will.
 
         Raises:
-            OSError: the template is stuck and cannot even be killed, so nobody knows.
+            OSError: it was called off, and no worker exists; or the template is stuck and cannot
+                even be killed, so nobody knows.
         """
         import asyncio
 
         assert specs, "a round has workers"
-        if not await self.wait_ready():
-            return []
+        try:
+            if not await self.wait_ready():
+                return []
+        finally:
+            self._called_off = False
         self._number += 1
         try:
             answer = await asyncio.wait_for(self._fork(list(specs)), FORK_DEADLINE_S)
@@ -157,7 +190,16 @@ class WarmSpawner:
         # If it is gone already, or goes now, the end of the stream says so below.
         with contextlib.suppress(ConnectionError):
             await asyncio.get_running_loop().sock_sendall(self._sock, frame)
-        return await self._receive()
+        return await self._answer()
+
+    async def _answer(self) -> messages.AnyMessage | None:
+        """Return the answer to the last request, not one that came late to an earlier one."""
+        while True:
+            answer = await self._receive()
+            if not isinstance(answer, (messages.Forked, messages.Refused)):
+                return answer
+            if answer.number == self._number:
+                return answer
 
     async def _give_up(self) -> list[int]:
         """End a template that does not answer; return the workers it has started all the same.
@@ -170,11 +212,11 @@ class WarmSpawner:
         assert self._pidfd is not None, "running"
         process.signal_pidfd(self._pidfd, signal.SIGKILL)
         try:
-            answer = await asyncio.wait_for(self._receive(), _KILL_DEADLINE_S)
+            answer = await asyncio.wait_for(self._answer(), _KILL_DEADLINE_S)
         except asyncio.TimeoutError as error:
-            raise OSError(
-                f"the template, pid {self.pid}, does not answer and cannot be killed"
-            ) from error
+            problem = f"the template, pid {self.pid}, does not answer and cannot be killed"
+            self._lose(problem)
+            raise OSError(problem) from error
         self._lose(f"the template did not fork in {FORK_DEADLINE_S:g} s")
         return answer.pids if isinstance(answer, messages.Forked) else []
 
