@@ -192,6 +192,18 @@ def test_spawn_passes_descriptors_and_resets_signals(tmp_path):
     assert str(w) not in text.partition("[")[2].replace("]", "").replace(")", "").split(", ")
 
 
+def test_spawn_resets_signals_that_are_ignored_here(tmp_path):
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
+    code = f"import signal; assert not any(signal.getsignal(n) for n in {[*map(int, numbers)]})"
+    old = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        pid = process.spawn([sys.executable, "-S", "-c", code], {}, ())
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_spawn_of_what_is_not_there():
     with pytest.raises(FileNotFoundError, match="/no/such/python"):
         process.spawn(["/no/such/python"], {}, ())

@@ -233,6 +233,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) 
         setsid=True,
         setsigmask=[],
         setsigdef=[
+            signal.SIGHUP,
             signal.SIGINT,
             signal.SIGTERM,
             signal.SIGQUIT,
