@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CODE = """
 import socket, sys
-from undaunted.fault_tolerance.agent import agent
+from undaunted.fault_tolerance.agent import agent, start
 from undaunted.fault_tolerance.run_config import RunConfig
 
 def bug(self):
@@ -27,7 +27,7 @@ config = RunConfig(
 )
 ours, theirs = socket.socketpair()
 ours.send(b"x")
-agent.run_agent(config, theirs)
+start.run_agent(config, theirs)
 """
 
 

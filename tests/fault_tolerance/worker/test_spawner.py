@@ -173,9 +173,7 @@ def test_a_start_is_called_off_while_the_template_imports(tmp_path):
     fake.write_text("import signal; signal.pause()")
 
     async def play():
-        spawner = Spawner(
-            [sys.executable, "-S", str(fake)], warm=True, pass_fds=(), on_fresh=lambda _: None
-        )
+        spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
         spawner.prepare(ENVIRONMENT, [])
         (template,) = spawner.pids()
         try:
