@@ -199,3 +199,14 @@ def test_every_set_of_failures_has_a_cause(found: list[RankFailure]) -> None:
     assert decided.root.rank not in decided.victims
     assert decided.line.isprintable()
     assert judge(list(reversed(found)), node="a") == decided
+
+
+def test_a_rank_killed_by_others_and_told_before_that_was_seen_is_the_cause() -> None:
+    failures = [
+        RankFailure(0, 0, 10, at_ns=50, told=((15, 30),), error=None, signal=15),
+        RankFailure(1, 1, 11, at_ns=40, told=((15, 30),), signal=9),
+    ]
+    verdict = judge(failures, node="a")
+    assert (verdict.root.rank, verdict.certain) == (1, True)
+    ours = RankFailure(1, 1, 11, at_ns=40, told=((15, 30), (9, 35)), signal=9)
+    assert not judge([failures[0], ours], node="a").certain

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import exits
@@ -161,7 +162,9 @@ def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
 def origin_of(failure: RankFailure) -> Origin:
     """Where one failure comes from, judged on its own."""
     told_ns = min((at_ns for _, at_ns in failure.told), default=None)
-    if told_ns is not None and failure.failed_ns >= told_ns:
+    # A dead process is told as well, until its end has been seen. Nothing but SIGKILL ends with it.
+    killed_by_others = failure.signal == SIGKILL and SIGKILL not in dict(failure.told)
+    if told_ns is not None and failure.failed_ns >= told_ns and not killed_by_others:
         return Origin.TOLD
     if not failure.exception:
         return Origin.PEER_LOST if names_lost_peer(failure.last_lines) else Origin.OWN
