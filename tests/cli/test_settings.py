@@ -160,12 +160,12 @@ def test_gpus_per_numa():
 )
 def test_contradictions(argv, message):
     with pytest.raises(UsageError, match=message):
-        settings.check_settings(parse([*argv, "train.py"], {}))
+        settings.check_settings(parse([*argv, "train.py"], {}), {})
 
 
 def test_settings_that_do_not_contradict():
     for argv in (["--ft-segment=1"], ["--ft-max-no-progress-cycles", "-1"], []):
-        settings.check_settings(parse([*argv, "train.py"], {}))
+        settings.check_settings(parse([*argv, "train.py"], {}), {})
 
 
 # What the guides of NVRx and Megatron-Bridge show, quoted; their programs begin with train.py.
@@ -202,7 +202,7 @@ NOT_BUILT_YET = {
 @pytest.mark.parametrize("line", ACCEPTED)
 def test_command_lines_of_the_guides(line):
     parsed = parse([*line.split(), "train.py"], {})
-    settings.check_settings(parsed)
+    settings.check_settings(parsed, {})
     assert parsed.target == "train.py"
     assert parsed.sources
 

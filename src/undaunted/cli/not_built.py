@@ -24,10 +24,8 @@ NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "logs per cycle and the log server",
+        "the log server",
         (
-            "ft-per-cycle-applog-prefix",
-            "ft-nvrx-logfile",
             "ft-enable-log-server",
             "ft-log-server-port",
             "ft-log-aggregator-count",
@@ -39,7 +37,6 @@ NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "plug-ins of torchrun's output",
         (
-            "logs-specs",
             "event-log-handler",
             "duplicate-stdout-filters",
             "duplicate-stderr-filters",

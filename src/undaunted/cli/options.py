@@ -16,7 +16,7 @@ from undaunted.fault_tolerance.config_schema import (
     TIMEOUTS,
     UNUSED,
 )
-from undaunted.fault_tolerance.config_values import boolean, choice
+from undaunted.fault_tolerance.config_values import absolute_path, boolean, choice, optional
 
 # Groups in the order of the help, each with its heading.
 GROUPS = (
@@ -170,6 +170,33 @@ _OWN = (
         "RANKS",
         default="",
         default_text="all",
+    ),
+    Option(
+        "ft-per-cycle-applog-prefix",
+        OUTPUT,
+        "Output of all ranks in one file per round: /DIR/NAME.EXT gives /DIR/NAME_cycleN.EXT",
+        optional(absolute_path),
+        "FILE",
+        default="",
+        not_built="logs per cycle",
+    ),
+    Option(
+        "ft-nvrx-logfile",
+        OUTPUT,
+        "File for the launcher's own lines as well; needs --ft-per-cycle-applog-prefix",
+        optional(absolute_path),
+        "FILE",
+        default="",
+        not_built="logs per cycle",
+    ),
+    Option(
+        "logs-specs",
+        OUTPUT,
+        "Plug-in of torchrun (entry point group torchrun.logs_specs) that chooses the files",
+        str,
+        "NAME",
+        default="",
+        not_built="plug-ins of torchrun's output",
     ),
     Option(
         "ft-cfg-path",

@@ -56,7 +56,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     python = environ.get("PYTHON_EXEC") or sys.executable
     check_program(kind, parsed.target, cwd, python, environ)
     _check_contradictions(parsed)
-    check_settings(parsed)
+    check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
     console_ranks = _console_ranks(parsed, nproc)
     stdout = _destinations(values["redirects"], values["tee"], _STDOUT, nproc, console_ranks)
@@ -107,6 +107,9 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         gpus_per_numa=gpus_per_numa(environ),
         numa_bind_strict=values["ft-numa-bind-strict"],
         safety_factor=values["ft-safety-factor"],
+        applog_prefix=values["ft-per-cycle-applog-prefix"] or "",
+        launcher_log=values["ft-nvrx-logfile"] or "",
+        logs_specs=values["logs-specs"],
     )
     return config, "\n".join(filter(None, (file_notice, limits_notice, dir_notice)))
 

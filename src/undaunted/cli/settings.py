@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _OFF_SWITCH = "NVRX_DISABLE_RANK_MONITORS"
 _GPUS_PER_NUMA = "NVRX_GPUS_PER_NUMA"
+_LOCAL_LOGS = "NVRX_NODE_LOCAL_TMPDIR"
 _WARMUP = "warmup"  # the section whose limit is for the first steps
 # Names in `Limits.sources` and of the settings.
 _LIMITS = {
@@ -120,13 +121,14 @@ def gpus_per_numa(environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def check_settings(parsed: Parsed) -> None:
+def check_settings(parsed: Parsed, environ: Mapping[str, str]) -> None:
     """Refuse settings that exclude one another.
 
     Raises:
         UsageError: they do; the message names both and the remedy.
     """
     _check_progress(parsed)
+    _check_logs(parsed, environ)
     segment = parsed.values[option_name("segment")]
     if segment not in (None, 1):
         source = parsed.sources[option_name("segment")]
@@ -147,6 +149,20 @@ def _check_progress(parsed: Parsed) -> None:
                 f"{parsed.sources[name]} is for the tracking of progress, which "
                 f"{parsed.sources[cycles]} {parsed.values[cycles]} turns off; leave one of them out"
             )
+
+
+def _check_logs(parsed: Parsed, environ: Mapping[str, str]) -> None:
+    if not parsed.values["ft-nvrx-logfile"]:
+        return
+    source = parsed.sources["ft-nvrx-logfile"]
+    if not parsed.values["ft-per-cycle-applog-prefix"]:
+        raise UsageError(
+            f"{source} needs --ft-per-cycle-applog-prefix, the file of the ranks' output; add it"
+        )
+    if environ.get(_LOCAL_LOGS):
+        raise UsageError(
+            f"{source} and {_LOCAL_LOGS} both say where the launcher's lines go; keep one of them"
+        )
 
 
 def _switch(environ: Mapping[str, str], variable: str) -> bool:

@@ -81,7 +81,6 @@ class FaultToleranceConfig:
         read.number(1),
         "X",
         "Learned limits are so many times what was seen",
-        not_built="learned timeouts",
     )
     rank_termination_signal: signal.Signals = _setting(  # noqa: RUF009 - makes a field
         signal.SIGKILL, TIMEOUTS, read.signal_number, "SIGNAL", "Signal that ends a hung rank"
