@@ -12,8 +12,8 @@ import pytest
 from undaunted.coordinator.core.progress import Iterations
 from undaunted.fault_tolerance.agent import progress_file
 from undaunted.fault_tolerance.agent.progress_file import (
+    PageProgress,
     ProgressFile,
-    iterations_in,
     last_step_ns,
 )
 from undaunted.progress.snapshot import PageSnapshot
@@ -108,8 +108,8 @@ def test_the_highest_iteration_of_all_pages() -> None:
         PageSnapshot(),
         PageSnapshot(problem="torn"),
     ]
-    assert iterations_in(pages) == Iterations(40, 51)
-    assert iterations_in([PageSnapshot(), PageSnapshot()]) == Iterations()
+    assert PageProgress().look(pages) == Iterations(40, 51)
+    assert PageProgress().look([PageSnapshot(), PageSnapshot()]) == Iterations()
 
 
 def test_when_the_highest_iteration_was_begun() -> None:
@@ -125,8 +125,21 @@ def test_when_the_highest_iteration_was_begun() -> None:
 def test_pages_that_tell_nothing_of_use() -> None:
     assert (
         "local rank 1 is unreadable (torn)"
-        in iterations_in([PageSnapshot(), PageSnapshot(problem="torn")]).problem
+        in PageProgress().look([PageSnapshot(), PageSnapshot(problem="torn")]).problem
     )
-    back = iterations_in([PageSnapshot(first_iteration=500, iteration=10)])
+    back = PageProgress().look([PageSnapshot(first_iteration=500, iteration=10)])
     assert back.last is None
     assert "went back from iteration 500 to 10" in back.problem
+
+
+def test_iterations_that_begin_anew_within_a_round_are_noticed_from_look_to_look() -> None:
+    def page(iteration: int, pid: int = 1) -> PageSnapshot:
+        return PageSnapshot(pid=pid, first_iteration=0, iteration=iteration)
+
+    progress = PageProgress()
+    assert progress.look([page(900)]) == Iterations(0, 900)
+    assert "went back from iteration 900 to 10" in progress.look([page(10)]).problem
+    assert progress.look([page(950)]).last is None  # also later in this round
+    assert progress.look([PageSnapshot()]) == Iterations()  # the next one
+    assert progress.look([page(5, pid=2)]) == Iterations(0, 5)
+    assert progress.look([page(3, pid=3)]) == Iterations(0, 3)

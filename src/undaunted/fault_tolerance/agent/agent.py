@@ -22,8 +22,8 @@ from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.progress_file import (
+    PageProgress,
     ProgressFile,
-    iterations_in,
     last_step_ns,
 )
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
@@ -98,6 +98,7 @@ class Agent:
                 min_progress_iterations=config.min_progress_iterations,
             )
         )
+        self._page_progress = PageProgress()
         self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
         self._node = node.Node(rank_termination_signal=config.rank_termination_signal)
         self._round: Round | None = None
@@ -259,7 +260,7 @@ class Agent:
     def _note_progress(self) -> None:
         """Put into the journal how far the ranks are, now and every minute."""
         pages = self._pages()
-        self._scribe.round_progress(iterations_in(pages), last_step_ns(pages))
+        self._scribe.round_progress(self._page_progress.look(pages), last_step_ns(pages))
         loop = asyncio.get_running_loop()
         self._timers["progress"] = loop.call_later(_PROGRESS_EVERY_S, self._note_progress)
 
@@ -307,7 +308,7 @@ class Agent:
         self._awaiting_empty_tree = False
         self._read_pages()
         self._close_round()
-        seen = iterations_in(self._pages())
+        seen = self._page_progress.look(self._pages())
         self._scribe.round_progress(seen, last_step_ns(self._pages()))
         self._scribe.round_stopped(unkillable)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)

@@ -29,26 +29,48 @@ _MAX_BYTES = 64
 _NUMBER = re.compile(rb"\s*(\d{1,18})\s*")
 
 
-def iterations_in(pages: Sequence[PageSnapshot]) -> Iterations:
-    """Return how far the ranks with these pages came in their round."""
-    known = [
-        (page.first_iteration, page.iteration)
-        for page in pages
-        if page.first_iteration is not None and page.iteration is not None
-    ]
-    if not known:
+class PageProgress:
+    """How far the ranks of a round came, by their pages, which show only where they are now.
+
+    Iterations that go back within a round tell nothing about progress: the program counts anew,
+    with each epoch perhaps. That is noticed from one look to the next.
+    """
+
+    def __init__(self) -> None:
+        self._highest: dict[tuple[int, int], int] = {}  # by local rank and pid
+        self._went_back = ""
+
+    def look(self, pages: Sequence[PageSnapshot]) -> Iterations:
+        """Return how far the ranks with these pages came in their round."""
+        known = {
+            (rank, page.pid): (page.first_iteration, page.iteration)
+            for rank, page in enumerate(pages)
+            if page.first_iteration is not None and page.iteration is not None
+        }
+        if not known.keys() & self._highest.keys():  # another round
+            self._highest, self._went_back = {}, ""
+        for key, (first, now) in known.items():
+            before = self._highest.get(key, first)
+            if now < before:
+                self._went_back = _went_back(before, now)
+            self._highest[key] = max(before, now)
+        if self._went_back:
+            return Iterations(problem=self._went_back)
+        if known:
+            firsts, lasts = zip(*known.values(), strict=True)
+            return Iterations(min(firsts), max(lasts))
         broken = [(rank, page.problem) for rank, page in enumerate(pages) if page.problem]
-        if broken:
-            rank, problem = broken[0]
-            return Iterations(problem=f"the page of local rank {rank} is unreadable ({problem})")
-        return Iterations()
-    first, last = min(first for first, _ in known), max(last for _, last in known)
-    if last < first:
-        return Iterations(
-            problem=f"undaunted.step went back from iteration {first} to {last} within a round; "
-            "give it numbers that do not begin anew, with each epoch for example"
-        )
-    return Iterations(first, last)
+        if not broken:
+            return Iterations()
+        rank, problem = broken[0]
+        return Iterations(problem=f"the page of local rank {rank} is unreadable ({problem})")
+
+
+def _went_back(before: int, now: int) -> str:
+    return (
+        f"undaunted.step went back from iteration {before} to {now} within a round; give it "
+        "numbers that grow over the whole training, not anew with each epoch"
+    )
 
 
 def last_step_ns(pages: Sequence[PageSnapshot]) -> int:
