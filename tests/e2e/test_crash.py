@@ -82,7 +82,7 @@ def test_a_crash_before_the_first_heartbeat_in_every_round(tmp_path: Path) -> No
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 1
         assert len(launcher.events("round_started")) == 5
-        launcher.wait_for(r"all 4 restarts are used")
+        launcher.wait_for(r"no restart is left of 4")
 
 
 def test_an_exception_of_a_rank_that_ends_with_0_all_the_same(tmp_path: Path) -> None:

@@ -155,6 +155,14 @@ class TestProgress:
         assert end.outcome is p.Outcome.PREEMPTED
 
 
+def test_a_control_request_while_a_round_is_stopped_prevents_the_restart() -> None:
+    machine = running(max_restarts=5)
+    machine.handle(p.NodeFailed("a", 0, "x"))
+    assert machine.handle(p.ShutdownRequested("a", 0, "enough")) == []
+    (end,) = machine.handle(p.NodeStopped("a", 0))
+    assert end.outcome is p.Outcome.NO_RESTART
+
+
 class TestPreemption:
     def test_passes_the_signal_on_and_grants_the_long_grace(self) -> None:
         machine = running(max_restarts=5, term_timeout_s=77.0)

@@ -286,7 +286,7 @@ class JobPolicy:
         if self.restarts_left == 0:
             budget = self.config.max_restarts
             reason = f"{event.detail}; " + (
-                f"all {budget} restarts are used" if budget else "--max-restarts is 0"
+                f"no restart is left of {budget}" if budget else "--max-restarts is 0"
             )
             return self._stop_round(event.detail, _Ending(Outcome.FAILED, reason))
         self.restarts_used += 1
@@ -312,13 +312,13 @@ class JobPolicy:
     def _end_on_request(
         self, event: ShutdownRequested | ExclusionRequested, outcome: Outcome, what: str
     ) -> list[Command]:
-        if self.state is not State.RUNNING:
-            return []
         said = f": {event.description}" if event.description else ""
         reason = f"a rank on node {event.node} asked for {what}{said}"
-        return self._stop_round(
-            reason, _Ending(outcome, reason), grace_s=self._grace(GRACE_ON_REQUEST_S)
-        )
+        ending = _Ending(outcome, reason)
+        if self.state is State.RUNNING:
+            return self._stop_round(reason, ending, grace_s=self._grace(GRACE_ON_REQUEST_S))
+        self._instead_of_restart(ending)
+        return []
 
     def _preempted(self, event: Preempted) -> list[Command]:
         reason = f"the launcher on node {event.node} received {event.signal_name}"
@@ -328,8 +328,7 @@ class JobPolicy:
                 reason, ending, grace_s=self.config.term_timeout_s, signal=event.signal
             )
         if self.state is State.STOPPING:
-            if self._after is None:
-                self._after = ending
+            self._instead_of_restart(ending)
             return []
         return self._end(ending)
 
@@ -345,6 +344,11 @@ class JobPolicy:
             return [decided, *self._end(_Ending(Outcome.NO_RESTART, reason))]
         text = self._progress.remark(seen)
         return [*([Remark(text)] if text else []), *self._start_round()]
+
+    def _instead_of_restart(self, ending: _Ending) -> None:
+        """The round is being stopped already: do not start another one after it."""
+        if self._after is None:
+            self._after = ending
 
     def _start_round(self) -> list[Command]:
         self.round += 1
