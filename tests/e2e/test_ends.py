@@ -214,7 +214,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         with launched(tmp_path, "", *options, "--worker-start", "fresh") as launcher:
             assert launcher.finish() == 1
             launcher.wait_for(rf"port {port} .*in use.*--master-port")
-            launcher.wait_for("failed.*: .*all 1 restarts are used")
+            launcher.wait_for("failed.*: .*no restart is left of 1")
             assert "Traceback" not in launcher.text
 
 
