@@ -50,3 +50,28 @@ def test_a_script_that_never_steps_uses_its_whole_budget(tmp_path: Path) -> None
         assert launcher.finish() == 1, launcher.text
         assert len(launcher.events("round_started")) == 6
         assert launcher.text.count("whether restarts make progress is not known") == 1
+
+
+SAVES = """
+    import os, pathlib, undaunted
+    undaunted.step(1000 * {restart})  # does not count beside a file
+    pathlib.Path("latest.txt").write_text(str(min(50, 40 + 10 * {restart})))
+    raise RuntimeError("bad batch")
+"""
+
+
+def test_the_file_of_the_checkpoints_is_what_counts(tmp_path: Path) -> None:
+    (tmp_path / "latest.txt").write_text("40\n")
+    file = ("--ft-checkpoint-iteration-file", "latest.txt", "--ft-max-no-progress-cycles", "2")
+    with launched(
+        tmp_path, SAVES.format(restart=RESTART), "--max-restarts", "10", *file
+    ) as launcher:
+        assert launcher.finish() == 93, launcher.text
+        launcher.wait_for(r"was at iteration 50, then round 2 reached 50, round 3 reached 50;")
+
+
+def test_off(tmp_path: Path) -> None:
+    options = ("--max-restarts", "4", "--ft-max-no-progress-cycles", "0")
+    with launched(tmp_path, STEPS.format(first=4, last=4), *options) as launcher:
+        assert launcher.finish() == 1, launcher.text
+        assert len(launcher.events("round_started")) == 5
