@@ -14,7 +14,10 @@ from undaunted.fault_tolerance import (
     WorkloadControlRequest,
     rank_monitor_client,
 )
+from undaunted.fault_tolerance.agent.learned import with_calculated
 from undaunted.fault_tolerance.data import decode_request
+from undaunted.fault_tolerance.timeouts_calc import HeartbeatTimeouts, SectionTimeouts
+from undaunted.fault_tolerance.timeouts_sync import SynchronizationError
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.limits import Limits
@@ -232,3 +235,186 @@ def test_the_longest_description_fits(client, area):
     )
     thread.join(20)
     assert len(json.loads(asked[0])["description"]) == 300
+
+
+# --- calculated limits ----------------------------------------------------------------------------
+
+
+def train(client, *, sections=("a",)):
+    client.send_heartbeat()
+    for name in sections:
+        client.start_section(name)
+        client.end_section(name)
+    client.send_heartbeat()
+
+
+def keeping(area, limits=Limits()):  # noqa: B008 - frozen
+    """A launcher that applies one request, as the agent does."""
+    area.drain_kick()
+    os.set_blocking(area.kick_fd, True)
+    asked = []
+
+    def answer():
+        request = None
+        while request is None:
+            os.eventfd_read(area.kick_fd)
+            request = area.take_request(0)
+        asked.append(json.loads(request.payload)["timeouts"])
+        area.set_limits(with_calculated(limits, asked[0]))
+        area.answer(0, request, b"ok")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread, asked
+
+
+def test_limits_of_heartbeats_are_calculated_and_applied(client, area):
+    train(client)
+    thread, asked = keeping(area)
+    assert client.calculate_and_set_hb_timeouts()
+    thread.join(20)
+    found = client.hb_timeouts
+    assert found.were_calculated
+    assert asked == [{"heartbeat": [found.initial, found.subsequent]}]
+    assert client.cfg.rank_heartbeat_timeout == found.subsequent
+    assert client.cfg.calculated == {"initial_heartbeat", "heartbeat"}
+
+
+def test_limits_of_sections_are_calculated_and_applied(client, area):
+    train(client, sections=("a", "b"))
+    thread, asked = keeping(area)
+    assert client.calculate_and_set_section_timeouts(["a"])
+    thread.join(20)
+    found = client.section_timeouts
+    assert asked == [
+        {"sections": {"a": found.section["a"]}, "out_of_section": found.out_of_section}
+    ]
+    assert found.calculated_sections == {"a"}
+    assert client.cfg.rank_section_timeouts == {"a": found.section["a"]}
+
+
+def test_the_next_round_goes_on_from_calculated_limits(area):
+    """Spec 3.1 item 9: upstream takes them for configured ones, and does not average."""
+    calculated = {"heartbeat": [40.0, 20.0], "sections": {"a": 8.0}, "out_of_section": 4.0}
+    area.set_limits(with_calculated(Limits(safety_factor=3.0), calculated))
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert client.cfg.safety_factor == 3.0
+    assert client.hb_timeouts == HeartbeatTimeouts(40.0, 20.0, were_calculated=True)
+    assert client.section_timeouts == SectionTimeouts({"a": 8.0}, 4.0, frozenset("a"), True)
+    assert client.state_dict()["current_timeouts"].keys() == {"heartbeat", "section"}
+
+
+def test_without_a_launcher_limits_are_calculated_all_the_same():
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    train(client, sections=("a", "b"))
+    assert client.calculate_and_set_hb_timeouts()
+    assert client.calculate_and_set_section_timeouts()
+    assert client.section_timeouts.calculated_sections == {"a", "b"}
+    assert client.section_timeouts.is_out_of_section_calculated
+    first = client.hb_timeouts
+    assert client.calculate_and_set_hb_timeouts()
+    assert client.hb_timeouts == first, "nothing new was seen"
+    state = json.loads(json.dumps(client.state_dict()))
+    for when in ("before", "after"):
+        successor = RankMonitorClient()
+        if when == "before":
+            successor.load_state_dict(state)
+            assert successor.state_dict() == state
+        successor.init_workload_monitoring()
+        if when == "after":
+            successor.load_state_dict(state)
+        assert successor.hb_timeouts == successor.loaded_hb_timeouts == first
+        assert successor.section_timeouts == client.section_timeouts
+        assert successor.loaded_section_timeouts == client.section_timeouts
+        assert successor.state_dict() == state
+
+
+def test_loaded_limits_are_applied_when_monitoring_begins(area):
+    state = {"heartbeat": {"initial": 9.0, "subsequent": 3.0, "were_calculated": True}}
+    client = RankMonitorClient()
+    client.load_state_dict({"current_timeouts": state})
+    thread, asked = keeping(area)
+    client.init_workload_monitoring()
+    thread.join(20)
+    assert asked == [{"heartbeat": [9.0, 3.0]}]
+    assert client.cfg.rank_heartbeat_timeout == 3.0
+
+
+def test_selected_are_the_configured_sections(area):
+    area.set_limits(Limits(sections={"a": 1.0}))
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    train(client, sections=("a", "b"))
+    thread, asked = keeping(area)
+    client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+    thread.join(20)
+    assert asked[0].keys() == {"sections"}
+    assert asked[0]["sections"].keys() == {"a"}
+
+
+METHODS = ("calculate_and_set_hb_timeouts", "calculate_and_set_section_timeouts")
+
+
+def enough(method):
+    return {} if method == METHODS[0] else {"selected_sections": ["a"]}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_not_enough_was_measured(any_client, method):
+    with pytest.raises(RankMonitorClientError, match=r"not enough data.*skip_if_not_ready"):
+        getattr(any_client, method)(**enough(method))
+    assert getattr(any_client, method)(skip_if_not_ready=True, **enough(method)) is False
+    assert any_client.state_dict() == {"current_timeouts": {}}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_finished_job_that_is_resumed_does_not_fail(method):
+    """It loads its checkpoint, has nothing left to do, and calculates limits at its end."""
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    train(client)
+    getattr(client, method)(**enough(method))
+    successor = RankMonitorClient()
+    successor.init_workload_monitoring()
+    successor.load_state_dict(client.state_dict())
+    assert getattr(successor, method)(**enough(method)) is False
+    assert successor.state_dict() == client.state_dict()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_limits_of_nobody_who_is_monitored(any_client, method):
+    with pytest.raises(RankMonitorClientError, match=f"{method}.*init_workload_monitoring first"):
+        getattr(RankMonitorClient(), method)()
+    train(any_client)
+    any_client.shutdown_workload_monitoring()
+    assert getattr(any_client, method)() is False
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_ranks_are_gone(any_client, method, monkeypatch, caplog):
+    def nobody(*args):
+        raise SynchronizationError("Connection closed by peer")
+
+    monkeypatch.setattr(rank_monitor_client, "synchronized", nobody)
+    train(any_client)
+    assert getattr(any_client, method)() is False
+    assert "Connection closed by peer" in caplog.text
+
+
+def test_a_launcher_that_does_not_answer_or_refuses(client, area, monkeypatch, caplog):
+    train(client)
+    monkeypatch.setattr(rank_monitor_client, "_CONTROL_TIMEOUT_S", 0.001)
+    assert client.calculate_and_set_hb_timeouts() is False
+    assert "did not answer" in caplog.text
+    monkeypatch.setattr(rank_monitor_client, "_CONTROL_TIMEOUT_S", 20)
+    thread, _ = answering(area, b"no")
+    assert client.calculate_and_set_hb_timeouts() is False
+    thread.join(20)
+    assert "refused: no" in caplog.text
+
+
+def test_a_state_of_something_else(any_client):
+    with pytest.raises(RankMonitorClientError, match="heartbeat is int, not a dict"):
+        any_client.load_state_dict({"current_timeouts": {"heartbeat": 3}})

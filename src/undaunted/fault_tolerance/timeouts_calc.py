@@ -1,0 +1,268 @@
+"""Limits calculated by the ranks: a safety factor times the longest that was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_NS = 1_000_000_000
+_OF_THE_NEW = 0.5  # of a limit that replaces a calculated one
+
+
+class TimeoutsCalcError(Exception):
+    """There is not enough to calculate limits from."""
+
+
+@dataclass(frozen=True)
+class HeartbeatTimeouts:
+    """Limits of heartbeats, seconds; None = none.
+
+    Attributes:
+        initial: until the first one.
+        subsequent: between two.
+        were_calculated: they come from measurements.
+    """
+
+    initial: float | None = None
+    subsequent: float | None = None
+    were_calculated: bool = False
+
+
+@dataclass(frozen=True)
+class SectionTimeouts:
+    """Limits of sections, seconds; None = none.
+
+    Attributes:
+        section: by name.
+        out_of_section: while no section is open.
+        calculated_sections: names of those whose limits come from measurements.
+        is_out_of_section_calculated: whether ``out_of_section`` does.
+    """
+
+    section: Mapping[str, float | None] = field(default_factory=dict)
+    out_of_section: float | None = None
+    calculated_sections: frozenset[str] = frozenset()
+    is_out_of_section_calculated: bool = False
+
+
+@dataclass(frozen=True)
+class Maxima:
+    """The longest of everything, nanoseconds; 0 = was not seen."""
+
+    initial_ns: int = 0
+    subsequent_ns: int = 0
+    out_of_section_ns: int = 0
+    sections_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+class TimeoutsCalc:
+    """Measures one rank since monitoring began.
+
+    Attributes:
+        open_sections: since when each open section is open, CLOCK_MONOTONIC nanoseconds.
+        sections_ns: the longest time each section was open, nanoseconds.
+    """
+
+    def __init__(self) -> None:
+        self._began_ns = self._outside_since_ns = monotonic_ns()
+        self._last_heartbeat_ns = self._initial_ns = self._subsequent_ns = self._outside_ns = 0
+        self.open_sections: dict[str, int] = {}
+        self.sections_ns: dict[str, int] = {}
+
+    def update_on_heartbeat(self) -> None:
+        """A heartbeat is sent."""
+        now, last = monotonic_ns(), self._last_heartbeat_ns
+        self._last_heartbeat_ns = now
+        if not last:
+            self._initial_ns = now - self._began_ns
+        elif now - last > self._subsequent_ns:
+            self._subsequent_ns = now - last
+
+    def update_on_section_start(self, section: str) -> None:
+        """A section that is not open is opened."""
+        now = monotonic_ns()
+        if not self.open_sections:
+            self._outside_ns = max(self._outside_ns, now - self._outside_since_ns)
+        self.open_sections[section] = now
+
+    def update_on_section_end(self, section: str) -> None:
+        """A section that is open is closed."""
+        now = self._outside_since_ns = monotonic_ns()
+        took = now - self.open_sections.pop(section)
+        self.sections_ns[section] = max(took, self.sections_ns.get(section, 0))
+
+    def maxima(self) -> Maxima:
+        """The longest of everything so far."""
+        outside_ns = self._outside_ns
+        if not self.open_sections:
+            outside_ns = max(outside_ns, monotonic_ns() - self._outside_since_ns)
+        return Maxima(self._initial_ns, self._subsequent_ns, outside_ns, dict(self.sections_ns))
+
+
+def heartbeat_timeouts(
+    seen: Maxima, current: HeartbeatTimeouts, safety_factor: float
+) -> HeartbeatTimeouts:
+    """Return new limits.
+
+    Args:
+        seen: on all ranks.
+        current: limits so far; those that were calculated are averaged with the new ones.
+        safety_factor: limit over longest.
+
+    Raises:
+        TimeoutsCalcError: fewer than two heartbeats were sent.
+    """
+    if not seen.initial_ns or not seen.subsequent_ns:
+        raise TimeoutsCalcError("at least two heartbeats are needed")
+    calculated = current.were_calculated
+    return HeartbeatTimeouts(
+        _merged(seen.initial_ns, current.initial, safety_factor, calculated=calculated),
+        _merged(seen.subsequent_ns, current.subsequent, safety_factor, calculated=calculated),
+        were_calculated=True,
+    )
+
+
+def section_timeouts(
+    seen: Maxima,
+    current: SectionTimeouts,
+    safety_factor: float,
+    *,
+    sections: Iterable[str],
+    out_of_section: bool,
+) -> SectionTimeouts:
+    """Return new limits; those of sections that are not selected stay.
+
+    Args:
+        seen: on all ranks.
+        current: limits so far; those that were calculated are averaged with the new ones.
+        safety_factor: limit over longest.
+        sections: the selected ones.
+        out_of_section: whether the limit outside of sections is calculated, too.
+
+    Raises:
+        TimeoutsCalcError: a selected section was never closed, or all time was in sections.
+    """
+    names = sorted(set(sections))
+    missing = [name for name in names if not seen.sections_ns.get(name)]
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        raise TimeoutsCalcError(f"no rank has ended section {listed} yet")
+    if out_of_section and not seen.out_of_section_ns:
+        raise TimeoutsCalcError("no time outside of sections was seen")
+    limits = dict(current.section)
+    for name in names:
+        calculated = name in current.calculated_sections
+        limits[name] = _merged(
+            seen.sections_ns[name], limits.get(name), safety_factor, calculated=calculated
+        )
+    found = replace(
+        current,
+        section=limits,
+        calculated_sections=current.calculated_sections | frozenset(names),
+    )
+    if not out_of_section:
+        return found
+    limit = _merged(
+        seen.out_of_section_ns,
+        current.out_of_section,
+        safety_factor,
+        calculated=current.is_out_of_section_calculated,
+    )
+    return replace(found, out_of_section=limit, is_out_of_section_calculated=True)
+
+
+def with_loaded(current: SectionTimeouts, loaded: SectionTimeouts) -> SectionTimeouts:
+    """Return the current limits with the calculated ones of a checkpoint put in."""
+    limits = dict(current.section)
+    limits |= {name: loaded.section[name] for name in loaded.calculated_sections}
+    names = current.calculated_sections | loaded.calculated_sections
+    found = replace(current, section=limits, calculated_sections=names)
+    if not loaded.is_out_of_section_calculated:
+        return found
+    return replace(found, out_of_section=loaded.out_of_section, is_out_of_section_calculated=True)
+
+
+def _merged(
+    longest_ns: int, current_s: float | None, safety_factor: float, *, calculated: bool
+) -> float:
+    new_s = safety_factor * longest_ns / _NS
+    if not calculated or current_s is None:
+        return new_s
+    return _OF_THE_NEW * new_s + (1 - _OF_THE_NEW) * current_s
+
+
+# --- state of a checkpoint ------------------------------------------------------------------------
+
+
+def to_state(heartbeat: HeartbeatTimeouts, section: SectionTimeouts) -> dict[str, Any]:
+    """Return calculated limits as plain values that JSON can hold; the same on all ranks."""
+    current: dict[str, Any] = {}
+    if heartbeat.were_calculated:
+        current["heartbeat"] = {
+            "initial": heartbeat.initial,
+            "subsequent": heartbeat.subsequent,
+            "were_calculated": True,
+        }
+    if section.calculated_sections or section.is_out_of_section_calculated:
+        current["section"] = {
+            "section": {name: section.section[name] for name in sorted(section.section)},
+            "out_of_section": section.out_of_section,
+            "calculated_sections": sorted(section.calculated_sections),
+            "is_out_of_section_calculated": section.is_out_of_section_calculated,
+        }
+    return {"current_timeouts": current}
+
+
+def from_state(state: object) -> tuple[HeartbeatTimeouts | None, SectionTimeouts | None]:
+    """Read what `to_state` made; None for what it does not hold.
+
+    Raises:
+        ValueError: it is something else; the message says where.
+    """
+    current = _mapping(_mapping(state, "the state").get("current_timeouts", {}), "current_timeouts")
+    heartbeat, section = current.get("heartbeat"), current.get("section")
+    return (
+        None if heartbeat is None else _heartbeat(_mapping(heartbeat, "heartbeat")),
+        None if section is None else _section(_mapping(section, "section")),
+    )
+
+
+def _heartbeat(state: Mapping[str, Any]) -> HeartbeatTimeouts:
+    return HeartbeatTimeouts(
+        _limit(state.get("initial"), "heartbeat.initial"),
+        _limit(state.get("subsequent"), "heartbeat.subsequent"),
+        were_calculated=bool(state.get("were_calculated")),
+    )
+
+
+def _section(state: Mapping[str, Any]) -> SectionTimeouts:
+    limits = _mapping(state.get("section", {}), "section.section")
+    names = state.get("calculated_sections", [])
+    # NVRx writes an empty dict where nothing was calculated.
+    if not isinstance(names, (list, tuple, set, frozenset)) and names != {}:
+        raise ValueError(f"section.calculated_sections is {names!r}, not a list of names")
+    return SectionTimeouts(
+        section={str(name): _limit(limit, f"section {name!r}") for name, limit in limits.items()},
+        out_of_section=_limit(state.get("out_of_section"), "section.out_of_section"),
+        calculated_sections=frozenset(map(str, names)) & limits.keys(),
+        is_out_of_section_calculated=bool(state.get("is_out_of_section_calculated")),
+    )
+
+
+def _mapping(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {type(value).__name__}, not a dict")  # noqa: TRY004
+    return value
+
+
+def _limit(value: object, name: str) -> float | None:
+    if value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value <= 1e9:  # type: ignore[operator]
+        raise ValueError(f"{name} is {value!r}, not a number of seconds above 0")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from undaunted.fault_tolerance import timeouts_calc
+from undaunted.fault_tolerance.timeouts_calc import (
+    HeartbeatTimeouts,
+    Maxima,
+    SectionTimeouts,
+    TimeoutsCalc,
+    TimeoutsCalcError,
+    from_state,
+    heartbeat_timeouts,
+    section_timeouts,
+    to_state,
+    with_loaded,
+)
+
+S = 10**9
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """A clock: at(seconds) sets it."""
+    now = [100 * S]
+    monkeypatch.setattr(timeouts_calc, "monotonic_ns", lambda: now[0])
+
+    def set_to(seconds):
+        now[0] = round((100 + seconds) * S)
+
+    return set_to
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def test_heartbeats(at):
+    calc = TimeoutsCalc()
+    for moment in (3, 4, 9, 10):
+        at(moment)
+        calc.update_on_heartbeat()
+    seen = calc.maxima()
+    assert (seen.initial_ns, seen.subsequent_ns) == (3 * S, 5 * S)
+
+
+def test_sections_and_the_time_outside(at):
+    calc = TimeoutsCalc()
+    at(2)
+    calc.update_on_section_start("a")
+    at(3)
+    calc.update_on_section_start("b")
+    at(10)
+    calc.update_on_section_end("a")
+    at(11)
+    calc.update_on_section_end("b")
+    at(12)
+    seen = calc.maxima()
+    assert seen.sections_ns == {"a": 8 * S, "b": 8 * S}
+    assert seen.out_of_section_ns == 2 * S
+    at(20)
+    assert calc.maxima().out_of_section_ns == 9 * S, "what lasts until now counts"
+    calc.update_on_section_start("a")
+    at(50)
+    assert calc.maxima().out_of_section_ns == 9 * S
+    assert calc.maxima().sections_ns["a"] == 8 * S, "an open section has not shown its length"
+
+
+# --- formulae -------------------------------------------------------------------------------------
+
+BEATS = Maxima(initial_ns=4 * S, subsequent_ns=2 * S)
+
+
+def test_new_limits_replace_configured_ones():
+    new = heartbeat_timeouts(BEATS, HeartbeatTimeouts(1.0, None), 5.0)
+    assert new == HeartbeatTimeouts(20.0, 10.0, were_calculated=True)
+
+
+def test_calculated_ones_are_averaged():
+    new = heartbeat_timeouts(BEATS, HeartbeatTimeouts(10.0, 30.0, were_calculated=True), 5.0)
+    assert new == HeartbeatTimeouts(15.0, 20.0, were_calculated=True)
+
+
+@pytest.mark.parametrize("seen", [Maxima(), Maxima(initial_ns=1)])
+def test_too_few_heartbeats(seen):
+    with pytest.raises(TimeoutsCalcError, match="two heartbeats"):
+        heartbeat_timeouts(seen, HeartbeatTimeouts(), 5.0)
+
+
+SECTIONS = Maxima(out_of_section_ns=S, sections_ns={"a": 2 * S, "b": 3 * S})
+
+
+def sections(current, names, *, out_of_section=True, seen=SECTIONS):
+    return section_timeouts(seen, current, 5.0, sections=names, out_of_section=out_of_section)
+
+
+def test_sections_that_are_not_selected_stay():
+    current = SectionTimeouts({"b": 7.0, "c": None}, 9.0)
+    assert sections(current, ["a"], out_of_section=False) == SectionTimeouts(
+        {"a": 10.0, "b": 7.0, "c": None}, 9.0, frozenset("a")
+    )
+    assert sections(current, ["b"]) == SectionTimeouts(
+        {"b": 15.0, "c": None}, 5.0, frozenset("b"), is_out_of_section_calculated=True
+    )
+
+
+def test_calculated_sections_are_averaged_each_on_its_own():
+    current = SectionTimeouts({"a": 20.0, "b": 20.0}, 9.0, frozenset("a"), True)
+    new = sections(current, ["a", "b"])
+    assert new.section == {"a": 15.0, "b": 15.0}
+    assert new.out_of_section == 7.0
+
+
+def test_no_section_means_none():
+    """Spec 3.1 item 9: upstream takes an empty selection for all in one place."""
+    new = sections(SectionTimeouts({"c": 3.0}), [])
+    assert (new.section, new.out_of_section) == ({"c": 3.0}, 5.0)
+    assert new.calculated_sections == frozenset()
+
+
+def test_missing_sections_are_named():
+    with pytest.raises(TimeoutsCalcError, match="no rank has ended section 'x', 'y' yet"):
+        sections(SectionTimeouts(), ["y", "x", "a"])
+    with pytest.raises(TimeoutsCalcError, match="outside of sections"):
+        sections(SectionTimeouts(), [], seen=Maxima())
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def test_the_state_holds_what_was_calculated():
+    assert to_state(HeartbeatTimeouts(3.0, 2.0), SectionTimeouts({"a": 1.0}, 2.0)) == {
+        "current_timeouts": {}
+    }
+    heartbeat = HeartbeatTimeouts(3.0, 2.0, were_calculated=True)
+    section = SectionTimeouts({"b": None, "a": 1.0}, 2.0, frozenset("a"), True)
+    state = to_state(heartbeat, section)
+    assert state == {
+        "current_timeouts": {
+            "heartbeat": {"initial": 3.0, "subsequent": 2.0, "were_calculated": True},
+            "section": {
+                "section": {"a": 1.0, "b": None},
+                "out_of_section": 2.0,
+                "calculated_sections": ["a"],
+                "is_out_of_section_calculated": True,
+            },
+        }
+    }
+    assert from_state(json.loads(json.dumps(state))) == (heartbeat, section)
+    assert from_state({}) == from_state({"current_timeouts": {}}) == (None, None)
+
+
+def test_an_empty_dict_of_calculated_sections_is_understood():
+    state = {"section": {"section": {"a": 1}, "out_of_section": None, "calculated_sections": {}}}
+    assert from_state({"current_timeouts": state})[1] == SectionTimeouts({"a": 1.0})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        3,
+        {"current_timeouts": []},
+        {"current_timeouts": {"heartbeat": 3}},
+        {"current_timeouts": {"heartbeat": {"initial": "3"}}},
+        {"current_timeouts": {"heartbeat": {"initial": -1}}},
+        {"current_timeouts": {"heartbeat": {"subsequent": float("nan")}}},
+        {"current_timeouts": {"section": {"section": {"a": True}}}},
+        {"current_timeouts": {"section": {"calculated_sections": 3}}},
+    ],
+)
+def test_other_states_are_refused(state):
+    with pytest.raises(ValueError, match="not a"):
+        from_state(state)
+
+
+def test_loaded_limits_replace_only_what_they_have_calculated():
+    current = SectionTimeouts({"a": 1.0, "b": 2.0}, 3.0, frozenset("b"))
+    loaded = SectionTimeouts({"a": 10.0, "b": 20.0}, 30.0, frozenset("a"))
+    assert with_loaded(current, loaded) == SectionTimeouts(
+        {"a": 10.0, "b": 2.0}, 3.0, frozenset("ab")
+    )
+    loaded = SectionTimeouts({}, 30.0, is_out_of_section_calculated=True)
+    assert with_loaded(current, loaded).out_of_section == 30.0
