@@ -80,7 +80,7 @@ class FaultToleranceConfig:
         TIMEOUTS,
         read.number(1),
         "X",
-        "Learned limits are so many times what was seen",
+        "Limits that ranks calculate are so many times the longest wait seen",
     )
     rank_termination_signal: signal.Signals = _setting(  # noqa: RUF009 - makes a field
         signal.SIGKILL, TIMEOUTS, read.signal_number, "SIGNAL", "Signal that ends a hung rank"

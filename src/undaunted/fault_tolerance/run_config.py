@@ -57,7 +57,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         check_remaining_processes: name processes that a round has left behind.
         gpus_per_numa: GPUs per NUMA node, to bind ranks to nodes; 0 = ranks are not bound.
         numa_bind_strict: bind memory to the node; otherwise memory is only preferably local.
-        safety_factor: learned limits are so many times what was seen.
+        safety_factor: limits that ranks calculate are so many times the longest wait seen.
         log_level: lowest level of the launcher's lines, as in `logging`.
         skip_section_response: ranks do not wait for an answer to heartbeats and sections.
         node_health_check_endpoint: socket of the node's health service, "" = none.

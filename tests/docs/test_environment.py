@@ -1,0 +1,37 @@
+"""docs/environment.md names every environment variable that the source knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "environment.md"
+# How a variable is recognised: a text in capitals with an underscore, or one that is looked up.
+NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+LOOKED_UP = re.compile(r"\benv(?:iron)?(?:\.(?:get|pop|setdefault)\(|\[)\s*\"([A-Z][A-Z0-9_]*)\"")
+NO_VARIABLES = {"TYPE_CHECKING", "RUN_DIR"}  # a name in code; a word of the help
+
+
+def variables_in(source: str) -> set[str]:
+    texts = (
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return {text for text in texts if NAME.fullmatch(text)} | set(LOOKED_UP.findall(source))
+
+
+def test_page_is_complete() -> None:
+    known = set(re.findall(r"`([A-Z][A-Z0-9_]*)(?:=\w+)?`", PAGE.read_text())) | NO_VARIABLES
+    missing = {}
+    for path in (REPOSITORY / "src").rglob("*.py"):
+        for name in variables_in(path.read_text()) - known:
+            missing[name] = str(path.relative_to(REPOSITORY))
+    assert not missing, f"{PAGE.name} says nothing about: {missing}"
+
+
+def test_variables_are_found() -> None:
+    source = 'import os\na = os.environ.get("HOME")\nb = {"MY_RANK": "1"}\nc = "Some_TEXT"\n'
+    assert variables_in(source) == {"HOME", "MY_RANK"}
