@@ -295,12 +295,12 @@ def test_limits_of_sections_are_calculated_and_applied(client, area):
 
 def test_the_next_round_goes_on_from_calculated_limits(area):
     """Spec 3.1 item 9: upstream takes them for configured ones, and does not average."""
-    calculated = {"heartbeat": [40.0, 20.0], "sections": {"a": 8.0}, "out_of_section": 4.0}
+    calculated = {"heartbeat": [70.0, 20.0], "sections": {"a": 8.0}, "out_of_section": 4.0}
     area.set_limits(with_calculated(Limits(safety_factor=3.0), calculated))
     client = RankMonitorClient()
     client.init_workload_monitoring()
     assert client.cfg.safety_factor == 3.0
-    assert client.hb_timeouts == HeartbeatTimeouts(40.0, 20.0, were_calculated=True)
+    assert client.hb_timeouts == HeartbeatTimeouts(70.0, 20.0, were_calculated=True)
     assert client.section_timeouts == SectionTimeouts({"a": 8.0}, 4.0, frozenset("a"), True)
     assert client.state_dict()["current_timeouts"].keys() == {"heartbeat", "section"}
 

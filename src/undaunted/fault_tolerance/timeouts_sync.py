@@ -69,7 +69,9 @@ class _Exchange:
         if most != -minus_least:
             names = self._all_names(blob, longest)
         sections = self._largest([seen.sections_ns.get(name, 0) for name in names])
-        return Maxima(*times, dict(zip(names, sections, strict=True)))
+        initial_ns, subsequent_ns, outside_ns = times
+        by_name = dict(zip(names, sections, strict=True))
+        return Maxima(initial_ns, subsequent_ns, outside_ns, by_name)
 
     def _all_names(self, blob: bytes, longest: int) -> list[str]:
         padded = blob.ljust(longest)

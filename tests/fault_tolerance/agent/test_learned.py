@@ -17,6 +17,7 @@ from undaunted.progress.area import PageArea
 from undaunted.progress.histogram import bucket
 from undaunted.progress.learning import Knowledge, Samples
 from undaunted.progress.limits import Limits
+from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Expired
 from undaunted.progress.writer import PageWriter
 
@@ -260,7 +261,7 @@ def test_a_hang_is_noticed_at_the_learned_limit(tmp_path, start, monkeypatch):
 
 # --- calculated limits ----------------------------------------------------------------------------
 
-REQUEST = {"heartbeat": [9.0, 3.0], "sections": {"a": 2.0}, "out_of_section": 1.0}
+REQUEST = {"heartbeat": [90.0, 3.0], "sections": {"a": 2.0}, "out_of_section": 1.0}
 
 
 def test_calculated_limits_are_applied_and_told(tmp_path, start):
@@ -271,13 +272,13 @@ def test_calculated_limits_are_applied_and_told(tmp_path, start):
         assert node.told().safety_factor == 4.0
         assert node.keeper.take(json.dumps({"timeouts": REQUEST}).encode()) == b"ok"
         limits = node.watch.limits
-        assert (limits.initial_heartbeat_s, limits.heartbeat_s) == (9.0, 3.0)
+        assert (limits.initial_heartbeat_s, limits.heartbeat_s) == (90.0, 3.0)
         assert (limits.sections, limits.out_of_section_s) == ({"a": 2.0}, 1.0)
         assert set(limits.sources.values()) == {"calculated"}
         assert node.watch.learned == {}
         assert node.told() == limits
         assert node.scribe.changes[-1][0] == {
-            "initial_heartbeat": 9.0, "heartbeat": 3.0, "section:a": 2.0, "out_of_section": 1.0
+            "initial_heartbeat": 90.0, "heartbeat": 3.0, "section:a": 2.0, "out_of_section": 1.0
         }  # fmt: skip
         node.keeper.end_round()
         node.keeper.begin_round(2)
@@ -320,3 +321,17 @@ def test_what_is_missing_stays():
     assert changed.sections == {"a": 1.0, "b": 2.0}
     assert (changed.heartbeat_s, changed.out_of_section_s) == (5.0, None)
     assert changed.sources == {"heartbeat": "--flag", "section:b": "calculated"}
+
+
+def test_the_first_heartbeat_has_a_minute_at_least():
+    """A first start loads no checkpoint, and would leave no time for the one after a restart."""
+    changed = with_calculated(Limits(), {"heartbeat": [0.01, 3.0]})
+    assert (changed.initial_heartbeat_s, changed.heartbeat_s) == (60.0, 3.0)
+
+
+def test_a_process_that_has_not_initialised_is_held_to_what_was_configured(start):
+    node = start(limits=Limits(initial_heartbeat_s=77.0))
+    node.keeper.take(b'{"timeouts": {"heartbeat": [100, 3]}}')
+    assert node.watch._limits_for(PageSnapshot(phase=Phase.STARTING)).initial_heartbeat_s == 77.0
+    page = PageSnapshot(phase=Phase.INITIALIZED)
+    assert node.watch._limits_for(page).initial_heartbeat_s == 100.0

@@ -46,7 +46,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class LimitKeeper:
-    """Knows the limits of this node at every moment, and tells the watch, the pages, the journal."""
+    """Knows the limits of this node at every moment; tells watch, pages and journal."""
 
     def __init__(self, config: RunConfig, area: PageArea, watch: PageWatch, scribe: Scribe) -> None:
         self._limits = msgspec.structs.replace(config.limits, safety_factor=config.safety_factor)
@@ -209,6 +209,8 @@ def read(path: str) -> tuple[list[Knowledge], str]:
 def with_calculated(limits: Limits, request: Any) -> Limits:
     """Return the limits with those a rank has calculated put in.
 
+    The first heartbeat has a minute at least.
+
     Args:
         limits: as they are.
         request: ``{"heartbeat": [initial, subsequent], "sections": {name: seconds},
@@ -224,7 +226,9 @@ def with_calculated(limits: Limits, request: Any) -> Limits:
     changes: dict[str, Any] = {}
     sources = dict(limits.sources)
     if asked.heartbeat is not None:
-        changes["initial_heartbeat_s"], changes["heartbeat_s"] = asked.heartbeat
+        initial_s, changes["heartbeat_s"] = asked.heartbeat
+        # Measured where there was nothing to load; after a restart there is a checkpoint.
+        changes["initial_heartbeat_s"] = max(initial_s, learning.FLOOR_S)
         sources |= {"initial_heartbeat": CALCULATED, "heartbeat": CALCULATED}
     if asked.sections:
         changes["sections"] = {**limits.sections, **asked.sections}

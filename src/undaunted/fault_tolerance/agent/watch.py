@@ -47,12 +47,14 @@ class PageWatch:
     Attributes:
         limits: as configured, or calculated by the ranks.
         learned: limits that replace them once a rank has warmed up.
+        configured: as configured.
     """
 
     area: PageArea
     limits: Limits
     listener: Listener
     learned: dict[str, Learned] = field(default_factory=dict)
+    configured: Limits = field(init=False)
     pauses: list[tuple[int, int]] = field(default_factory=list)  # (end, length), nanoseconds
     _started_ns: list[int] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)
@@ -61,6 +63,9 @@ class PageWatch:
     _kickless_timer: asyncio.TimerHandle | None = None
     _last_tick_ns: int = 0
     _api_seen: bool = False
+
+    def __post_init__(self) -> None:
+        self.configured = self.limits
 
     def open(self) -> None:
         """Begin to listen for kicks."""
@@ -145,12 +150,18 @@ class PageWatch:
         self._api_seen |= page.phase in (Phase.INITIALIZED, Phase.STEPPING)
         return check(
             page,
-            limits_for(page, self.limits, self.learned),
+            self._limits_for(page),
             now_ns=time.monotonic_ns(),
             started_ns=self._started_ns[index],
             pauses=self.pauses,
             siblings_monitored=self._api_seen,
         )
+
+    def _limits_for(self, page: PageSnapshot) -> Limits:
+        if page.phase in (Phase.EMPTY, Phase.STARTING):
+            # Calculated limits were measured from the initialisation on, not from the start.
+            return self.configured
+        return limits_for(page, self.limits, self.learned)
 
     def _schedule_check(self, at_ns: int) -> None:
         if self._deadline_timer is not None:
