@@ -184,6 +184,7 @@ ACCEPTED = (
     (
         "--ft-param-workload_check_interval=5 --ft-param-initial_rank_heartbeat_timeout=1800 "
         "--ft-param-rank_heartbeat_timeout=300 --ft-param-rank_termination_signal=SIGKILL "
+        "--ft-param-log_level=INFO "
         "--ignore-missing-fault-tol-cfg"
     ),
 )

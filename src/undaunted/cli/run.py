@@ -107,6 +107,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         gpus_per_numa=gpus_per_numa(environ),
         numa_bind_strict=values["ft-numa-bind-strict"],
         safety_factor=values["ft-safety-factor"],
+        log_level=values["ft-log-level"],
         applog_prefix=values["ft-per-cycle-applog-prefix"] or "",
         launcher_log=values["ft-nvrx-logfile"] or "",
         logs_specs=values["logs-specs"],

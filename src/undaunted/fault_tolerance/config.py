@@ -161,8 +161,7 @@ class FaultToleranceConfig:
         OUTPUT,
         read.log_level,
         "LEVEL",
-        "Lines of the launcher from this level on: DEBUG, INFO, WARNING, ERROR, CRITICAL",
-        not_built="the launcher's log levels",
+        "Lines of the launcher from this level on: INFO (DEBUG is the same), WARNING, ERROR",
     )
     # --- several nodes ---
     use_infra_group_rank: bool = _setting(

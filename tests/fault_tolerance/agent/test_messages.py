@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from undaunted.fault_tolerance.agent.messages import Messages
+from undaunted.fault_tolerance.agent.messages import ERROR, INFO, WARNING, Messages
 
 
 def test_lines_arrive_in_order_with_their_prefix() -> None:
@@ -18,6 +18,20 @@ def test_lines_arrive_in_order_with_their_prefix() -> None:
         messages.say("Traceback\n  File", prefix=False)
         messages.close()
         assert os.read(read, 1000) == b"[undaunted] one\nTraceback\n  File\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_lines_below_the_level_are_left_out() -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(write, level=WARNING)
+        messages.say("news", level=INFO)
+        messages.say("problem")
+        messages.say("failure", level=ERROR)
+        messages.close()
+        assert os.read(read, 1000) == b"[undaunted] problem\n[undaunted] failure\n"
     finally:
         os.close(read)
         os.close(write)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import format_duration, one_line
-from undaunted.fault_tolerance.agent.messages import Messages
+from undaunted.fault_tolerance.agent.messages import ERROR, INFO, Messages
 from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
@@ -36,7 +36,7 @@ class Scribe:
 
     def __init__(self, config: RunConfig, version: str) -> None:
         self._config = config
-        self._messages = Messages()
+        self._messages = Messages(level=config.log_level)
         self._journal = JournalWriter(
             Path(config.run_dir) / f"journal-{config.node}.jsonl",
             node=config.node,
@@ -83,7 +83,8 @@ class Scribe:
         self._messages.say(
             f"{_count(config.nproc_per_node, 'rank')} of {config.target} on {config.node}, "
             f"{_count(config.max_restarts, 'restart')} allowed; "
-            f"report: undaunted report {config.run_dir}"
+            f"report: undaunted report {config.run_dir}",
+            level=INFO,
         )
 
     def job_ended(self, end: policy.End) -> None:
@@ -95,10 +96,11 @@ class Scribe:
             )
         )
         if outcome.exit_code and self._last_traceback:
-            self._messages.say("the first cause in full:")
-            self._messages.say(self._last_traceback.rstrip("\n"), prefix=False)
+            self._messages.say("the first cause in full:", level=ERROR)
+            self._messages.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
         again = f", {_count(self._restarts, 'restart')}" if self._restarts else ""
-        self._messages.say(f"{outcome.label.replace('_', ' ')}{again}: {end.reason}")
+        text = f"{outcome.label.replace('_', ' ')}{again}: {end.reason}"
+        self._messages.say(text, level=ERROR if outcome.exit_code else INFO)
 
     def decided(self, decided: policy.Decided) -> None:
         """The job policy decided to restart or to end."""
@@ -185,7 +187,8 @@ class Scribe:
         self._detected_ns = None
         self._messages.say(
             f"restart {self._restarts} of {self._config.max_restarts}: "
-            f"{_count(running, 'rank')} running again {took} after the failure was noticed"
+            f"{_count(running, 'rank')} running again {took} after the failure was noticed",
+            level=INFO,
         )
 
     def round_progress(self, seen: Iterations, last_ns: int) -> None:
@@ -227,7 +230,8 @@ class Scribe:
         if unkillable:
             self._messages.say(
                 f"processes {', '.join(map(str, unkillable))} cannot be killed (uninterruptible "
-                "wait in the kernel: disk or driver); going on without waiting for them"
+                "wait in the kernel: disk or driver); going on without waiting for them",
+                level=ERROR,
             )
 
     # --- failures -------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ class Scribe:
     def spawn_failed(self, detail: str) -> None:
         """The workers could not be started."""
         self._failure("spawn", -1, None, detail)
-        self._messages.say(detail)
+        self._messages.say(detail, level=ERROR)
 
     def _failure(self, kind: str, rank: int, since_ns: int | None, detail: str) -> None:
         self._detected_ns = time.monotonic_ns()
@@ -264,7 +268,7 @@ class Scribe:
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about."""
         self._journal.record(judgement.event)
-        self._messages.say(one_line(judgement.event.line, longest=1000))
+        self._messages.say(one_line(judgement.event.line, longest=1000), level=ERROR)
         self._last_traceback = judgement.event.traceback
         self.root_cause = judgement
 
