@@ -237,10 +237,9 @@ class JobPolicy:
 
     def __post_init__(self) -> None:
         """Begin to count rounds without progress."""
-        config = self.config
-        self._progress = ProgressTracker(
-            config.max_no_progress_cycles, config.min_progress_iterations, config.max_restarts
-        )
+        c = self.config
+        limits = (c.max_no_progress_cycles, c.min_progress_iterations)
+        self._progress = ProgressTracker(*limits, max_restarts=c.max_restarts)
 
     @property
     def restarts_left(self) -> int:
@@ -285,10 +284,9 @@ class JobPolicy:
             return []  # the round is being stopped already
         if self.restarts_left == 0:
             budget = self.config.max_restarts
-            reason = f"{event.detail}; " + (
-                f"no restart is left of {budget}" if budget else "--max-restarts is 0"
-            )
-            return self._stop_round(event.detail, _Ending(Outcome.FAILED, reason))
+            why = f"no restart is left of {budget}" if budget else "--max-restarts is 0"
+            ending = _Ending(Outcome.FAILED, f"{event.detail}; {why}")
+            return self._stop_round(event.detail, ending)
         self.restarts_used += 1
         return self._stop_round(event.detail, None)
 
@@ -304,8 +302,7 @@ class JobPolicy:
     def _stopped(self, event: NodeStopped) -> list[Command]:
         member = self._members[event.node]
         member.stopped, member.all_ok, member.iterations = True, event.all_ok, event.iterations
-        all_stopped = all(other.stopped for other in self._members.values())
-        if self.state is not State.STOPPING or not all_stopped:
+        if self.state is not State.STOPPING or not all(m.stopped for m in self._members.values()):
             return []
         return self._restart() if self._after is None else self._end(self._after)
 
@@ -317,8 +314,7 @@ class JobPolicy:
         ending = _Ending(outcome, reason)
         if self.state is State.RUNNING:
             return self._stop_round(reason, ending, grace_s=self._grace(GRACE_ON_REQUEST_S))
-        self._instead_of_restart(ending)
-        return []
+        return self._instead_of_restart(ending)
 
     def _preempted(self, event: Preempted) -> list[Command]:
         reason = f"the launcher on node {event.node} received {event.signal_name}"
@@ -328,8 +324,7 @@ class JobPolicy:
                 reason, ending, grace_s=self.config.term_timeout_s, signal=event.signal
             )
         if self.state is State.STOPPING:
-            self._instead_of_restart(ending)
-            return []
+            return self._instead_of_restart(ending)
         return self._end(ending)
 
     # --- leaves ---------------------------------------------------------------------------------
@@ -342,13 +337,14 @@ class JobPolicy:
             self.restarts_used -= 1  # the one that does not take place
             decided = Decided(self.round, "end", reason, self.restarts_left)
             return [decided, *self._end(_Ending(Outcome.NO_RESTART, reason))]
-        text = self._progress.remark(seen)
-        return [*([Remark(text)] if text else []), *self._start_round()]
+        remarks: list[Command] = [Remark(text) for text in (self._progress.remark(seen),) if text]
+        return remarks + self._start_round()
 
-    def _instead_of_restart(self, ending: _Ending) -> None:
+    def _instead_of_restart(self, ending: _Ending) -> list[Command]:
         """The round is being stopped already: do not start another one after it."""
         if self._after is None:
             self._after = ending
+        return []
 
     def _start_round(self) -> list[Command]:
         self.round += 1
