@@ -59,8 +59,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         numa_bind_strict: bind memory to the node; otherwise memory is only preferably local.
         safety_factor: limits that ranks calculate are so many times the longest wait seen.
         log_level: lowest level of the launcher's lines, as in `logging`.
-        skip_section_response: ranks do not wait for an answer to heartbeats and sections.
-        node_health_check_endpoint: socket of the node's health service, "" = none.
     """
 
     run_id: str
@@ -103,5 +101,3 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     numa_bind_strict: bool = True
     safety_factor: float = 5.0
     log_level: int = 20
-    skip_section_response: bool = True
-    node_health_check_endpoint: str = ""
