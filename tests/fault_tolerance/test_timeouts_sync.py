@@ -106,3 +106,23 @@ def test_a_closed_group_is_no_crash(monkeypatch):
     monkeypatch.setitem(timeouts_sync.sys.modules, "torch.distributed", Closed)
     with pytest.raises(SynchronizationError, match=r"^group is not initialized$"):
         synchronized(Maxima())
+
+
+@pytest.mark.parametrize(
+    ("backends", "device"),
+    [
+        ("cpu:gloo,cuda:nccl", "cpu"),
+        ("cuda:nccl", "cuda"),
+        ("xpu:xccl", "xpu"),
+        ("npu:hccl", "npu"),
+        ("mine", "cpu"),
+    ],
+)
+def test_values_are_where_the_backend_can_reach_them(monkeypatch, backends, device):
+    class Distributed:
+        @staticmethod
+        def get_backend_config(group):
+            return backends
+
+    monkeypatch.setitem(timeouts_sync.sys.modules, "torch", Distributed)
+    assert timeouts_sync._Exchange(Distributed, None, 1.0)._device == device
