@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.config import FaultToleranceConfig as FaultToleranceConfig
     from undaunted.fault_tolerance.data import WorkloadAction as WorkloadAction
     from undaunted.fault_tolerance.data import WorkloadControlRequest as WorkloadControlRequest
+    from undaunted.fault_tolerance.launch import LaunchConfig as LaunchConfig
+    from undaunted.fault_tolerance.launch import LaunchError as LaunchError
+    from undaunted.fault_tolerance.launch import elastic_launch as elastic_launch
     from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient as RankMonitorClient
     from undaunted.fault_tolerance.rank_monitor_client import (
         RankMonitorClientError as RankMonitorClientError,
@@ -17,16 +20,22 @@ _MODULES = {
     "RankMonitorClient": "rank_monitor_client",
     "RankMonitorClientError": "rank_monitor_client",
     "FaultToleranceConfig": "config",
+    "LaunchConfig": "launch",
+    "LaunchError": "launch",
+    "elastic_launch": "launch",
     "WorkloadAction": "data",
     "WorkloadControlRequest": "data",
 }
 
 __all__ = [
     "FaultToleranceConfig",
+    "LaunchConfig",
+    "LaunchError",
     "RankMonitorClient",
     "RankMonitorClientError",
     "WorkloadAction",
     "WorkloadControlRequest",
+    "elastic_launch",
 ]
 
 

@@ -1,0 +1,257 @@
+"""Jobs from Python: functions, programs, ends and errors."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.launcher import alive, wait_until_gone
+from undaunted.fault_tolerance import launch
+from undaunted.fault_tolerance.config import FaultToleranceConfig
+from undaunted.fault_tolerance.launch import LaunchConfig, LaunchError, elastic_launch
+
+DEADLINE_S = 60.0
+FUNCTIONS = """
+import os, sys
+
+def add(base, more):
+    rank = int(os.environ["RANK"])
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise ValueError("bad batch")
+    print("rank", rank, "adds")
+    return {"rank": rank, "sum": base + rank, **more}
+
+def fail_on(rank):
+    if int(os.environ["RANK"]) == rank:
+        raise KeyError("missing")
+
+def leave():
+    sys.exit(0)
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Any:
+    """A module in the current directory, which is new; and $TMPDIR, in it as well."""
+    import importlib
+
+    name = f"functions_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(FUNCTIONS)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module(name)
+    del sys.modules[name]
+    assert list((tmp_path / "tmp").iterdir()) == [], "nothing of a call may be left"
+
+
+def config(ranks: int = 2, **fields: Any) -> LaunchConfig:
+    return LaunchConfig(1, 1, ranks, **{"worker_start": "fresh", "max_restarts": 0, **fields})
+
+
+def script(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "main.py").write_text(textwrap.dedent(text))
+    return subprocess.run(
+        [sys.executable, "main.py", *args],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={"PYTHONPATH": str(Path(launch.__file__).parents[2])},
+    )
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def test_only_what_was_given_is_an_option() -> None:
+    given = LaunchConfig(
+        1,
+        1,
+        2,
+        run_dir=Path("/run"),
+        tee={0: 3, 1: 2},
+        local_ranks_filter=[0, 1],
+        shutdown_timeout=5,
+        preload=["numpy", "json"],
+    )
+    options = launch._options(given, "run")
+    assert {
+        "--tee=0:3,1:2",
+        "--run-dir=/run",
+        "--local-ranks-filter=0,1",
+        "--term-timeout=5",
+        "--workers-stop-timeout=5",
+        "--preload=numpy,json",
+        "--max-restarts=3",
+    } <= set(options)
+    assert not [option for option in launch._options(config(), "run") if "stop-timeout" in option]
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "args", "words"),
+    [
+        ("train.py", ("--lr", 0.1), ["train.py", "--lr", "0.1"]),
+        ("echo", (Path("/a"),), ["--no-python", "echo", "/a"]),
+        (["bash", "-c"], ("true",), ["--no-python", "bash", "-c", "true"]),
+        (sys.executable, ("-u", "train.py", 1), ["train.py", "1"]),
+        ([sys.executable, "-m", "package.train"], ("x",), ["--module", "package.train", "x"]),
+        (sys.executable, ("-c", "1"), ["--no-python", sys.executable, "-c", "1"]),
+    ],
+)
+def test_programs_as_for_torch(entrypoint: Any, args: tuple[Any, ...], words: list[str]) -> None:
+    assert launch._program(entrypoint, args) == words
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValueError, match="several nodes are not built yet"):
+        LaunchConfig(1, 2, 1)
+    with pytest.raises(ValueError, match="shutdown_timeout -1"):
+        LaunchConfig(1, 1, 1, shutdown_timeout=-1)
+    with pytest.raises(TypeError, match="cannot be an argument of a program"):
+        elastic_launch(config(), "train.py")([1])
+    with pytest.raises(ValueError, match="entrypoint is empty"):
+        elastic_launch(config(), [])()
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.e2e
+def test_function_returns_by_rank_after_a_restart(functions: Any) -> None:
+    job = config(max_restarts=1, redirects=3, log_dir="logs", run_id="one")
+    results = elastic_launch(job, functions.add)(10, {"loss": 1.5})
+    assert results == {
+        0: {"rank": 0, "sum": 10, "loss": 1.5},
+        1: {"rank": 1, "sum": 11, "loss": 1.5},
+    }
+    assert Path("logs/one/attempt_1/1/stdout.log").read_text() == "rank 1 adds\n"
+
+
+@pytest.mark.e2e
+def test_error_is_the_first_cause_with_its_traceback(functions: Any) -> None:
+    with pytest.raises(LaunchError) as caught:
+        elastic_launch(config(), functions.fail_on)(1)
+    error = caught.value
+    assert (error.rank, error.exit_code, error.outcome) == (1, 1, "failed")
+    assert "rank 1" in error.message
+    assert "KeyError: 'missing'" in error.message
+    assert "in fail_on" in error.traceback
+    assert "call_function" not in error.traceback, "our frames are of no use to anybody"
+    assert error.traceback.strip() in str(error)
+    assert error.run_dir is not None
+    assert list(error.run_dir.glob("journal-*.jsonl"))
+
+
+@pytest.mark.e2e
+def test_rank_that_leaves_returns_nothing(functions: Any) -> None:
+    assert elastic_launch(config(1), functions.leave)() == {0: None}
+
+
+@pytest.mark.e2e
+def test_closures_travel_with_cloudpickle_only(
+    functions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factor = 3
+
+    def inner(pair: tuple[int, int]) -> tuple[int, int]:
+        return (pair[0] * factor, pair[1])
+
+    inner.__module__ = "__main__"  # as in a notebook
+    assert elastic_launch(config(1), inner)((2, 5)) == {0: (6, 5)}
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(TypeError, match="inner cannot travel"):
+        elastic_launch(config(1), inner)(2)
+
+
+@pytest.mark.e2e
+def test_function_of_the_script_itself(tmp_path: Path) -> None:
+    done = script(
+        tmp_path,
+        """
+        from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            print(elastic_launch(LaunchConfig(1, 1, 1, worker_start="fresh"), double)(4))
+        """,
+    )
+    assert done.stdout == "{0: 8}\n", done.stderr
+
+
+@pytest.mark.e2e
+def test_script_that_launches_while_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    done = script(
+        tmp_path,
+        """
+        from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+        def nothing():
+            pass
+
+        job = LaunchConfig(1, 1, 1, worker_start="fresh", max_restarts=0)
+        elastic_launch(job, nothing)()
+        """,
+    )
+    assert done.returncode == 1
+    assert "if __name__ == '__main__'" in done.stderr
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.e2e
+def test_programs_and_settings(functions: Any) -> None:
+    assert elastic_launch(config(2), "true")() == {0: None, 1: None}
+    Path("hang.py").write_text(
+        "import signal, undaunted\nundaunted.step(0)\nwhile True:\n    signal.pause()\n"
+    )
+    job = config(1, fault_tol_cfg=FaultToleranceConfig(rank_heartbeat_timeout=0.3))
+    with pytest.raises(LaunchError, match=r"heartbeat.*0\.3"):
+        elastic_launch(job, "hang.py")()
+
+
+@pytest.mark.e2e
+def test_refused_before_the_start(functions: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LaunchError, match="nothing was started") as caught:
+        elastic_launch(config(1), "missing.py")()
+    assert (caught.value.exit_code, caught.value.rank) == (2, None)
+    assert "missing.py" in capfd.readouterr().err
+
+
+# --- the caller ends -----------------------------------------------------------------------------
+
+CALLER = """
+import os, signal, sys
+from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+def interrupt(caller, number):
+    with open("pids", "w") as file:
+        print(os.getpid(), os.getppid(), file=file)
+    os.kill(caller, number)
+    signal.pause()
+
+if __name__ == "__main__":
+    job = LaunchConfig(1, 1, 1, worker_start="fresh")
+    elastic_launch(job, interrupt)(os.getpid(), int(sys.argv[1]))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_end_of_the_caller_ends_the_job(tmp_path: Path, number: signal.Signals) -> None:
+    done = script(tmp_path, CALLER, str(int(number)))
+    assert done.returncode == -number
+    assert ("KeyboardInterrupt" in done.stderr) == (number == signal.SIGINT)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert wait_until_gone(pids, 10.0) == []
+    assert not any(map(alive, pids))
