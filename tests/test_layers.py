@@ -18,7 +18,7 @@ SRC = Path(__file__).parent.parent / "src"
 ROOT = "undaunted"
 
 BANDS = (
-    ("base", "simulation", "faults", "journal", "progress", "health", "coordinator"),
+    ("base", "simulation", "faults", "journal", "logs", "progress", "health", "coordinator"),
     ("attribution", "checkpointing", "inprocess", "fault_tolerance", "training"),
     ("chaos", "services", "integrations", "cli"),
 )
@@ -27,6 +27,7 @@ ARROWS = {
     "simulation": {"base"},
     "faults": {"base", "progress"},  # faults are triggered by iterations and leave a trace
     "journal": {"base"},
+    "logs": {"base"},
     "progress": {"base"},
     "health": {"base"},
     "coordinator": {"base"},

@@ -178,7 +178,7 @@ _OWN = (
         optional(absolute_path),
         "FILE",
         default="",
-        not_built="logs per cycle",
+        default_text="none",
     ),
     Option(
         "ft-nvrx-logfile",

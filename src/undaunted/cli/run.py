@@ -67,7 +67,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     run_id = _run_id(parsed)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
-    if any([*stdout, *stderr]):
+    if any([*stdout, *stderr]) or values["ft-per-cycle-applog-prefix"]:
         log_dir = make_log_dir(values["log-dir"], file_name(run_id), run_dir, cwd)
     config = RunConfig(
         run_id=run_id,

@@ -246,7 +246,8 @@ class Agent:
 
     async def _spawn(self) -> None:
         current = self._this_round()
-        current.follow_output()
+        for problem in current.follow_output():
+            self._scribe.say(problem)
         try:
             spawned = await self._spawner.spawn(current.specs)
         except OSError as error:

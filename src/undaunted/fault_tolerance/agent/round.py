@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 from undaunted.attribution import oom
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
-from undaunted.fault_tolerance.output.paths import Stream, log_path
-from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
-from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
+from undaunted.fault_tolerance.output import destinations
+from undaunted.fault_tolerance.output.round_output import RoundOutput
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core.policy import Start
     from undaunted.fault_tolerance.agent.start import Begun
+    from undaunted.fault_tolerance.output.destinations import RankOutput
+    from undaunted.fault_tolerance.run_config import RunConfig
 
 # A real-time signal, never one that users' programs use themselves.
 EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
-# How long the last output of a round may take to reach the console. The next round does not wait.
-_DRAIN_S = 5.0
 
 
 class Round:
@@ -36,7 +35,7 @@ class Round:
         start: Start,
         port: ReservedPort,
         specs: list[WorkerSpec],
-        tees: list[TeeEntry],
+        output: RoundOutput,
         stacks_path: str,
     ) -> None:
         self.start = start
@@ -45,7 +44,7 @@ class Round:
         self.stacks_path = stacks_path
         self.oom_kills_before = oom.read()
         self.faults: dict[int, str] = {}  # injected faults that happened, by local rank
-        self._tee = OutputTee(tees) if tees else None
+        self._output = output
 
     @property
     def number(self) -> int:
@@ -60,23 +59,18 @@ class Round:
         """Where torch's ``@record`` leaves the rank's error, "" = nowhere."""
         return self.specs[local_rank].env.get("TORCHELASTIC_ERROR_FILE", "")
 
-    def follow_output(self) -> None:
-        """Begin to copy the ranks' output to the console where that was asked for."""
-        if self._tee is not None:
-            self._tee.start()
+    def follow_output(self) -> list[str]:
+        """Begin to copy the ranks' output where that was asked for; return what cannot be done."""
+        return self._output.start()
 
     def close(self) -> None:
-        """Free the port, have the rest of the output shown; may be called twice. Does not wait."""
+        """Free the port, have the rest of the output copied; may be called twice. No wait."""
         self.port.close()
-        if self._tee is not None:
-            self._tee.request_close(_DRAIN_S)
+        self._output.request_close()
 
     def finish_output(self) -> list[str]:
-        """Wait until the output is shown; return what went wrong with it. After `close`."""
-        if self._tee is None:
-            return []
-        self._tee.close(_DRAIN_S)
-        return self._tee.problems
+        """Wait until the output is copied; return what went wrong with it. After `close`."""
+        return self._output.close()
 
 
 class RoundFactory:
@@ -100,12 +94,15 @@ class RoundFactory:
             OSError: the port asked for is in use.
         """
         port = ReservedPort(self._config.master_port)
-        specs = [self._spec(start, port.number, rank) for rank in range(start.slots)]
+        outputs = [self._output(start, rank) for rank in range(start.slots)]
+        specs = [
+            self._spec(start, port.number, rank, output) for rank, output in enumerate(outputs)
+        ]
         for rank in range(start.slots):
             self._area.reset(rank)
-        tees = [entry for spec in specs for entry in self._tees(start, spec)]
+        output = RoundOutput(self._config, start.round, start.first_rank, start.world_size, outputs)
         stacks = f"{self._config.run_dir}/stacks-round{start.round}.txt"
-        return Round(start, port, specs, tees, stacks)
+        return Round(start, port, specs, output, stacks)
 
     def fault_fired(self, fault_id: str) -> None:
         """A planned fault has happened: later rounds do not repeat it."""
@@ -116,7 +113,13 @@ class RoundFactory:
         if self._errors:
             shutil.rmtree(self._errors, ignore_errors=True)
 
-    def _spec(self, start: Start, master_port: int, local_rank: int) -> WorkerSpec:
+    def _output(self, start: Start, local_rank: int) -> RankOutput:
+        output = destinations.own_layout(self._config, start.round, local_rank)
+        return destinations.for_round_log(self._config, start.round, local_rank, output)
+
+    def _spec(
+        self, start: Start, master_port: int, local_rank: int, output: RankOutput
+    ) -> WorkerSpec:
         config = self._config
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
         error_file = f"{self._errors}/{name}" if self._errors else ""
@@ -131,29 +134,10 @@ class RoundFactory:
             args=config.args,
             env=env,
             cwd=config.cwd,
-            stdout=self._file(start, local_rank, "stdout", config.stdout[local_rank]),
-            stderr=self._file(start, local_rank, "stderr", config.stderr[local_rank]),
+            stdout=output.stdout.path,
+            stderr=output.stderr.path,
             agent_pid=os.getpid(),
             evidence_signal=EVIDENCE_SIGNAL,
             evidence_fd=self._pipes.write[local_rank],
             exception_hook=config.exception_hook,
         )
-
-    def _file(self, start: Start, local_rank: int, stream: Stream, where: int) -> str:
-        return log_path(self._config.log_dir, start.round, local_rank, stream) if where else ""
-
-    def _tees(self, start: Start, spec: WorkerSpec) -> list[TeeEntry]:
-        config, local_rank = self._config, spec.local_rank
-        prefix = config.local_prefix
-        for name, value in (
-            ("role_name", config.role),
-            ("local_rank", str(local_rank)),
-            ("rank", str(start.first_rank + local_rank)),
-        ):
-            prefix = prefix.replace("${" + name + "}", value)
-        streams = ((spec.stdout, config.stdout, 1), (spec.stderr, config.stderr, 2))
-        return [
-            TeeEntry(path, prefix, fd)
-            for path, where, fd in streams
-            if where[local_rank] == TO_BOTH
-        ]

@@ -77,7 +77,7 @@ class Scribe:
                 max_restarts=config.max_restarts,
                 worker_start=config.worker_start,
                 limits=limits,
-                log_dir=config.log_dir if any([*config.stdout, *config.stderr]) else "",
+                log_dir=self._where_logs_are(),
             )
         )
         self._messages.say(
@@ -86,6 +86,12 @@ class Scribe:
             f"report: undaunted report {config.run_dir}",
             level=INFO,
         )
+
+    def _where_logs_are(self) -> str:
+        config = self._config
+        if any([*config.stdout, *config.stderr]):
+            return config.log_dir
+        return str(Path(config.applog_prefix).parent) if config.applog_prefix else ""
 
     def job_ended(self, end: policy.End) -> None:
         """The outcome is decided."""

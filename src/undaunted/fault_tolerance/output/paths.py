@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-Stream = Literal["stdout", "stderr"]
+Stream = Literal["stdout", "stderr", "output"]  # output: both of them
 
 _TAIL_CAP_BYTES = 64 * 1024
 

@@ -17,6 +17,7 @@ from undaunted.fault_tolerance.output.filters import DeviceListFilter, LineFilte
 from undaunted.fault_tolerance.output.growth import Growth
 from undaunted.fault_tolerance.output.line_copy import LineCopy
 from undaunted.fault_tolerance.output.log_file import LogFile
+from undaunted.logs.ranks import rank_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ class RoundLog:
         self.problems: list[str] = []
         self._path = path
         self._sources = sources
-        self._width = len(str(max(0, world_size - 1)))
+        self._world_size = world_size
         self._make_filter = make_filter
         self._copies: list[tuple[LineCopy, Source]] = []
         self._growth: Growth | None = None
@@ -125,7 +126,7 @@ class RoundLog:
     def _open(self, growth: Growth) -> None:
         for source in self._sources:
             make_private(Path(source.path).parent)
-            prefix = f"{source.rank:>{self._width}}: ".encode()
+            prefix = rank_prefix(source.rank, self._world_size).encode()
             copy = LineCopy(source.path, prefix, self._make_filter(), reclaim=source.temporary)
             self._copies.append((copy, source))
             growth.watch(source.path)

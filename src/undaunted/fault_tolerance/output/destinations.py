@@ -1,0 +1,112 @@
+"""Where the streams of each rank go in a round. Decides, opens nothing.
+
+| asked for | the rank writes to | console | log of the round |
+|---|---|---|---|
+| nothing | the launcher's own stream | all | no |
+| ``-r`` | stdout.log, stderr.log | no | no |
+| ``-t`` | stdout.log, stderr.log | all, with prefix | no |
+| log per round alone | output.log, removed afterwards | no | all |
+| log per round and ``-r`` | stdout.log, stderr.log | no | all |
+| log per round and ``-t`` | stdout.log, stderr.log | all, with prefix | all |
+
+Each stream of each rank has a row of its own. Ranks that ``--local-ranks-filter`` hides have ``-r``
+for what they do not have already, and ``-r`` instead of ``-t``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.fault_tolerance.output.paths import Stream, log_path
+from undaunted.fault_tolerance.output.round_log import Source
+from undaunted.fault_tolerance.output.tee import TeeEntry
+from undaunted.fault_tolerance.run_config import TO_BOTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+_EXTENSION = ".log"
+
+
+class Destination(NamedTuple):
+    """Where one stream of a rank goes.
+
+    Attributes:
+        path: absolute path of a file; "" = the launcher's own stream.
+        shown: the file is copied to the console.
+        temporary: the file is only there for the log of the round.
+    """
+
+    path: str = ""
+    shown: bool = False
+    temporary: bool = False
+
+
+class RankOutput(NamedTuple):
+    """Where one rank's output goes."""
+
+    stdout: Destination
+    stderr: Destination
+
+
+def own_layout(config: RunConfig, round_no: int, local_rank: int) -> RankOutput:
+    """Files as torchrun lays them out."""
+
+    def destination(stream: Stream, where: int) -> Destination:
+        path = log_path(config.log_dir, round_no, local_rank, stream) if where else ""
+        return Destination(path, where == TO_BOTH)
+
+    return RankOutput(
+        destination("stdout", config.stdout[local_rank]),
+        destination("stderr", config.stderr[local_rank]),
+    )
+
+
+def for_round_log(
+    config: RunConfig, round_no: int, local_rank: int, output: RankOutput
+) -> RankOutput:
+    """Give streams that go to the launcher a file that the log of the round is made from.
+
+    It is the same file for both, so that lines keep their order.
+    """
+    if not config.applog_prefix:
+        return output
+    path = log_path(config.log_dir, round_no, local_rank, "output")
+    temporary = Destination(path, temporary=True)
+    return RankOutput(*(stream if stream.path else temporary for stream in output))
+
+
+def round_log_path(prefix: str, round_no: int) -> str:
+    """``/logs/train.txt`` → ``/logs/train_cycle3.txt``; ``.log`` where there is no extension."""
+    base, extension = os.path.splitext(prefix)  # noqa: PTH122 - keeps what pathlib normalises
+    return f"{base}_cycle{round_no}{extension or _EXTENSION}"
+
+
+def tee_entries(
+    config: RunConfig, local_rank: int, rank: int, output: RankOutput
+) -> list[TeeEntry]:
+    """What of a rank's output is copied to the console."""
+    prefix = config.local_prefix
+    for name, value in (
+        ("role_name", config.role),
+        ("local_rank", str(local_rank)),
+        ("rank", str(rank)),
+    ):
+        prefix = prefix.replace("${" + name + "}", value)
+    return [
+        TeeEntry(stream.path, prefix, fd)
+        for stream, fd in ((output.stdout, 1), (output.stderr, 2))
+        if stream.shown
+    ]
+
+
+def log_sources(outputs: Sequence[tuple[int, RankOutput]]) -> list[Source]:
+    """The files of ranks (rank in the job, output), each once."""
+    streams: Iterable[tuple[int, Destination]] = (
+        (rank, stream) for rank, output in outputs for stream in output
+    )
+    by_path = {s.path: Source(s.path, rank, s.temporary) for rank, s in streams if s.path}
+    return list(by_path.values())

@@ -1,0 +1,66 @@
+import pytest
+
+from undaunted.fault_tolerance.output.destinations import (
+    Destination,
+    for_round_log,
+    log_sources,
+    own_layout,
+    round_log_path,
+    tee_entries,
+)
+from undaunted.fault_tolerance.output.round_log import Source
+from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
+
+
+def config(stdout, stderr, applog_prefix=""):
+    return RunConfig(
+        run_id="r", node="n", nproc_per_node=1, max_restarts=0, kind="script", target="t", args=[],
+        cwd="/", run_dir="/run", log_dir="/l", stdout=[stdout], stderr=[stderr],
+        applog_prefix=applog_prefix,
+    )  # fmt: skip
+
+
+OUT, ERR, ALL = (f"/l/attempt_2/0/{name}.log" for name in ("stdout", "stderr", "output"))
+
+
+# One row of the module's table each: what is asked for, per stream its file, whether it is shown,
+# and what the log of the round is made from.
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "prefix", "expected", "sources"),
+    [
+        (TO_CONSOLE, TO_CONSOLE, "", ("", ""), None),
+        (TO_FILE, TO_CONSOLE, "", (OUT, ""), None),
+        (TO_BOTH, TO_FILE, "", (OUT + "+", ERR), None),
+        (TO_CONSOLE, TO_CONSOLE, "/p", (ALL, ALL), [Source(ALL, 0, True)]),
+        (TO_FILE, TO_FILE, "/p", (OUT, ERR), [Source(OUT, 0, False), Source(ERR, 0, False)]),
+        (
+            TO_BOTH,
+            TO_CONSOLE,
+            "/p",
+            (OUT + "+", ALL),
+            [Source(OUT, 0, False), Source(ALL, 0, True)],
+        ),
+    ],
+)
+def test_table(stdout, stderr, prefix, expected, sources):
+    settings = config(stdout, stderr, prefix)
+    output = for_round_log(settings, 2, 0, own_layout(settings, 2, 0))
+    assert output == tuple(
+        Destination(path.rstrip("+"), path.endswith("+"), path == ALL) for path in expected
+    )
+    shown = {(tee.path, tee.stream_fd) for tee in tee_entries(settings, 0, 0, output)}
+    assert shown == {(p[:-1], fd) for fd, p in enumerate(expected, 1) if p.endswith("+")}
+    if sources is not None:
+        assert log_sources([(0, output)]) == sources
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path"),
+    [
+        ("/logs/train.txt", "/logs/train_cycle3.txt"),
+        ("/logs/train", "/logs/train_cycle3.log"),
+        ("/logs.d/train", "/logs.d/train_cycle3.log"),
+    ],
+)
+def test_name_of_the_log_of_a_round(prefix, path):
+    assert round_log_path(prefix, 3) == path
