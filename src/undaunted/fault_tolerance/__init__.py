@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.launch import LaunchConfig as LaunchConfig
     from undaunted.fault_tolerance.launch import LaunchError as LaunchError
     from undaunted.fault_tolerance.launch import elastic_launch as elastic_launch
+    from undaunted.fault_tolerance.profiling import FaultToleranceProfiler as FaultToleranceProfiler
+    from undaunted.fault_tolerance.profiling import ProfilingEvent as ProfilingEvent
+    from undaunted.fault_tolerance.profiling import profiling_events as profiling_events
+    from undaunted.fault_tolerance.profiling import record_profiling_event as record_profiling_event
     from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient as RankMonitorClient
     from undaunted.fault_tolerance.rank_monitor_client import (
         RankMonitorClientError as RankMonitorClientError,
@@ -23,19 +27,27 @@ _MODULES = {
     "LaunchConfig": "launch",
     "LaunchError": "launch",
     "elastic_launch": "launch",
+    "FaultToleranceProfiler": "profiling",
+    "ProfilingEvent": "profiling",
+    "profiling_events": "profiling",
+    "record_profiling_event": "profiling",
     "WorkloadAction": "data",
     "WorkloadControlRequest": "data",
 }
 
 __all__ = [
     "FaultToleranceConfig",
+    "FaultToleranceProfiler",
     "LaunchConfig",
     "LaunchError",
+    "ProfilingEvent",
     "RankMonitorClient",
     "RankMonitorClientError",
     "WorkloadAction",
     "WorkloadControlRequest",
     "elastic_launch",
+    "profiling_events",
+    "record_profiling_event",
 ]
 
 
