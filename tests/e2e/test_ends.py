@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,58 @@ def test_a_signal_is_passed_on_and_the_job_counts_as_preempted(
         launcher.process.send_signal(number)
         assert launcher.finish() == 75, launcher.text
         launcher.wait_for(f"told {number.name}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [0.0, 0.3, 1.0])
+def test_a_signal_before_there_are_ranks_is_not_lost(
+    tmp_path: Path, number: signal.Signals, delay_s: float
+) -> None:
+    """The moments between the launcher's first line and the first line of the ranks."""
+    script = "import threading; threading.Event().wait(600)"
+    with launched(tmp_path, script, "--nproc-per-node", "2", "--max-restarts", "3") as launcher:
+        launcher.wait_for("2 ranks of")
+        threading.Event().wait(delay_s)
+        launcher.process.send_signal(number)
+        assert launcher.finish(30) == 75, launcher.text
+
+
+def test_a_signal_during_a_restart_is_not_lost(tmp_path: Path) -> None:
+    script = """
+        import os, signal, threading
+        front = int(open(f"/proc/{os.getppid()}/stat").read().rsplit(")", 1)[1].split()[1])
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(front, signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2", "--max-restarts", "3") as launcher:
+        assert launcher.finish(30) == 75, launcher.text
+
+
+def test_two_launchers_with_one_run_directory(tmp_path: Path) -> None:
+    script = "import threading; print('ready', flush=True); threading.Event().wait(600)"
+    with launched(tmp_path, script, "--nproc-per-node", "1") as first:
+        first.wait_for("ready")
+        second = Launcher(["--run-dir", "run", "train.py"], tmp_path)
+        try:
+            assert second.finish() == 2
+            second.wait_for("in use by another launcher")
+        finally:
+            second.close()
+        first.process.send_signal(signal.SIGTERM)
+        assert first.finish() == 75, first.text
+
+
+def test_too_few_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    command = (
+        f"ulimit -n 20; {sys.executable} -m undaunted.cli.main run --nproc-per-node 4 train.py"
+    )
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "ulimit -n" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_under_nohup_a_hangup_does_nothing(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class RankFailure:
         """Its exit code, also while its process is still on the way out."""
         if self.exit_code is None and self.signal is None and self._is_leaving:
             assert self.error is not None
-            return int(self.error.message)
+            return int(self.error.message) & 0xFF  # what the system keeps of it
         return self.exit_code
 
     @property

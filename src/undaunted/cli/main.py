@@ -27,10 +27,18 @@ version this is. ft_launcher is another name for undaunted run.
 """
 _COMMANDS = ("run", "report")
 _USAGE_ERROR = 2
+_INTERRUPTED = 130  # as shells have it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: this process's); return the exit code."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:  # before anything was started
+        return _INTERRUPTED
+
+
+def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else ""
     if command == "run":

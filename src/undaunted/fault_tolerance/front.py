@@ -7,6 +7,7 @@ safety net: as a subreaper it inherits every process of a dead agent, and ends i
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _INTERRUPTS_TO_KILL_AGENT = 3
 _SWEEP_DEADLINE_S = 5.0
 _DIED_BADLY = 1
+_IN_USE = 2
 
 
 def run(config: RunConfig) -> int:
@@ -42,6 +44,14 @@ def run(config: RunConfig) -> int:
         for pid in process.descendants(os.getpid())
         if (start := process.start_time(pid)) is not None
     }
+    lock = _lock_run_dir(config)
+    if lock is None:
+        print(
+            f"[undaunted] {config.run_dir} is in use by another launcher of node {config.node}; "
+            "give each its own --run-dir, or wait until the other one has ended",
+            file=sys.stderr,
+        )
+        return _IN_USE
     process.become_subreaper()
     ours, agents = socket.socketpair()
     with _signals_to_pipe() as signals:
@@ -53,6 +63,28 @@ def run(config: RunConfig) -> int:
             ours.close()
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     return _exit_code(status, agent_pid, killed)
+
+
+def _lock_run_dir(config: RunConfig) -> int | None:
+    """Lock the run directory for this node until the last of our processes ends.
+
+    Returns:
+        A descriptor to keep (-1 where the file system has no locks), or None if it is taken.
+    """
+    path = f"{config.run_dir}/.lock-{config.node}"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return -1  # the journal will say what is wrong with the directory
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
 
 
 def _fork_agent(

@@ -233,6 +233,7 @@ class JobPolicy:
     restarts_used: int = 0
     _members: dict[str, _Member] = field(default_factory=dict)
     _after: _Ending | None = None
+    _signals: set[int] = field(default_factory=set)  # what the ranks of this round were told
     _progress: ProgressTracker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -324,7 +325,8 @@ class JobPolicy:
                 reason, ending, grace_s=self.config.term_timeout_s, signal=event.signal
             )
         if self.state is State.STOPPING:
-            return self._instead_of_restart(ending)
+            commands = self._instead_of_restart(ending)
+            return commands + self._tell_too(reason, event.signal)
         return self._end(ending)
 
     # --- leaves ---------------------------------------------------------------------------------
@@ -346,10 +348,26 @@ class JobPolicy:
             self._after = ending
         return []
 
+    def _tell_too(self, reason: str, signal: int) -> list[Command]:
+        """Pass another kind of signal on to ranks that are being stopped; their grace goes on.
+
+        Not the same once more: it would interrupt what a handler does about the first.
+        """
+        if signal in self._signals:
+            return []
+        self._signals.add(signal)
+        grace_s = self.config.term_timeout_s
+        return [
+            Stop(node, self.round, reason, grace_s, signal)
+            for node, member in self._members.items()
+            if not member.stopped
+        ]
+
     def _start_round(self) -> list[Command]:
         self.round += 1
         self.state = State.RUNNING
         self._after = None
+        self._signals.clear()
         world_size = sum(member.slots for member in self._members.values())
         commands: list[Command] = []
         first_rank = 0
@@ -375,6 +393,7 @@ class JobPolicy:
     ) -> list[Command]:
         self.state = State.STOPPING
         self._after = after
+        self._signals.add(signal)
         if grace_s is None:
             grace_s = self._grace(GRACE_AFTER_FAILURE_S)
         action = "restart" if after is None else "end"

@@ -109,6 +109,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._finishing: set[asyncio.Task[None]] = set()  # bounded by themselves, not cancelled
         self._interrupts = 0
+        self._signals: set[int] = set()  # received from outside
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     # --- life -----------------------------------------------------------------------------------
@@ -266,11 +267,13 @@ class Agent:
         self._timers["progress"] = loop.call_later(_PROGRESS_EVERY_S, self._note_progress)
 
     def _report_failed(self, report: node.ReportFailed) -> None:
+        detail = report.detail
         if report.kind == "spawn":
-            self._scribe.spawn_failed(report.detail)
+            self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
+            detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._crash_detected(report)
-        self._post(policy.NodeFailed(self._config.node, self._node.round, report.detail))
+        self._post(policy.NodeFailed(self._config.node, self._node.round, detail))
 
     def _crash_detected(self, report: node.ReportFailed) -> None:
         error = self._area.snapshot(report.local_rank).error
@@ -352,8 +355,10 @@ class Agent:
             return
         self._scribe.milestones(self._round, local_rank, page)
         if page.phase is Phase.FAILED and page.error is not None:
-            detail = f"rank {self._round.rank(local_rank)} raised {page.error.type}"
-            self._post(node.RankErrored(local_rank, detail))
+            what = f"raised {page.error.type}"
+            if page.error.type == "SystemExit":
+                what = f"exits with {page.error.message or 1}"
+            self._post(node.RankErrored(local_rank, what))
 
     def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
         current = self._this_round()
@@ -425,8 +430,9 @@ class Agent:
 
     def _told_to_stop(self, number: int) -> None:
         name = signal.Signals(number).name
-        passed_on = self._policy.state is policy.State.RUNNING
-        self._scribe.signal_received(name, passed_on=passed_on)
+        first = self._policy.state is policy.State.RUNNING
+        self._scribe.signal_received(name, first=first, again=number in self._signals)
+        self._signals.add(number)
         self._post(policy.Preempted(self._config.node, number, name))
 
     # --- leaves ---------------------------------------------------------------------------------

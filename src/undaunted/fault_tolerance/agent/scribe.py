@@ -315,15 +315,20 @@ class Scribe:
             "every deadline is moved by that"
         )
 
-    def signal_received(self, name: str, *, passed_on: bool) -> None:
-        """The launcher is told to stop; ``passed_on``: the ranks are told as well."""
+    def signal_received(self, name: str, *, first: bool, again: bool) -> None:
+        """The launcher is told to stop, for the ``first`` time, or by the same signal ``again``."""
         self._journal.record(self._event(e.SignalReceived, signal=name))
         limit = format_duration(self._config.term_timeout_s)
-        self._messages.say(
-            f"received {name}: passed on to the ranks, which have {limit} to end"
-            if passed_on
-            else f"received {name}: the ranks are being stopped already"
-        )
+        if first:
+            what = (
+                f"passed on to the ranks, which have {limit} to end; "
+                "a second Ctrl-C ends them at once"
+            )
+        elif again:
+            what = "the ranks are being stopped already"
+        else:
+            what = "the ranks are being stopped; passed on as well"
+        self._messages.say(f"received {name}: {what}")
 
     def say(self, text: str) -> None:
         """A line for the user alone."""

@@ -5,7 +5,10 @@ The template needs a second for torch. What the agent itself needs is imported m
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
 
 
+_CANNOT_START = 2
+# Of the agent: pages, mailboxes, stacks and output of each rank; its own files and sockets.
+_FDS_PER_RANK = 6
+_FDS_BESIDES = 48
+
+
 @dataclass(frozen=True)
 class Begun:
     """What exists when the agent's loop begins; `Agent` owns it from then on."""
@@ -35,13 +44,27 @@ class Begun:
 def run_agent(config: RunConfig, front: socket.socket) -> int:
     """Run the job; return the launcher's exit code. Called in the forked agent process."""
     process.become_subreaper()
-    begun = _begin(config)
+    try:
+        begun = _begin(config)
+    except OSError as error:
+        print(f"[undaunted] {_cannot_start(config, error)}", file=sys.stderr)
+        return _CANNOT_START
     from undaunted.fault_tolerance.agent.agent import serve
 
     return serve(config, front, begun)
 
 
+def _cannot_start(config: RunConfig, error: OSError) -> str:
+    what = f"{config.nproc_per_node} ranks cannot be started: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{what}; raise the limit (ulimit -n) or lower --nproc-per-node"
+    return f"{what}; {error}" if error.strerror else what
+
+
 def _begin(config: RunConfig) -> Begun:
+    needed = _FDS_BESIDES + _FDS_PER_RANK * config.nproc_per_node
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
+        raise OSError(errno.EMFILE, f"that takes {needed} file descriptors")
     area = PageArea.create(config.nproc_per_node)
     pipes = StackPipes(config.nproc_per_node)
     spawner = Spawner(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from undaunted.progress.reader import RingEvent
 
 _NS = 1_000_000_000
+_NOT_BY_HAND = ("default", "learned", "calculated")
 _TICK_S = 1.0
 # A tick this late means that the agent itself did not run (SIGSTOP, frozen virtual machine).
 _PAUSE_S = 0.5
@@ -154,8 +155,13 @@ class PageWatch:
             now_ns=time.monotonic_ns(),
             started_ns=self._started_ns[index],
             pauses=self.pauses,
-            siblings_monitored=self._api_seen,
+            siblings_monitored=self._api_seen or self._initial_limit_given,
         )
+
+    @property
+    def _initial_limit_given(self) -> bool:
+        """Whoever sets this limit by hand expects all ranks to be heard of, also the first one."""
+        return self.limits.sources.get("initial_heartbeat", "default") not in _NOT_BY_HAND
 
     def _limits_for(self, page: PageSnapshot) -> Limits:
         if page.phase in (Phase.EMPTY, Phase.STARTING):

@@ -404,7 +404,9 @@ class Node:
         if self.state is State.SPAWNING:
             self._stop = event  # the pids are not known yet
             return [CallOffSpawn()]
-        if self.state in {State.IDLE, State.STOPPING, State.KILLING}:
+        if self.state is State.STOPPING:
+            return [SignalRanks(self._not_leaving(), event.signal)]
+        if self.state in {State.IDLE, State.KILLING}:
             return []
         return self._begin_stop(event)
 
@@ -434,12 +436,16 @@ class Node:
 
     # --- leaves ---------------------------------------------------------------------------------
 
+    def _not_leaving(self) -> tuple[int, ...]:
+        """Ranks that live and have not announced that they are about to end."""
+        return tuple(rank for rank in self.alive if rank not in self._errored)
+
     def _begin_stop(self, stop: StopRound) -> list[Command]:
         self.state = State.STOPPING
         timer = SetTimer("grace", stop.grace_s)
         if self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
-            told = tuple(rank for rank in self.alive if rank not in self._errored)
+            told = self._not_leaving()
             return [Watch(on=False), timer, SignalRanks(told, stop.signal)]
         return [Watch(on=False), timer, SignalTree(_SIGTERM)]
 

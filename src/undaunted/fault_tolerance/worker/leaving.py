@@ -21,10 +21,12 @@ def failed(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt):
         return True  # the interpreter lets SIGINT end the process, after its last step
     code = error.code if isinstance(error, SystemExit) else 1
-    if code is None or code == 0:
+    # As the interpreter has it: None is success, a text, which it prints, means 1, and of a number
+    # the system keeps the lowest eight bits.
+    code = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+    if code == 0:
         return False
-    # As the interpreter has it: a text, which it prints, means 1.
-    _exit_code = code & 0xFF if isinstance(code, int) else 1
+    _exit_code = code
     return True
 
 

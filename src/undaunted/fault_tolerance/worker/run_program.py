@@ -12,6 +12,7 @@ import io
 import os
 import pkgutil
 import runpy
+import signal
 import sys
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
@@ -43,6 +44,7 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
         interpreter: how Python was started, for ``sys.orig_argv``.
     """
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `template.serve`
         _inject_faults()
         if spec.kind == "module":
             sys.orig_argv[:] = [*interpreter, "-m", spec.target, *spec.args]

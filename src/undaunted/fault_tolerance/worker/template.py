@@ -37,8 +37,9 @@ def serve(fd: int) -> WorkerSpec | None:
         The spec in every worker forked from here, None in the template when the agent is gone.
     """
     process.die_with_parent(os.getppid())
-    # Ctrl-C is for the launcher; workers get Python's handler back.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C is for the launcher. Blocked, not ignored: an interrupt for a worker that is only
+    # just starting waits until the worker can act on it (`run_program`), and is not lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with socket.socket(fileno=fd) as sock:
         return _serve(sock)
 
