@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.rank_monitor_client import (
         RankMonitorClientError as RankMonitorClientError,
     )
+    from undaunted.fault_tolerance.simulated_faults import (
+        SimulatedFaultParams as SimulatedFaultParams,
+    )
+    from undaunted.fault_tolerance.simulated_faults import (
+        parse_simulated_fault_params as parse_simulated_fault_params,
+    )
+    from undaunted.fault_tolerance.simulated_faults import (
+        setup_simulated_fault as setup_simulated_fault,
+    )
 
 _MODULES = {
     "RankMonitorClient": "rank_monitor_client",
@@ -31,6 +40,9 @@ _MODULES = {
     "ProfilingEvent": "profiling",
     "profiling_events": "profiling",
     "record_profiling_event": "profiling",
+    "SimulatedFaultParams": "simulated_faults",
+    "parse_simulated_fault_params": "simulated_faults",
+    "setup_simulated_fault": "simulated_faults",
     "WorkloadAction": "data",
     "WorkloadControlRequest": "data",
 }
@@ -43,11 +55,14 @@ __all__ = [
     "ProfilingEvent",
     "RankMonitorClient",
     "RankMonitorClientError",
+    "SimulatedFaultParams",
     "WorkloadAction",
     "WorkloadControlRequest",
     "elastic_launch",
+    "parse_simulated_fault_params",
     "profiling_events",
     "record_profiling_event",
+    "setup_simulated_fault",
 ]
 
 
