@@ -352,7 +352,7 @@ CRASH_ONCE = """
 import os, sys, undaunted
 for i in range(10):
     undaunted.step(i)
-sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+sys.exit(int(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"))
 """
 RUN = f"{sys.executable} -m undaunted.cli.main run --nproc-per-node 2 --max-restarts 1"
 
@@ -380,7 +380,7 @@ def test_a_run_directory_that_is_full_from_the_start(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_while_the_job_runs(tmp_path: Path) -> None:
     """The job goes on, restarts and ends; that the journal suffers is said once."""
     fill = "import contextlib\nwith contextlib.suppress(OSError):\n"
-    fill += "    open('small/fill', 'wb', buffering=0).write(bytes(1 << 20))\n"
+    fill += "    open('small/fill', 'ab', buffering=0).write(bytes(1 << 20))\n"
     (tmp_path / "train.py").write_text(fill + CRASH_ONCE)
     (tmp_path / "small").mkdir()
     line = f"mount -t tmpfs -o size=64k none small; exec {RUN} --run-dir small/run train.py"
