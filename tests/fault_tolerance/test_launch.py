@@ -64,7 +64,7 @@ def script(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
-        env={"PYTHONPATH": str(Path(launch.__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(launch.__file__).parents[2]), "TMPDIR": str(tmp_path)},
     )
 
 
