@@ -196,6 +196,17 @@ def test_a_template_that_is_killed_costs_nothing_but_time(tmp_path: Path) -> Non
         assert [event["mode"] for event in spawned] == ["warm", "fresh"]
 
 
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_the_agent_outlives_its_ranks_when_memory_runs_out(tmp_path: Path, mode: str) -> None:
+    script = """
+        import os, sys
+        scores = [int(open(f"/proc/{pid}/oom_score_adj").read()) for pid in ("self", os.getppid())]
+        sys.exit(0 if scores[0] == min(1000, scores[1] + 100) else 1)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1", "--worker-start", mode) as launcher:
+        assert launcher.finish() == 0, launcher.text
+
+
 def test_two_launchers_at_once(tmp_path: Path) -> None:
     script = """
         import os

@@ -10,12 +10,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from undaunted.base import process
+from undaunted.base import oom_score, process
 from undaunted.fault_tolerance.worker import numerics, streams
 from undaunted.fault_tolerance.worker.page import Page
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.spec import WorkerSpec
+
+# Ranks are ended before the agent when memory runs out: the agent can start them again.
+_OOM_SCORE = 100
 
 
 def become(spec: WorkerSpec, *, forked: bool) -> Page:
@@ -33,6 +36,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     """
     if forked:
         _leave_template(spec)
+    oom_score.raise_own(_OOM_SCORE)
     _enter_directory(spec)
     streams.redirect(spec.stdout, spec.stderr)
     if spec.kind == "program":
