@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
 from undaunted.base import process
+from undaunted.base.deadline import within
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _LAST_SWEEP_S = 2.0
 # How often the journal is told how far the ranks are: of a launcher that is killed, this is known.
 _PROGRESS_EVERY_S = 60.0
+_OPEN_LOGS_S = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -247,7 +249,9 @@ class Agent:
 
     async def _spawn(self) -> None:
         current = self._this_round()
-        for problem in current.follow_output():
+        # Opens files, perhaps on a file system that hangs.
+        silent = [f"{self._config.log_dir} does not answer: output of the ranks may not be shown"]
+        for problem in within(_OPEN_LOGS_S, current.follow_output, silent):
             self._scribe.say(problem)
         try:
             spawned = await self._spawner.spawn(current.specs)
