@@ -30,7 +30,8 @@ def writer(area):
 
 @pytest.fixture(autouse=True)
 def fresh_writer():
-    """No test sees the writer of another one."""
+    """No test sees the writer of another one, be it of this directory or not."""
+    writer_module.current = writer_module._NotYet()
     yield
     if isinstance(writer_module.current, PageWriter):
         writer_module.current.detach()
