@@ -34,3 +34,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not executed and session.exitstatus == pytest.ExitCode.OK:
         reporter.write_line("CI=true and no test was executed: this run counts as failed", red=True)
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture(autouse=True)
+def no_writer_of_another_test():
+    """A test that used the rank API without a launcher must not decide it for the next ones."""
+    from undaunted.progress import writer
+
+    writer.current = writer._NotYet()
