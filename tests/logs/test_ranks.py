@@ -1,6 +1,6 @@
 import pytest
 
-from undaunted.logs.ranks import format_ranks, rank_prefix
+from undaunted.logs.ranks import format_interrupted_ranks, rank_prefix
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from undaunted.logs.ranks import format_ranks, rank_prefix
     ],
 )
 def test_many_ranks_in_few_words(ranks, text):
-    assert format_ranks(ranks) == text
+    assert format_interrupted_ranks(ranks) == text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ _FEW_ENDS = 3
 _MANY_ENDS = 5
 
 
-def format_ranks(ranks: Iterable[int]) -> str:
+def format_interrupted_ranks(ranks: Iterable[int]) -> str:
     """Name ranks for a log line, in their order, each once.
 
     Up to 16 are all named. Of 17 to 32 the first and last 3 are named; of more, the first and last

@@ -77,6 +77,13 @@ def test_output_that_cannot_be_opened(agent, tmp_path, stream, capfd):
     assert (code, out, err) == (1, "", "")
 
 
+def test_output_does_not_follow_a_symbolic_link(agent, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "somewhere")
+    code, out, err = run(agent, tmp_path, "print('ran')", stdout=str(tmp_path / "link"))
+    assert (code, out, err) == (1, "", "")
+    assert not (tmp_path / "somewhere").exists()
+
+
 def test_output_that_cannot_be_opened_is_said_on_the_launchers_stderr(tmp_path):
     (tmp_path / "file").touch()
     message = in_own_agent(tmp_path, stdout=str(tmp_path / "file" / "x"))

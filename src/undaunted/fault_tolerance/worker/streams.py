@@ -6,14 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 def redirect(stdout: str, stderr: str) -> None:
     """Append descriptors 1 and 2 to these files from now on; "" leaves one as it is.
 
-    Missing directories are created (0700), and files (0600). Both files are opened before either
-    stream is touched, so that an error still reaches the standard error of the launcher.
+    Missing directories are created (0700), and files (0600); a symbolic link is refused. Both files
+    are opened before either stream is touched, so that an error still reaches the standard error of
+    the launcher.
 
     Raises:
         SystemExit: a file cannot be opened; the text names the remedy.
