@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 CODE = """
 import socket, sys
-from undaunted.fault_tolerance.agent import agent, start
+from undaunted.fault_tolerance.agent import outside, start
 from undaunted.fault_tolerance.run_config import RunConfig
 
 def bug(self):
     raise ZeroDivisionError("a bug")
 
-agent.Agent._front_says = bug
+outside.Outside._front_says = bug
 directory = sys.argv[1]
 config = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target="sleep",

@@ -1,8 +1,8 @@
 """The node agent: carries out what the two state machines command.
 
 Control flow of the whole main job is in this file. Everything that happens becomes an event for the
-node (`core.node`) or the job policy (`coordinator.core.policy`); both answer with commands, and
-`_carry_out` and `_obey` map each command to one call below.
+node (`core.node`) or the job policy (behind `orders`); both answer with commands, and `_carry_out`
+and `_obey` map each command to one call below.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import os
 import signal
 import time
-from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
@@ -22,23 +22,28 @@ from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
+from undaunted.fault_tolerance.agent.orders import OwnOrders
+from undaunted.fault_tolerance.agent.outside import Outside
 from undaunted.fault_tolerance.agent.progress_file import (
     PageProgress,
     ProgressFile,
     last_step_ns,
 )
+from undaunted.fault_tolerance.agent.requests import Requests
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.tasks import Tasks, Timers
+from undaunted.fault_tolerance.agent.turns import Turns
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
-from undaunted.fault_tolerance.data import WorkloadAction, decode_request
+from undaunted.fault_tolerance.core import node_messages as m
 from undaunted.progress.snapshot import PageSnapshot, Phase
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Coroutine
 
+    from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.area import MailboxRequest
@@ -50,7 +55,6 @@ _LAST_SWEEP_S = 2.0
 # How often the journal is told how far the ranks are: of a launcher that is killed, this is known.
 _PROGRESS_EVERY_S = 60.0
 _OPEN_LOGS_S = 1.0
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -71,7 +75,7 @@ class Agent:
 
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
-        self._front = front
+        self._outside = Outside(front, self)
         self._scribe = Scribe(config, __version__)
         self._area = begun.area
         self._pipes = begun.pipes
@@ -91,27 +95,18 @@ class Agent:
         )
         self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
         self._rounds = RoundFactory(config, begun)
-        self._policy = policy.JobPolicy(
-            policy.PolicyConfig(
-                max_restarts=config.max_restarts,
-                stop_timeout_s=config.stop_timeout_s,
-                term_timeout_s=config.term_timeout_s,
-                max_no_progress_cycles=config.max_no_progress_cycles,
-                min_progress_iterations=config.min_progress_iterations,
-            )
-        )
+        self._turns = Turns()
+        self._orders: Orders = OwnOrders(config, self._turns, self._obey)
+        self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
         self._page_progress = PageProgress()
         self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
         self._node = node.Node(rank_termination_signal=config.rank_termination_signal)
         self._round: Round | None = None
-        self._queue: deque[node.Event | policy.Event] = deque()
-        self._pumping = False
+        self._stop_ordered = False
         self._awaiting_empty_tree = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._finishing: set[asyncio.Task[None]] = set()  # bounded by themselves, not cancelled
-        self._interrupts = 0
-        self._signals: set[int] = set()  # received from outside
+        self._timers = Timers()
+        self._tasks = Tasks(self._failed)
+        self._finishing = Tasks(self._failed)  # bounded by themselves, not cancelled
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     # --- life -----------------------------------------------------------------------------------
@@ -121,56 +116,40 @@ class Agent:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
-        for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self._told_to_stop, number)
-        self._front.setblocking(False)
-        loop.add_reader(self._front.fileno(), self._front_says)
+        self._outside.open()
         self._watch.open()
         self._scribe.job_started()
-        self._own(self._progress_file.begin())
-        self._post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
+        self._tasks.start(self._progress_file.begin())
+        self._orders.post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
         return await self._ended
 
     async def close(self) -> None:
         """Release everything; what is left of the tree is killed."""
-        loop = asyncio.get_running_loop()
         if self._round is not None and self._node.state is not node.State.IDLE:
             self._close_round()
-        loop.remove_reader(self._front.fileno())
+        self._outside.close()
         self._watch.close()
-        for timer in self._timers.values():
-            timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._timers.cancel()
+        await self._tasks.cancel()
+        await self._orders.close()
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S)
         # After that: a console that nobody reads takes seconds, in which nobody shall live on.
-        await asyncio.gather(*self._finishing, return_exceptions=True)
+        await self._finishing.wait()
         self._rounds.close()
         self._area.close()
         self._pipes.close()
         self._scribe.close()
 
-    # --- the pump -------------------------------------------------------------------------------
+    # --- events and commands --------------------------------------------------------------------
 
-    def _post(self, event: node.Event | policy.Event) -> None:
-        """Feed an event to its state machine; events caused on the way wait for their turn."""
-        self._queue.append(event)
-        if self._pumping:
-            return
-        self._pumping = True
-        try:
-            while self._queue:
-                event = self._queue.popleft()
-                if isinstance(event, policy.Event):
-                    for order in self._policy.handle(event):
-                        self._obey(order)
-                else:
-                    for command in self._node.handle(event):
-                        self._carry_out(command)
-        finally:
-            self._pumping = False
+    def _post(self, event: m.Event) -> None:
+        """Feed an event to the node; events caused on the way wait for their turn."""
+        self._turns.take(partial(self._handle, event))
+
+    def _handle(self, event: m.Event) -> None:
+        for command in self._node.handle(event):
+            self._carry_out(command)
 
     def _obey(self, order: policy.Command) -> None:
         """Carry out a command of the job policy."""
@@ -178,8 +157,9 @@ class Agent:
             case policy.Start():
                 self._begin_round(order)
             case policy.Stop():
+                self._stop_ordered = True
                 self._scribe.stop_requested(order)
-                self._post(node.StopRound(order.round, order.grace_s, order.signal))
+                self._post(m.StopRound(order.round, order.grace_s, order.signal))
             case policy.Decided():
                 self._scribe.decided(order)
             case policy.Remark(text=text):
@@ -187,34 +167,34 @@ class Agent:
             case policy.End():
                 self._end(order)
 
-    def _carry_out(self, command: node.Command) -> None:
+    def _carry_out(self, command: m.Command) -> None:
         """Carry out a command of the node."""
         match command:
-            case node.Spawn():
-                self._own(self._spawn())
-            case node.CallOffSpawn():
+            case m.Spawn():
+                self._tasks.start(self._spawn())
+            case m.CallOffSpawn():
                 self._spawner.call_off()
-            case node.Watch(on=on):
+            case m.Watch(on=on):
                 workers = self._workers.all if on else []
                 self._watch.hold_to_limits(
                     [worker.spawned_ns for worker in workers],
                     [worker.local_rank for worker in workers if worker.code is not None],
                 )
-            case node.GatherEvidence():
-                self._own(self._examine())
-            case node.JudgeCrash(final=final):
+            case m.GatherEvidence():
+                self._tasks.start(self._examine())
+            case m.JudgeCrash(final=final):
                 self._judge_crash(final=final)
-            case node.SignalRanks(local_ranks=ranks, signal=number):
+            case m.SignalRanks(local_ranks=ranks, signal=number):
                 self._workers.signal_ranks(ranks, number)
-            case node.SignalTree(signal=number):
+            case m.SignalTree(signal=number):
                 self._signal_tree(number)
-            case node.SetTimer():
+            case m.SetTimer():
                 self._set_timer(command)
-            case node.ReportFailed():
+            case m.ReportFailed():
                 self._report_failed(command)
-            case node.ReportFinished():
-                self._post(policy.NodeFinished(self._config.node, self._node.round))
-            case node.ReportStopped():
+            case m.ReportFinished():
+                self._orders.post(policy.NodeFinished(self._config.node, self._node.round))
+            case m.ReportStopped():
                 self._round_stopped(command)
 
     def _end(self, end: policy.End) -> None:
@@ -227,8 +207,8 @@ class Agent:
     # --- a round --------------------------------------------------------------------------------
 
     def _begin_round(self, start: policy.Start) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.cancel()
+        self._stop_ordered = False
         try:
             self._round = self._rounds.begin(start)
         except OSError as error:
@@ -238,14 +218,14 @@ class Agent:
         self._awaiting_empty_tree = False
         self._scribe.round_started(self._round)
         self._limits.begin_round(start.world_size)
-        self._post(node.StartRound(start.round, start.slots))
+        self._post(m.StartRound(start.round, start.slots))
 
     def _cannot_begin(self, start: policy.Start, error: OSError) -> None:
         """Tell the policy that the round has failed; the node never hears of it."""
         detail = f"round {start.round} cannot begin: {error.strerror or error}"
         self._scribe.spawn_failed(detail)
-        self._post(policy.NodeFailed(self._config.node, start.round, detail))
-        self._post(policy.NodeStopped(self._config.node, start.round))
+        self._orders.post(policy.NodeFailed(self._config.node, start.round, detail))
+        self._orders.post(policy.NodeStopped(self._config.node, start.round))
 
     async def _spawn(self) -> None:
         current = self._this_round()
@@ -256,30 +236,29 @@ class Agent:
         try:
             spawned = await self._spawner.spawn(current.specs)
         except OSError as error:
-            self._post(node.SpawnFailed(f"workers could not be started: {error}"))
+            self._post(m.SpawnFailed(f"workers could not be started: {error}"))
             return
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
         self._note_progress()
-        self._post(node.WorkersSpawned())
+        self._post(m.WorkersSpawned())
 
     def _note_progress(self) -> None:
         """Put into the journal how far the ranks are, now and every minute."""
         pages = self._pages()
         self._scribe.round_progress(self._page_progress.look(pages), last_step_ns(pages))
-        loop = asyncio.get_running_loop()
-        self._timers["progress"] = loop.call_later(_PROGRESS_EVERY_S, self._note_progress)
+        self._timers.set("progress", _PROGRESS_EVERY_S, self._note_progress)
 
-    def _report_failed(self, report: node.ReportFailed) -> None:
+    def _report_failed(self, report: m.ReportFailed) -> None:
         detail = report.detail
         if report.kind == "spawn":
             self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._crash_detected(report)
-        self._post(policy.NodeFailed(self._config.node, self._node.round, detail))
+        self._orders.post(policy.NodeFailed(self._config.node, self._node.round, detail))
 
-    def _crash_detected(self, report: node.ReportFailed) -> None:
+    def _crash_detected(self, report: m.ReportFailed) -> None:
         error = self._area.snapshot(report.local_rank).error
         since_ns = error.at_ns if error else self._workers.all[report.local_rank].exited_ns
         rank = self._this_round().rank(report.local_rank)
@@ -292,7 +271,7 @@ class Agent:
         if judgement.certain or final:
             self._scribe.verdict(judgement)
         else:
-            self._post(node.CrashUnclear())
+            self._post(m.CrashUnclear())
 
     def _signal_tree(self, number: int) -> None:
         self._awaiting_empty_tree = True
@@ -306,11 +285,11 @@ class Agent:
         left = set(process.descendants(os.getpid())) - self._spawner.pids()
         if not left:
             self._awaiting_empty_tree = False
-            self._post(node.TreeEmpty())
+            self._post(m.TreeEmpty())
         elif self._node.state is node.State.KILLING:
             self._workers.signal_tree(signal.SIGKILL, spare=self._spawner.pids())
 
-    def _round_stopped(self, report: node.ReportStopped) -> None:
+    def _round_stopped(self, report: m.ReportStopped) -> None:
         left = tuple(sorted(set(process.descendants(os.getpid())) - self._spawner.pids()))
         unkillable = left if report.unkillable else ()
         self._awaiting_empty_tree = False
@@ -320,19 +299,17 @@ class Agent:
         self._scribe.round_progress(seen, last_step_ns(self._pages()))
         self._scribe.round_stopped(unkillable)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
-        self._own(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
+        self._tasks.start(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
 
     async def _report_stopped(self, stopped: policy.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)
-        self._post(replace(stopped, iterations=iterations))
+        self._orders.post(replace(stopped, iterations=iterations))
 
     def _close_round(self) -> None:
         current = self._this_round()
         current.close()
         self._limits.end_round()
-        task = asyncio.get_running_loop().create_task(self._finish_output(current))
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
+        self._finishing.start(self._finish_output(current))
 
     async def _finish_output(self, current: Round) -> None:
         for problem in await asyncio.to_thread(current.finish_output):
@@ -349,7 +326,7 @@ class Agent:
         self._read_pages()  # what it wrote last
         self._watch.rank_ended(worker.local_rank)
         self._scribe.rank_exited(self._this_round(), worker)
-        self._post(node.RankExited(worker.local_rank, worker.code))
+        self._post(m.RankExited(worker.local_rank, worker.code))
 
     def _read_pages(self) -> None:
         self._watch.read_news()
@@ -362,7 +339,7 @@ class Agent:
             what = f"raised {page.error.type}"
             if page.error.type == "SystemExit":
                 what = f"exits with {page.error.message or 1}"
-            self._post(node.RankErrored(local_rank, what))
+            self._post(m.RankErrored(local_rank, what))
 
     def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
         current = self._this_round()
@@ -376,7 +353,7 @@ class Agent:
         current = self._this_round()
         self._scribe.hang_detected(current.rank(local_rank), expired)
         self._limits.limit_ended_rank(expired)
-        self._post(node.LimitPassed(local_rank, expired.watch))
+        self._post(m.LimitPassed(local_rank, expired.watch))
 
     async def _examine(self) -> None:
         current = self._this_round()
@@ -388,76 +365,41 @@ class Agent:
         self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
         judgement = judge_hang(self._config, current, seen)
         self._scribe.verdict(judgement)
-        self._post(node.HangJudged(judgement.culprits, judgement.event.line))
+        self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
     def _pages(self) -> list[PageSnapshot]:
         return [self._area.snapshot(index) for index in range(self._area.ranks)]
 
     def _request(self, local_rank: int, message: MailboxRequest) -> None:
-        current = self._this_round()
-        if (reply := self._limits.take(message.payload)) is not None:
-            self._area.answer(local_rank, message, reply)
-            return
-        try:
-            request = decode_request(message.payload)
-        except ValueError as error:
-            self._area.answer(local_rank, message, str(error).encode())
-            return
-        self._scribe.control_requested(current.rank(local_rank), request)
-        self._area.answer(local_rank, message, b"ok")
-        about = (self._config.node, self._node.round, request.description)
-        if request.action is WorkloadAction.ShutdownWorkload:
-            self._post(policy.ShutdownRequested(*about))
-        elif request.action is WorkloadAction.ExcludeThisNode:
-            self._post(policy.ExclusionRequested(*about))
+        self._requests.take(self._this_round(), local_rank, message)
 
-    # --- what comes from outside ----------------------------------------------------------------
+    # --- what comes from outside (see `outside.Told`) ---------------------------------------------
 
-    def _front_says(self) -> None:
-        try:
-            said = self._front.recv(64)
-        except BlockingIOError:
-            return
-        except OSError:
-            said = b""
-        if not said:  # the front is dead: nobody is left to return an exit code to
-            self._workers.signal_tree(signal.SIGKILL, spare=set())
-            if not self._ended.done():
-                self._ended.set_result(1)
-            return
-        for number in said:
-            self._interrupts += number == signal.SIGINT
-            if self._interrupts > 1 and number == signal.SIGINT:
-                self._post(node.KillNow())
-            else:
-                self._told_to_stop(number)
-
-    def _told_to_stop(self, number: int) -> None:
+    def told_to_stop(self, number: int, *, again: bool) -> None:
+        """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        first = self._policy.state is policy.State.RUNNING
-        self._scribe.signal_received(name, first=first, again=number in self._signals)
-        self._signals.add(number)
-        self._post(policy.Preempted(self._config.node, number, name))
+        self._scribe.signal_received(name, first=not self._stop_ordered, again=again)
+        self._orders.post(policy.Preempted(self._config.node, number, name))
+
+    def told_to_kill(self) -> None:
+        """No more grace."""
+        self._post(m.KillNow())
+
+    def front_gone(self) -> None:
+        """End the tree and this process."""
+        self._workers.signal_tree(signal.SIGKILL, spare=set())
+        if not self._ended.done():
+            self._ended.set_result(1)
 
     # --- leaves ---------------------------------------------------------------------------------
 
-    def _set_timer(self, command: node.SetTimer) -> None:
-        if (old := self._timers.pop(command.name, None)) is not None:
-            old.cancel()
-        event = node.TimerFired(command.name, self._node.round)
-        loop = asyncio.get_running_loop()
-        self._timers[command.name] = loop.call_later(command.delay_s, self._post, event)
+    def _set_timer(self, command: m.SetTimer) -> None:
+        event = m.TimerFired(command.name, self._node.round)
+        self._timers.set(command.name, command.delay_s, partial(self._post, event))
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._ended.done():
-            # A bug of ours must end the job with its traceback, not leave it waiting.
+    def _failed(self, error: BaseException) -> None:
+        """A bug of ours must end the job with its traceback, not leave it waiting."""
+        if not self._ended.done():
             self._ended.set_exception(error)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,0 +1,66 @@
+"""Where the node's reports go, and its orders come from: the job policy.
+
+The agent knows the policy only through `Orders`. On one node it runs in the agent's process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from undaunted.coordinator.core import policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.agent.turns import Turns
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+
+class Orders(Protocol):
+    """The agent's connection to the job policy.
+
+    Whoever makes one gives it a function that carries out an order; it is called on the event loop,
+    never from inside of another order or event of the node.
+    """
+
+    def post(self, event: policy.Event) -> None:
+        """Report something; returns at once. Orders that it causes come later."""
+
+    async def close(self) -> None:
+        """Release what it holds, bounded. No order comes after that."""
+
+
+class OwnOrders:
+    """The policy of a job of one node.
+
+    Args:
+        config: the run.
+        turns: of the agent.
+        obey: carries out an order.
+    """
+
+    def __init__(
+        self, config: RunConfig, turns: Turns, obey: Callable[[policy.Command], None]
+    ) -> None:
+        self._turns = turns
+        self._obey = obey
+        self._policy = policy.JobPolicy(
+            policy.PolicyConfig(
+                max_restarts=config.max_restarts,
+                stop_timeout_s=config.stop_timeout_s,
+                term_timeout_s=config.term_timeout_s,
+                max_no_progress_cycles=config.max_no_progress_cycles,
+                min_progress_iterations=config.min_progress_iterations,
+            )
+        )
+
+    def post(self, event: policy.Event) -> None:
+        """Have the policy decide about ``event`` and its orders obeyed."""
+        self._turns.take(lambda: self._decide(event))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _decide(self, event: policy.Event) -> None:
+        for order in self._policy.handle(event):
+            self._obey(order)

@@ -1,0 +1,62 @@
+"""Tasks and timers that the agent owns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+class Tasks:
+    """Tasks of one owner.
+
+    Args:
+        failed: called with the exception that ended a task: a bug of ours.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin to work."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    async def cancel(self) -> None:
+        """End all of them."""
+        for task in self._running:
+            task.cancel()
+        await self.wait()
+
+    async def wait(self) -> None:
+        """Wait until all have ended; only for those that are bounded by themselves."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+
+
+class Timers:
+    """Timers by name."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, asyncio.TimerHandle] = {}
+
+    def set(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        """Make ``call`` after ``delay_s`` seconds; replaces a timer of that name."""
+        if (old := self._set.pop(name, None)) is not None:
+            old.cancel()
+        self._set[name] = asyncio.get_running_loop().call_later(delay_s, call)
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for timer in self._set.values():
+            timer.cancel()
+        self._set.clear()

@@ -1,0 +1,57 @@
+"""Tasks and timers: an owner that loses none."""
+
+from __future__ import annotations
+
+import asyncio
+
+from undaunted.fault_tolerance.agent.tasks import Tasks, Timers
+
+
+def test_a_task_that_fails_is_reported() -> None:
+    async def bug() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> list[BaseException]:
+        failures: list[BaseException] = []
+        tasks = Tasks(failures.append)
+        tasks.start(bug())
+        await tasks.wait()
+        await asyncio.sleep(0)
+        return failures
+
+    assert [type(error) for error in asyncio.run(main())] == [ZeroDivisionError]
+
+
+def test_cancelled_tasks_have_ended_and_are_no_failure() -> None:
+    async def main() -> None:
+        tasks = Tasks(lambda error: None)
+        ended = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        tasks.start(work())
+        await asyncio.sleep(0)
+        await tasks.cancel()
+        assert ended.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_timer_is_replaced_by_one_of_its_name() -> None:
+    async def main() -> list[str]:
+        timers = Timers()
+        fired: list[str] = []
+        done = asyncio.Event()
+        timers.set("a", 60.0, lambda: fired.append("old"))
+        timers.set("a", 0.0, lambda: fired.append("new"))
+        timers.set("b", 0.001, done.set)
+        await asyncio.wait_for(done.wait(), 10)
+        timers.set("c", 60.0, done.set)
+        timers.cancel()
+        return fired
+
+    assert asyncio.run(main()) == ["new"]
