@@ -62,7 +62,7 @@ def run(config: RunConfig) -> int:
         finally:
             ours.close()
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
-    return _exit_code(status, agent_pid, killed)
+    return _exit_code(config, status, agent_pid, killed)
 
 
 def _lock_run_dir(config: RunConfig) -> int | None:
@@ -165,16 +165,26 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
         os.close(pidfd)
 
 
-def _exit_code(status: int, agent_pid: int, killed: int) -> int:
+def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        print(
-            f"[undaunted] the agent (pid {agent_pid}) was killed by signal {-code} and left "
+        _say(
+            config,
+            f"the agent (pid {agent_pid}) was killed by signal {-code} and left "
             f"{killed} processes behind; they have been ended. The job's last checkpoint is "
             "intact: start it again.",
-            file=sys.stderr,
         )
         return _DIED_BADLY
     if killed:  # what the job came to is decided all the same
-        print(f"[undaunted] {killed} processes that outlived the job got SIGKILL", file=sys.stderr)
+        _say(config, f"{killed} processes that outlived the job got SIGKILL")
     return code
+
+
+def _say(config: RunConfig, text: str) -> None:
+    """Say something when the agent is gone."""
+    line = f"[undaunted] {text}"
+    if config.launcher_log:
+        from undaunted.fault_tolerance.output.launcher_log import append_last_words
+
+        append_last_words(config.launcher_log, config.node, f"{line}\n")
+    print(line, file=sys.stderr)

@@ -37,6 +37,24 @@ def test_lines_below_the_level_are_left_out() -> None:
         os.close(write)
 
 
+def test_lines_go_to_a_file_as_well_and_its_problems_to_the_console(tmp_path) -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(write, log=str(tmp_path / "log"), node="node7")
+        messages.say("one")
+        messages.say("news", level=10)
+        messages.close()
+        assert (tmp_path / "log").read_text().endswith("Z node7 [undaunted] one\n")
+        messages = Messages(write, log=str(tmp_path / "log" / "no directory"), node="node7")
+        messages.close()
+        first, second = os.read(read, 1000).decode().splitlines()
+        assert first == "[undaunted] one"
+        assert second.startswith(f"[undaunted] the launcher's log {tmp_path}/log/no directory")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_nobody_reads_any_more() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -62,5 +80,6 @@ def test_a_full_pipe_stops_nobody() -> None:
         messages.close(timeout_s=0.05)
     finally:
         os.close(read)  # the waiting thread sees that nobody will read, and ends
+        messages._lines.put(None, timeout=10)
         messages._thread.join(10)
         os.close(write)

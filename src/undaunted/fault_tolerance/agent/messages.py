@@ -8,6 +8,7 @@ import select
 import threading
 
 from undaunted.fault_tolerance.output.console import Console
+from undaunted.fault_tolerance.output.launcher_log import LauncherLog
 
 _PREFIX = "[undaunted] "
 _QUEUED_LINES = 1000
@@ -25,31 +26,47 @@ class Messages:
     Args:
         fd: where they go.
         level: lines below it are left out.
+        log: path of a file that gets them as well, see `LauncherLog`; "" = none.
+        node: name of this node in that file.
     """
 
-    def __init__(self, fd: int = 2, level: int = INFO) -> None:
+    def __init__(self, fd: int = 2, level: int = INFO, log: str = "", node: str = "") -> None:
         self._level = level
         self._console = Console(fd, _wait_until_writable)
         self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_LINES)
         self._thread = threading.Thread(target=self._write, name="undaunted-messages", daemon=True)
         self._thread.start()
+        self._log = LauncherLog(log, node, self._say_here) if log else None
 
     def say(self, text: str, *, level: int = WARNING, prefix: bool = True) -> None:
         """Write ``text`` (one or more lines) soon; never blocks."""
         if level < self._level:
             return
-        head = _PREFIX if prefix else ""
-        with contextlib.suppress(queue.Full):
-            self._lines.put_nowait((head + text + "\n").encode(errors="replace"))
+        lines = (_PREFIX if prefix else "") + text + "\n"
+        self._show(lines)
+        if self._log is not None:
+            self._log.add(lines)
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Write what is waiting, for at most ``timeout_s``; not at all if the reader stalls."""
+        """Write what is waiting, for at most ``timeout_s``; not at all if the reader stalls.
+
+        The file has as long again.
+        """
+        if self._log is not None:
+            self._log.close(timeout_s)
         try:
             self._lines.put_nowait(None)
         except queue.Full:
             return
         if self._console.stalled_fd is None:
             self._thread.join(timeout_s)
+
+    def _say_here(self, text: str) -> None:
+        self._show(f"{_PREFIX}{text}\n")
+
+    def _show(self, lines: str) -> None:
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(lines.encode(errors="replace"))
 
     def _write(self) -> None:
         while (lines := self._lines.get()) is not None:

@@ -36,7 +36,7 @@ class Scribe:
 
     def __init__(self, config: RunConfig, version: str) -> None:
         self._config = config
-        self._messages = Messages(level=config.log_level)
+        self._messages = Messages(level=config.log_level, log=config.launcher_log, node=config.node)
         self._journal = JournalWriter(
             Path(config.run_dir) / f"journal-{config.node}.jsonl",
             node=config.node,
