@@ -1,0 +1,319 @@
+"""Messages between agents and their leader, and among agents; see docs/design/coordination.md.
+
+Typed by msgspec, sent as MessagePack. Fields are only added, with defaults: older builds ignore
+unknown ones. A change that an older build cannot take raises `MAJOR`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAJOR = 1
+MINOR = 0
+
+# Longest frames, in bytes: before both sides have proved that they know the token, and after.
+MAX_HANDSHAKE_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 1024 * 1024
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    pass
+
+
+# --- handshake ----------------------------------------------------------------------------------
+
+
+class Challenge(_Message, frozen=True):
+    """First word of a server."""
+
+    major: int
+    minor: int
+    build: str
+    nonce: bytes
+
+
+class Proof(_Message, frozen=True):
+    """Answer of a client, who wants to talk about ``run_id``."""
+
+    major: int
+    minor: int
+    build: str
+    run_id: str
+    nonce: bytes
+    mac: bytes
+
+
+class Accepted(_Message, frozen=True):
+    """The server's own proof; messages may follow."""
+
+    mac: bytes
+
+
+class Rejected(_Message, frozen=True):
+    """The last word to a client."""
+
+    reason: str
+
+
+Handshake = Challenge | Proof | Accepted | Rejected
+
+
+# --- parts of messages --------------------------------------------------------------------------
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a table: who it is, where it listens, which ranks it has."""
+
+    node: str
+    incarnation: str
+    address: str  # host:port for other agents; "" = it does not listen
+    group_rank: int
+    first_rank: int
+    slots: int
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """What must survive a leader; `newer` says which of two holds.
+
+    Attributes:
+        run_id: the job.
+        epoch: of the leader who wrote it; rises with every leader.
+        version: rises with every change.
+        leader: node that leads, "" = a host of its own.
+        round: of ``table``; -1 = none has begun.
+        running: the round has been started and not stopped.
+        restarts_used: of the job's budget.
+        table: members of the last round that was started.
+        pending_round, pending: table that is being prepared, if any.
+        excluded: node to reason.
+        reached: highest iteration reached, None = unknown.
+        stalled: one text per round in a row without progress.
+    """
+
+    run_id: str
+    epoch: int = 0
+    version: int = 0
+    leader: str = ""
+    round: int = -1
+    running: bool = False
+    restarts_used: int = 0
+    table: tuple[Seat, ...] = ()
+    pending_round: int = -1
+    pending: tuple[Seat, ...] = ()
+    excluded: dict[str, str] = {}
+    reached: int | None = None
+    stalled: tuple[str, ...] = ()
+
+
+def newer(one: Ledger, other: Ledger) -> bool:
+    """Whether ``one`` replaces ``other``."""
+    return (one.epoch, one.version) > (other.epoch, other.version)
+
+
+# --- from a follower ----------------------------------------------------------------------------
+
+
+class Hello(_Message, frozen=True):
+    """A node introduces itself, for the first time or again.
+
+    Attributes:
+        round, running: the round it knows of, and whether ranks of it are running here.
+        ledger: the newest it knows.
+        last_order: number of the last order it has carried out, of the leader of that epoch.
+        last_report: number of its last report that was acknowledged.
+    """
+
+    node: str
+    incarnation: str
+    slots: int
+    address: str = ""
+    infra_rank: int | None = None
+    domain: str = ""
+    group: str = ""
+    round: int = -1
+    running: bool = False
+    ledger: Ledger | None = None
+    order_epoch: int = 0
+    last_order: int = 0
+
+
+class Renew(_Message, frozen=True):
+    """I live; ``epoch`` is whom I follow."""
+
+    epoch: int
+
+
+class Prepared(_Message, frozen=True):
+    """I know the table; the node of rank 0 adds what it has reserved for it."""
+
+    epoch: int
+    version: int
+    round: int
+    master_addr: str = ""
+    master_port: int = 0
+
+
+class Report(_Message, frozen=True):
+    """Something happened here; sent again until acknowledged.
+
+    Attributes:
+        number: rises by one with each report of this incarnation.
+        kind: failed, finished, stopped, unhealthy, shutdown, exclude or preempted.
+        text: detail, reason, description or name of the signal.
+        first, last, problem: how far the round came, see `progress.Iterations`.
+    """
+
+    number: int
+    kind: str
+    round: int
+    text: str = ""
+    victim: bool = False
+    all_ok: bool = False
+    unkillable: tuple[int, ...] = ()
+    signal: int = 0
+    first: int | None = None
+    last: int | None = None
+    problem: str = ""
+
+
+# --- from a leader ------------------------------------------------------------------------------
+
+
+class Welcome(_Message, frozen=True):
+    """You are a follower of mine."""
+
+    epoch: int
+    leader: str
+    lease_s: float
+
+
+class Beat(_Message, frozen=True):
+    """Answer to Renew. ``acknowledged``: number of the last report that was taken in."""
+
+    epoch: int
+    acknowledged: int = 0
+
+
+class Refused(_Message, frozen=True):
+    """You are not. ``final``: and never will be; otherwise try again."""
+
+    reason: str
+    final: bool = False
+    leader: str = ""  # address of the one to ask, "" = not known
+
+
+class PrepareOrder(_Message, frozen=True):
+    """Learn this table (``ledger.pending``) and acknowledge."""
+
+    number: int
+    epoch: int
+    ledger: Ledger
+
+
+class StartOrder(_Message, frozen=True):
+    """Start your part of ``ledger.table``."""
+
+    number: int
+    epoch: int
+    ledger: Ledger
+    max_restarts: int
+    master_addr: str
+    master_port: int
+
+
+class StopOrder(_Message, frozen=True):
+    """Stop the round: ``signal`` now, SIGKILL after ``grace_s``."""
+
+    number: int
+    epoch: int
+    ledger: Ledger
+    round: int
+    reason: str
+    grace_s: float
+    signal: int = 15
+
+
+class Note(_Message, frozen=True):
+    """For journal and user. ``kind`` is decided, blamed or remark."""
+
+    number: int
+    epoch: int
+    kind: str
+    round: int
+    text: str
+    action: str = ""
+    restarts_left: int = 0
+    node: str = ""
+    victims: tuple[str, ...] = ()
+
+
+class EndOrder(_Message, frozen=True):
+    """The job is over for you; ``outcome`` is an `Outcome`'s label."""
+
+    number: int
+    epoch: int
+    outcome: str
+    reason: str
+
+
+Order = PrepareOrder | StartOrder | StopOrder | Note | EndOrder
+
+
+# --- among members ------------------------------------------------------------------------------
+
+
+class Miss(_Message, frozen=True):
+    """I have lost the leader of ``epoch``; have you?"""
+
+    node: str
+    incarnation: str
+    epoch: int
+
+
+class MissAnswer(_Message, frozen=True):
+    """``lost``: so have I. Otherwise ``leader`` is where I hear it, if I know its address."""
+
+    node: str
+    incarnation: str
+    epoch: int
+    lost: bool
+    leader: str = ""
+
+
+class Claim(_Message, frozen=True):
+    """I want to lead from ``epoch`` on, with this ledger."""
+
+    node: str
+    incarnation: str
+    epoch: int
+    ledger: Ledger
+
+
+class Grant(_Message, frozen=True):
+    """Answer to a claim: granted or not, and the newest ledger and epoch I know."""
+
+    node: str
+    incarnation: str
+    epoch: int
+    granted: bool
+    ledger: Ledger | None = None
+
+
+Message = (
+    Hello
+    | Renew
+    | Prepared
+    | Report
+    | Welcome
+    | Beat
+    | Refused
+    | PrepareOrder
+    | StartOrder
+    | StopOrder
+    | Note
+    | EndOrder
+    | Miss
+    | MissAnswer
+    | Claim
+    | Grant
+)
