@@ -49,6 +49,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
+        stdout_filters, stderr_filters: lines shown on that stream of the console that contain one of
+            these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
         logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
             files of the ranks, "" = none.
         gpu_memory_reclaim_timeout_s: how long a restart waits for device memory; 0 = not at all.
@@ -58,6 +60,10 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         gpus_per_numa: GPUs per NUMA node, to bind ranks to nodes; 0 = ranks are not bound.
         numa_bind_strict: bind memory to the node; otherwise memory is only preferably local.
         safety_factor: limits that ranks calculate are so many times the longest wait seen.
+        attribution_service: URL of the service that is asked about the log of each round, "" =
+            none; ``applog_prefix`` is set as well.
+        attribution_may_end_job: its advice to stop ends the job.
+        node_health_socket: Unix socket of a health service, for programs of the ranks, "" = none.
         log_level: lowest level of the launcher's lines, as in `logging`.
     """
 
@@ -92,6 +98,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
+    stdout_filters: list[str] = []
+    stderr_filters: list[str] = []
     logs_specs: str = ""
     gpu_memory_reclaim_timeout_s: float = 50.0
     gpu_memory_tolerance_mb: float = 512.0
@@ -100,4 +108,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     gpus_per_numa: int = 0
     numa_bind_strict: bool = True
     safety_factor: float = 5.0
+    attribution_service: str = ""
+    attribution_may_end_job: bool = False
+    node_health_socket: str = ""
     log_level: int = 20

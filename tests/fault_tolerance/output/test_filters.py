@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.fault_tolerance.output.filters import DeviceListFilter
+from undaunted.fault_tolerance.output.filters import ContainsFilter, DeviceListFilter
 
 DEVICES = b"""\
 Character devices:
@@ -40,3 +40,9 @@ def test_other_lines_are_kept(lines):
     data = b"".join(lines)
     if b"devices:" not in data and b"nvidia" not in data:
         assert DeviceListFilter()(data) == data
+
+
+def test_lines_that_contain_one_of_the_texts():
+    keeps = ContainsFilter(["loss", "a.b"])
+    assert keeps(b"one\nloss 1\nxa.by\naxb\n\xff loss\r!\n") == b"loss 1\nxa.by\n\xff loss\r!\n"
+    assert keeps(b"nothing\n") == b""

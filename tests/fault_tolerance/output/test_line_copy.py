@@ -140,3 +140,21 @@ def test_nothing_is_lost_however_it_is_cut(tmp_path_factory, pieces):
     if lines[-1] == b"":
         lines.pop()
     assert result == b"".join(b"7: " + line + b"\n" for line in lines)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_long_line_is_judged_by_its_beginning(tmp_path, kept):
+    seen = []
+
+    def keeps(lines):
+        seen.append(lines)
+        return lines if kept or len(lines) < 10 else b""
+
+    pair = Pair(tmp_path, keeps=keeps)
+    line = b"x" * (2 * line_copy.CHUNK_BYTES) + b"\n"
+    pair.writer.write(b"a\n" + line + b"b\n" + line[:-1])
+    content = pair.copy_all(finish=True)
+    pair.close()
+    long = b"7: " + line if kept else b""
+    assert content == b"7: a\n" + long + b"7: b\n" + long
+    assert max(map(len, seen)) <= line_copy.CHUNK_BYTES + 1

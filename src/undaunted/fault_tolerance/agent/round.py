@@ -13,6 +13,7 @@ from undaunted.attribution import oom
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
 from undaunted.fault_tolerance.output import destinations
+from undaunted.fault_tolerance.output.logs_specs import Chosen
 from undaunted.fault_tolerance.output.round_output import RoundOutput
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.faults.plan import FaultPlan
@@ -81,6 +82,7 @@ class RoundFactory:
         self._area = begun.area
         self._pipes = begun.pipes
         self._shared = begun.environment
+        self._plug_in = begun.plug_in
         self._faults = FaultPlan.parse(config.faults)
         # On a local disk, since the agent reads it: a hung file system must not stop the agent.
         self._errors = ""  # without: verdicts have the exception hook's record
@@ -94,13 +96,22 @@ class RoundFactory:
             OSError: the port asked for is in use.
         """
         port = ReservedPort(self._config.master_port)
-        outputs = [self._output(start, rank) for rank in range(start.slots)]
+        envs = [self._env(start, port.number, rank) for rank in range(start.slots)]
+        chosen = self._choose_output(start, envs)
         specs = [
-            self._spec(start, port.number, rank, output) for rank, output in enumerate(outputs)
+            self._spec(rank, *place)
+            for rank, place in enumerate(zip(chosen.envs, chosen.outputs, strict=True))
         ]
         for rank in range(start.slots):
             self._area.reset(rank)
-        output = RoundOutput(self._config, start.round, start.first_rank, start.world_size, outputs)
+        output = RoundOutput(
+            self._config,
+            start.round,
+            start.first_rank,
+            start.world_size,
+            chosen.outputs,
+            chosen.problem,
+        )
         stacks = f"{self._config.run_dir}/stacks-round{start.round}.txt"
         return Round(start, port, specs, output, stacks)
 
@@ -113,20 +124,29 @@ class RoundFactory:
         if self._errors:
             shutil.rmtree(self._errors, ignore_errors=True)
 
-    def _output(self, start: Start, local_rank: int) -> RankOutput:
-        output = destinations.own_layout(self._config, start.round, local_rank)
-        return destinations.for_round_log(self._config, start.round, local_rank, output)
-
-    def _spec(
-        self, start: Start, master_port: int, local_rank: int, output: RankOutput
-    ) -> WorkerSpec:
+    def _choose_output(self, start: Start, envs: list[dict[str, str]]) -> Chosen:
         config = self._config
+        own = [destinations.own_layout(config, start.round, rank) for rank in range(start.slots)]
+        chosen = Chosen(own, envs)
+        if self._plug_in is not None:
+            chosen = self._plug_in.choose(own, envs)
+        outputs = [
+            destinations.for_round_log(config, start.round, local_rank, output)
+            for local_rank, output in enumerate(chosen.outputs)
+        ]
+        return chosen._replace(outputs=outputs)
+
+    def _env(self, start: Start, master_port: int, local_rank: int) -> dict[str, str]:
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
         error_file = f"{self._errors}/{name}" if self._errors else ""
         place = RankPlace(local_rank, self._area.env_value(local_rank), error_file)
-        env = worker_environment(
-            self._shared, config, start, master_port, place, faults=self._faults.to_env()
+        faults = self._faults.to_env()
+        return worker_environment(
+            self._shared, self._config, start, master_port, place, faults=faults
         )
+
+    def _spec(self, local_rank: int, env: dict[str, str], output: RankOutput) -> WorkerSpec:
+        config = self._config
         return WorkerSpec(
             local_rank=local_rank,
             kind=config.kind,

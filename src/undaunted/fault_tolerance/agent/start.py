@@ -22,6 +22,7 @@ from undaunted.progress.area import PageArea
 if TYPE_CHECKING:
     import socket
 
+    from undaunted.fault_tolerance.output.logs_specs import LogsSpecsPlugIn
     from undaunted.fault_tolerance.run_config import RunConfig
 
 
@@ -39,6 +40,7 @@ class Begun:
     pipes: StackPipes
     spawner: Spawner
     environment: dict[str, str]  # what the environments of all ranks have in common
+    plug_in: LogsSpecsPlugIn | None = None  # chooses the files of the ranks
 
 
 def run_agent(config: RunConfig, front: socket.socket) -> int:
@@ -65,6 +67,11 @@ def _begin(config: RunConfig) -> Begun:
     needed = _FDS_BESIDES + _FDS_PER_RANK * config.nproc_per_node
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
         raise OSError(errno.EMFILE, f"that takes {needed} file descriptors")
+    plug_in = None
+    if config.logs_specs:
+        from undaunted.fault_tolerance.output.logs_specs import LogsSpecsPlugIn
+
+        plug_in = LogsSpecsPlugIn(config)
     area = PageArea.create(config.nproc_per_node)
     pipes = StackPipes(config.nproc_per_node)
     spawner = Spawner(
@@ -77,4 +84,4 @@ def _begin(config: RunConfig) -> Begun:
     environment = shared_environment(os.environ, config.nproc_per_node)
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
     spawner.prepare(environment, modules, (config.target, *config.args))
-    return Begun(area, pipes, spawner, environment)
+    return Begun(area, pipes, spawner, environment, plug_in)

@@ -16,6 +16,7 @@ for what they do not have already, and ``-r`` instead of ``-t``.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.fault_tolerance.output.paths import Stream, log_path
@@ -100,6 +101,20 @@ def tee_entries(
         TeeEntry(stream.path, prefix, fd)
         for stream, fd in ((output.stdout, 1), (output.stderr, 2))
         if stream.shown
+    ]
+
+
+def filtered_path(config: RunConfig, round_no: int, stream: Stream) -> str:
+    """Where lines that contain certain texts are copied to, as torchrun names it."""
+    return str(Path(config.log_dir, f"attempt_{round_no}", f"filtered_{stream}.log"))
+
+
+def filtered_sources(entries: Iterable[TeeEntry], stream_fd: int) -> list[Source]:
+    """What is shown on one stream of the console, as sources of a filtered copy."""
+    return [
+        Source(entry.path, 0, temporary=False, prefix=entry.prefix)
+        for entry in entries
+        if entry.stream_fd == stream_fd
     ]
 
 

@@ -34,7 +34,7 @@ class LineCopy:
         Args:
             path: the rank's file; others only append to it.
             prefix: put before each line.
-            keeps: filter of lines.
+            keeps: filter of lines; one longer than a chunk is judged by its beginning.
             reclaim: nobody else reads the file: free the disk space of what was copied.
 
         Raises:
@@ -111,9 +111,11 @@ class LineCopy:
             line = self._read(self._done, end - self._done)
             self._done = end
             self._write_lines(line if line.endswith(b"\n") else line + b"\n", log)
-        else:
+        elif self._keeps(self._read(self._done, CHUNK_BYTES) + b"\n"):
             log.write([self._prefix])
             self._long_end = end
+        else:
+            self._done = end
 
     def _copy_piece(self, log: LogFile) -> int:
         piece = self._read(self._done, min(CHUNK_BYTES, self._long_end - self._done))

@@ -33,6 +33,7 @@ class Source(NamedTuple):
     path: str
     rank: int  # in the job
     temporary: bool  # nobody asked for it: its space is freed, and it is removed in the end
+    prefix: str | None = None  # of its lines; None = its rank, see `rank_prefix`
 
 
 class RoundLog:
@@ -126,8 +127,15 @@ class RoundLog:
     def _open(self, growth: Growth) -> None:
         for source in self._sources:
             make_private(Path(source.path).parent)
-            prefix = rank_prefix(source.rank, self._world_size).encode()
-            copy = LineCopy(source.path, prefix, self._make_filter(), reclaim=source.temporary)
+            prefix = source.prefix
+            if prefix is None:
+                prefix = rank_prefix(source.rank, self._world_size)
+            copy = LineCopy(
+                source.path,
+                prefix.encode(errors="surrogateescape"),
+                self._make_filter(),
+                reclaim=source.temporary,
+            )
             self._copies.append((copy, source))
             growth.watch(source.path)
 

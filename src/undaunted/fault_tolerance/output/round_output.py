@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from undaunted.fault_tolerance.output import destinations
+from undaunted.fault_tolerance.output.filters import ContainsFilter
 from undaunted.fault_tolerance.output.round_log import RoundLog
 from undaunted.fault_tolerance.output.tee import OutputTee
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.fault_tolerance.output.destinations import RankOutput
+    from undaunted.fault_tolerance.output.paths import Stream
     from undaunted.fault_tolerance.run_config import RunConfig
 
 # How long the last output of a round may take to reach the console, and its log. The next round
@@ -30,6 +34,7 @@ class RoundOutput:
         first_rank: int,
         world_size: int,
         outputs: Sequence[RankOutput],
+        problem: str = "",
     ) -> None:
         """Prepare.
 
@@ -39,49 +44,55 @@ class RoundOutput:
             first_rank: rank in the job of local rank 0.
             world_size: number of ranks of the job.
             outputs: where the streams of each local rank go.
+            problem: what went wrong when that was decided, "" = nothing.
         """
-        ranks = list(enumerate(outputs))
-        self._tee = OutputTee(
-            [
-                entry
-                for local_rank, output in ranks
-                for entry in destinations.tee_entries(
-                    config, local_rank, first_rank + local_rank, output
-                )
-            ]
-        )
-        self._log: RoundLog | None = None
+        ranks = [(first_rank + local_rank, output) for local_rank, output in enumerate(outputs)]
+        entries = [
+            entry
+            for rank, output in ranks
+            for entry in destinations.tee_entries(config, rank - first_rank, rank, output)
+        ]
+        self._problems = [problem] if problem else []
+        self._tee = OutputTee(entries)
+        self._logs: list[RoundLog] = []
         if config.applog_prefix:
-            self._log = RoundLog(
-                destinations.round_log_path(config.applog_prefix, round_no),
-                destinations.log_sources([(first_rank + lr, output) for lr, output in ranks]),
-                world_size,
-            )
+            path = destinations.round_log_path(config.applog_prefix, round_no)
+            self._logs.append(RoundLog(path, destinations.log_sources(ranks), world_size))
+        filters: tuple[tuple[int, Stream, Sequence[str]], ...] = (
+            (1, "stdout", config.stdout_filters),
+            (2, "stderr", config.stderr_filters),
+        )
+        for stream_fd, stream, texts in filters:
+            if texts:
+                path = destinations.filtered_path(config, round_no, stream)
+                sources = destinations.filtered_sources(entries, stream_fd)
+                keeps = partial(ContainsFilter, tuple(texts))
+                self._logs.append(RoundLog(path, sources, world_size, keeps))
 
     def start(self) -> list[str]:
         """Begin; return what cannot be done, as lines for the user. Before the ranks start."""
         self._tee.start()
-        if self._log is not None:
-            self._log.start()
+        for log in self._logs:
+            log.start()
         return self._news()
 
     def request_close(self) -> None:
         """The ranks have ended: copy the rest. Does not wait; may be called twice."""
         self._tee.request_close(_SHOW_S)
-        if self._log is not None:
-            self._log.request_close()
+        for log in self._logs:
+            log.request_close()
 
     def close(self) -> list[str]:
         """Wait until everything is copied, bounded; return what went wrong since `start`."""
+        deadline = time.monotonic() + _LOG_S
         self._tee.close(_SHOW_S)
-        if self._log is not None:
-            self._log.close(_LOG_S)
+        for log in self._logs:
+            log.close(max(0.0, deadline - time.monotonic()))
         return self._news()
 
     def _news(self) -> list[str]:
-        news = list(self._tee.problems)
-        self._tee.problems.clear()
-        if self._log is not None:
-            news += self._log.problems
-            self._log.problems.clear()
+        news: list[str] = []
+        for problems in (self._problems, self._tee.problems, *(log.problems for log in self._logs)):
+            news += problems
+            problems.clear()
         return news
