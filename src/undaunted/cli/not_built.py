@@ -7,11 +7,10 @@ from __future__ import annotations
 
 # What the options belong to, and their names.
 NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("health checks", ("ft-node-health-check-endpoint",)),
     ("rendezvous of several nodes", ("elastic", "coordinator-store")),
     ("torchrun's binding to NUMA nodes", ("numa-binding",)),
     (
-        "the attribution service",
+        "an attribution service that the launcher starts",
         (
             "ft-attribution-startup-timeout",
             "ft-attribution-llm-api-key-file",
@@ -20,18 +19,6 @@ NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "ft-attribution-analysis-backend",
             "ft-attribution-compute-timeout",
             "ft-attribution-log-level",
-            "ft-no-restart-exit-code",
-        ),
-    ),
-    (
-        "the log server",
-        (
-            "ft-enable-log-server",
-            "ft-log-server-port",
-            "ft-log-aggregator-count",
-            "ft-log-leaf-max-queue-chunks",
-            "ft-log-server-log-prefix",
-            "ft-log-server-graceful-shutdown-timeout",
         ),
     ),
     (

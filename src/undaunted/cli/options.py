@@ -16,7 +16,14 @@ from undaunted.fault_tolerance.config_schema import (
     TIMEOUTS,
     UNUSED,
 )
-from undaunted.fault_tolerance.config_values import absolute_path, boolean, choice, optional
+from undaunted.fault_tolerance.config_values import (
+    absolute_path,
+    boolean,
+    choice,
+    optional,
+    unix_socket,
+    whole,
+)
 
 # Groups in the order of the help, each with its heading.
 GROUPS = (
@@ -187,7 +194,7 @@ _OWN = (
         optional(absolute_path),
         "FILE",
         default="",
-        not_built="logs per cycle",
+        default_text="none",
     ),
     Option(
         "logs-specs",
@@ -263,6 +270,23 @@ _OWN = (
     ),
     Option("local-addr", NODES, "MASTER_ADDR when --master-addr is not given", str, "HOST"),
     Option(
+        "ft-node-health-check-endpoint",
+        HEALTH,
+        "Unix socket of a health service, /PATH or unix:///PATH, for programs of the ranks",
+        optional(unix_socket),
+        "SOCKET",
+        default="",
+        default_text="none",
+    ),
+    Option(
+        "ft-no-restart-exit-code",
+        STOPPING,
+        "Exit code of a job that shall not be started again; only 93 is possible",
+        values.no_restart_code,
+        "CODE",
+        default="93",
+    ),
+    Option(
         "monitor-interval",
         UNUSED,
         "Nothing is polled: an exit is seen at once",
@@ -275,6 +299,26 @@ _OWN = (
         "See --worker-start",
         choice("spawn", "fork", "forkserver"),
         "METHOD",
+    ),
+    Option(
+        "ft-enable-log-server",
+        UNUSED,
+        "Send the logs per round of all nodes to one server",
+        boolean,
+        "true|false",
+        "switch",
+        default="false",
+        not_built="the log server",
+    ),
+    *(
+        Option(name, UNUSED, f"For the log server: {text}", convert, metavar, default=default)
+        for name, text, convert, metavar, default in (
+            ("ft-log-server-port", "its port", values.port, "PORT", "50051"),
+            ("ft-log-aggregator-count", "servers below it", values.count, "N", "0"),
+            ("ft-log-leaf-max-queue-chunks", "their queues", whole(-1), "N", "-1"),
+            ("ft-log-server-log-prefix", "its own log", str, "FILE", ""),
+            ("ft-log-server-graceful-shutdown-timeout", "its end", parse_seconds, "TIME", "60"),
+        )
     ),
 )
 

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base.ids import file_name, new_run_id, node_name
+from undaunted.cli import attribution
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
@@ -61,14 +62,23 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     console_ranks = _console_ranks(parsed, nproc)
     stdout = _destinations(values["redirects"], values["tee"], _STDOUT, nproc, console_ranks)
     stderr = _destinations(values["redirects"], values["tee"], _STDERR, nproc, console_ranks)
+    service = attribution.service(parsed)
+    applog_prefix: str = values["ft-per-cycle-applog-prefix"] or ""
+    logs_for_service = bool(service) and not applog_prefix
+    if logs_for_service:
+        # It is told of a log: keep one, and show the lines all the same.
+        stdout = [where or TO_BOTH for where in stdout]
+        stderr = [where or TO_BOTH for where in stderr]
     faults = _fault_plan(values["inject-fault"])
     rank_limits, limits_notice = limits(parsed, environ)
 
     run_id = _run_id(parsed)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
-    if any([*stdout, *stderr]) or values["ft-per-cycle-applog-prefix"]:
+    if any([*stdout, *stderr]) or applog_prefix:
         log_dir = make_log_dir(values["log-dir"], file_name(run_id), run_dir, cwd)
+    if logs_for_service:
+        applog_prefix = str(log_dir / "ranks.log")
     config = RunConfig(
         run_id=run_id,
         node=node_name(environ),
@@ -108,7 +118,10 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         numa_bind_strict=values["ft-numa-bind-strict"],
         safety_factor=values["ft-safety-factor"],
         log_level=values["ft-log-level"],
-        applog_prefix=values["ft-per-cycle-applog-prefix"] or "",
+        applog_prefix=applog_prefix,
+        attribution_service=service,
+        attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
+        node_health_socket=values["ft-node-health-check-endpoint"] or "",
         launcher_log=values["ft-nvrx-logfile"] or "",
         logs_specs=values["logs-specs"],
     )

@@ -44,6 +44,13 @@ def one_node(text: str) -> int:
     return 1
 
 
+def no_restart_code(text: str) -> int:
+    """Read the exit code of a job that shall not be started again; it cannot be chosen yet."""
+    if text.strip() != "93":
+        raise ValueError(f"{text!r}: a job that shall not be started again ends with 93, no other")
+    return 93
+
+
 def streams(text: str) -> int | dict[int, int]:
     """Read torchrun's choice of streams: 0 none, 1 stdout, 2 stderr, 3 both; or per local rank."""
     if not _STREAMS.fullmatch(text):

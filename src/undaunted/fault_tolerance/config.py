@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HEALTH = "health checks"
-_SERVICE = "the attribution service"
 _SWITCH = "true|false"
 _TEXT = read.optional(read.text)
 
@@ -208,29 +207,32 @@ class FaultToleranceConfig:
     )
     # --- attribution service ---
     attribution_endpoint: str | None = _setting(
-        None, ATTRIBUTION, _TEXT, "URL", "Where the service is", not_built=_SERVICE
+        None,
+        ATTRIBUTION,
+        read.optional(read.service),
+        "URL",
+        "Service that is asked what the log of each round shows: http://HOST:PORT, unix:///PATH",
     )
     attribution_stop_action: str | None = _setting(
         None,
         ATTRIBUTION,
         read.optional(read.choice("log", "no-restart")),
         "ACTION",
-        "What the service's advice to stop does: log or no-restart",
-        not_built=_SERVICE,
+        "When the service advises to stop: log = say so; no-restart = end the job with 93",
     )
     attribution_export_url: str | None = _setting(
-        None, ATTRIBUTION, _TEXT, "URL", "Where results are sent", not_built=_SERVICE
-    )
-    attrsvc_host: str | None = _setting(
-        None, ATTRIBUTION, _TEXT, "HOST", "Where the service is", not_built=_SERVICE
-    )
-    attrsvc_port: int | None = _setting(
         None,
         ATTRIBUTION,
-        read.optional(read.whole(1, 65535)),
-        "PORT",
-        "Its port",
-        not_built=_SERVICE,
+        _TEXT,
+        "URL",
+        "Where the service sends its results",
+        not_built="an attribution service that the launcher starts",
+    )
+    attrsvc_host: str | None = _setting(
+        None, ATTRIBUTION, _TEXT, "HOST", "Host of the service; with a port instead of the URL"
+    )
+    attrsvc_port: int | None = _setting(
+        None, ATTRIBUTION, read.optional(read.whole(1, 65535)), "PORT", "Its port"
     )
     cycle_info_dir: str | None = _setting(
         None,

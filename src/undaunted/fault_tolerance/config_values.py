@@ -7,6 +7,7 @@ import re
 import signal
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from undaunted.base.durations import parse_limit, parse_seconds
 
@@ -130,6 +131,33 @@ def absolute_paths(value: object) -> str:
     if not paths:
         raise ValueError(f"{value!r} names no path; give absolute ones, separated by commas")
     return ",".join(paths)
+
+
+def unix_socket(value: object) -> str:
+    """Read the path of a Unix socket, ``/PATH`` or ``unix:///PATH``; return the path."""
+    path = text(value).removeprefix("unix://")
+    if not PurePosixPath(path).is_absolute() or path.endswith("/"):
+        raise ValueError(f"{value!r} is no Unix socket; give /PATH or unix:///PATH")
+    return path
+
+
+def service(value: object) -> str:
+    """Read where a service is: ``http://HOST:PORT``, ``unix:///PATH`` or ``localhost``."""
+    url = text(value).strip()
+    if url == "localhost":
+        return url
+    if url.startswith("unix://"):
+        return f"unix://{unix_socket(url)}"
+    try:
+        parts = urlsplit(url)
+        rest = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
+        understood = parts.scheme == "http" and rest == ("", "", "", None)
+        host, _ = parts.hostname, parts.port  # a bad port is noticed when it is read
+    except ValueError:
+        understood, host = False, None
+    if not understood or not host:
+        raise ValueError(f"{url!r} is no service; give http://HOST:PORT or unix:///PATH")
+    return url.rstrip("/")
 
 
 def device_template(value: object) -> str:

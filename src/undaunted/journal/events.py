@@ -238,6 +238,17 @@ class TemplateLost(Event, tag="template_lost", frozen=True, kw_only=True):
     reason: str
 
 
+class AttributionResult(Event, tag="attribution_result", frozen=True, kw_only=True):
+    """An attribution service said what ``log_path``, the log of round ``round``, shows.
+
+    ``action`` is what it recommends (``RESTART``, ``STOP``, ...), "" = nothing.
+    """
+
+    log_path: str
+    action: str = ""
+    text: str = ""
+
+
 class AgentPaused(Event, tag="agent_paused", frozen=True, kw_only=True):
     """The agent itself did not run for ``seconds``; every deadline was moved by that."""
 
@@ -285,6 +296,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RankEventsLost,
     TemplateReady,
     TemplateLost,
+    AttributionResult,
     AgentPaused,
     SignalReceived,
     EventsLost,

@@ -140,11 +140,12 @@ class NodeUnhealthy:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """A rank asked to end the workload for good."""
+    """A rank asked to end the workload for good, or ``by`` names who did."""
 
     node: str
     round: int
     description: str
+    by: str = "a rank"
 
 
 @dataclass(frozen=True, slots=True)

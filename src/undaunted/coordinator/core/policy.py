@@ -103,11 +103,12 @@ class NodeStopped:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """A rank asked to end the workload for good."""
+    """A rank asked to end the workload for good, or ``by`` names who did."""
 
     node: str
     round: int
     description: str
+    by: str = "a rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,8 @@ class JobPolicy:
         self, event: ShutdownRequested | ExclusionRequested, outcome: Outcome, what: str
     ) -> list[Command]:
         said = f": {event.description}" if event.description else ""
-        reason = f"a rank on node {event.node} asked for {what}{said}"
+        by = event.by if isinstance(event, ShutdownRequested) else "a rank"
+        reason = f"{by} on node {event.node} asked for {what}{said}"
         ending = _Ending(outcome, reason)
         if self.state is State.RUNNING:
             return self._stop_round(reason, ending, grace_s=self._grace(GRACE_ON_REQUEST_S))

@@ -20,6 +20,7 @@ from undaunted.base import process
 from undaunted.base.deadline import within
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
+from undaunted.fault_tolerance.agent.attribution import Attribution
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.orders import OwnOrders
@@ -97,6 +98,7 @@ class Agent:
         self._rounds = RoundFactory(config, begun)
         self._turns = Turns()
         self._orders: Orders = OwnOrders(config, self._turns, self._obey)
+        self._attribution = Attribution(config, self._scribe, self._orders)
         self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
         self._page_progress = PageProgress()
         self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
@@ -136,6 +138,7 @@ class Agent:
         process.end_descendants(_LAST_SWEEP_S)
         # After that: a console that nobody reads takes seconds, in which nobody shall live on.
         await self._finishing.wait()
+        await self._attribution.close()
         self._rounds.close()
         self._area.close()
         self._pipes.close()
@@ -233,6 +236,7 @@ class Agent:
         silent = [f"{self._config.log_dir} does not answer: output of the ranks may not be shown"]
         for problem in within(_OPEN_LOGS_S, current.follow_output, silent):
             self._scribe.say(problem)
+        self._attribution.round_began(current.number)
         try:
             spawned = await self._spawner.spawn(current.specs)
         except OSError as error:
@@ -314,6 +318,7 @@ class Agent:
     async def _finish_output(self, current: Round) -> None:
         for problem in await asyncio.to_thread(current.finish_output):
             self._scribe.say(problem)
+        self._attribution.round_over(current.number)
 
     def _this_round(self) -> Round:
         assert self._round is not None, "the policy starts a round before anything refers to it"

@@ -65,6 +65,8 @@ def worker_environment(
         "UNDAUNTED_PAGE": place.page,
         "UNDAUNTED_RUN_DIR": config.run_dir,
     }
+    if config.node_health_socket:
+        env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] = config.node_health_socket
     if faults:
         env["UNDAUNTED_FAULTS"] = faults
     if not place.error_file:

@@ -16,6 +16,7 @@ from undaunted.journal.writer import JournalWriter
 if TYPE_CHECKING:
     from undaunted.coordinator.core import policy
     from undaunted.coordinator.core.progress import Iterations
+    from undaunted.fault_tolerance.agent.attribution_client import Answer
     from undaunted.fault_tolerance.agent.judge import Judgement
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.workers import Worker
@@ -306,6 +307,20 @@ class Scribe:
             self._event(e.ControlRequested, rank=rank, action=action, description=text)
         )
         self._messages.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
+
+    def attributed(self, answer: Answer) -> None:
+        """An attribution service says what the log of a round shows."""
+        self._journal.record(
+            e.AttributionResult(
+                t=time.monotonic_ns(),
+                round=answer.round,
+                log_path=answer.log_path,
+                action=answer.action,
+                text=answer.text,
+            )
+        )
+        advice = f" (it recommends {answer.action})" if answer.action else ""
+        self._messages.say(f"attribution of round {answer.round}{advice}: {answer.text}")
 
     def agent_paused(self, seconds: float) -> None:
         """This process did not run for a while."""
