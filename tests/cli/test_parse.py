@@ -101,6 +101,19 @@ def test_last_one_counts_but_lists_grow():
     assert value("preload", "--preload=a,b", "--preload=c") == [["a", "b"], ["c"]]
 
 
+def test_variables_of_other_tools_are_below_the_own_ones():
+    level, stop = "ft-log-level", "workers-stop-timeout"
+    other = {"FT_LAUNCHER_LOGLEVEL": "warning", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
+    parsed = parse(["train.py"], other)
+    assert (parsed.values[level], parsed.values[stop]) == (30, 7)
+    assert parsed.sources[level] == "FT_LAUNCHER_LOGLEVEL"
+    assert value(level, PET_FT_LOG_LEVEL="ERROR", **other) == 40
+    assert value(stop, PET_SHUTDOWN_TIMEOUT="8", **other) == 8
+    assert value(level, "--ft-log-level=DEBUG", **other) == 10
+    with pytest.raises(UsageError, match="FT_LAUNCHER_LOGLEVEL: 'loud' is not a log level"):
+        parse(["train.py"], {"FT_LAUNCHER_LOGLEVEL": "loud"})
+
+
 def test_variables_give_defaults():
     environ = {
         "PET_MAX_RESTARTS": "3",

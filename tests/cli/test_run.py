@@ -44,6 +44,13 @@ def test_plain_run(build, tmp_path):
     }
 
 
+def test_deprecated_variable_works_and_is_said(build):
+    config, notice = build(FT_LAUNCHER_LOGLEVEL="ERROR")
+    assert config.log_level == 40
+    assert notice == ("FT_LAUNCHER_LOGLEVEL is deprecated: use --ft-log-level or PET_FT_LOG_LEVEL")
+    assert build("--ft-log-level=INFO", FT_LAUNCHER_LOGLEVEL="ERROR")[1] == ""
+
+
 def test_limits_say_where_they_come_from(build):
     config, _ = build(
         "--ft-param-rank_heartbeat_timeout=10",

@@ -13,6 +13,12 @@ STOPPING = "Stopping"
 TESTING = "Testing"
 SETTINGS = "Settings from a file"
 
+# Variables of other tools that mean an option; its own goes before.
+OTHER_VARIABLES = {
+    "ft-log-level": "FT_LAUNCHER_LOGLEVEL",
+    "workers-stop-timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+}
+
 
 class Option(NamedTuple):
     """One option.
@@ -51,6 +57,12 @@ class Option(NamedTuple):
     def variable(self) -> str:
         """Environment variable that gives the default."""
         return variable_of(self.name)
+
+    @property
+    def variables(self) -> list[str]:
+        """All variables that give the default; the first one that is set counts."""
+        names = [variable_of(name) for name in (self.name, *self.aliases)]
+        return [*names, OTHER_VARIABLES[self.name]] if self.name in OTHER_VARIABLES else names
 
 
 def variable_of(name: str) -> str:

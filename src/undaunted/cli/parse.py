@@ -164,7 +164,7 @@ def _texts_of(
     """Return who gave the option ("" = nobody) and the texts."""
     if option.name in given:
         return f"--{option.name}", given[option.name]
-    for variable in map(variable_of, (option.name, *option.aliases)):
+    for variable in option.variables:
         if environ.get(variable):
             return variable, [environ[variable]]
     return "", [] if option.default is None else [option.default]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
 from undaunted.cli.directories import make_log_dir, make_run_dir
+from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
 from undaunted.cli.settings import check_settings, gpus_per_numa, limits, with_file
@@ -125,7 +126,15 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         launcher_log=values["ft-nvrx-logfile"] or "",
         logs_specs=values["logs-specs"],
     )
-    return config, "\n".join(filter(None, (file_notice, limits_notice, dir_notice)))
+    notices = (_old_variable(parsed), file_notice, limits_notice, dir_notice)
+    return config, "\n".join(filter(None, notices))
+
+
+def _old_variable(parsed: Parsed) -> str:
+    name = OTHER_VARIABLES["ft-log-level"]
+    if parsed.sources.get("ft-log-level") != name:
+        return ""
+    return f"{name} is deprecated: use --ft-log-level or {variable_of('ft-log-level')}"
 
 
 def _current_directory() -> str:
