@@ -157,7 +157,7 @@ def test_variables_give_defaults():
         (["--ft-enable-nic-monitor"], {}, "health checks: not built yet, leave it out"),
         (["--ft-attrsvc-port", "http"], {}, "--ft-attrsvc-port: 'http' is not a whole number from"),
         ([], {"PET_FT_PCI_TOPO_FILE": "/t.xml"}, "PET_FT_PCI_TOPO_FILE belongs to health checks"),
-        ([], {"PET_LOGS_SPECS": "x"}, "PET_LOGS_SPECS belongs to plug-ins"),
+        ([], {"PET_EVENT_LOG_HANDLER": "console"}, "PET_EVENT_LOG_HANDLER: 'console': torchrun"),
     ],
 )
 def test_mistakes_are_named_with_the_remedy(argv, environ, message):

@@ -157,6 +157,15 @@ def test_gpus_per_numa():
                 "--ft-max-no-progress-cycles 0 turns off"
             ),
         ),
+        (
+            ["--duplicate-stderr-filters=a", "--tee=1"],
+            "--duplicate-stderr-filters copies lines that --tee shows, .*; add --tee 2",
+        ),
+        (["--logs-specs=nosuch"], "--logs-specs: no plug-in 'nosuch' in the entry point group"),
+        (
+            ["--ft-nvrx-logfile=/l"],
+            "--ft-nvrx-logfile needs --ft-per-cycle-applog-prefix, .*; add it",
+        ),
     ],
 )
 def test_contradictions(argv, message):
@@ -164,8 +173,21 @@ def test_contradictions(argv, message):
         settings.check_settings(parse([*argv, "train.py"], {}), {})
 
 
+def test_two_places_for_the_launchers_lines():
+    argv = ["--ft-per-cycle-applog-prefix=/a", "--ft-nvrx-logfile=/l", "train.py"]
+    message = "--ft-nvrx-logfile and NVRX_NODE_LOCAL_TMPDIR both say where"
+    with pytest.raises(UsageError, match=message):
+        settings.check_settings(parse(argv, {}), {"NVRX_NODE_LOCAL_TMPDIR": "/tmp"})
+    settings.check_settings(parse(argv, {}), {})
+
+
 def test_settings_that_do_not_contradict():
-    for argv in (["--ft-segment=1"], ["--ft-max-no-progress-cycles", "-1"], []):
+    for argv in (
+        ["--duplicate-stdout-filters=a", "--tee=0:1,1:0"],
+        ["--ft-segment=1"],
+        ["--ft-max-no-progress-cycles", "-1"],
+        [],
+    ):
         settings.check_settings(parse([*argv, "train.py"], {}), {})
 
 

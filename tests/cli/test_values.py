@@ -17,6 +17,9 @@ def test_other_values():
     assert values.one_node("1:1") == values.one_node("1") == 1
     assert values.ranks("2,0,2") == [0, 2]
     assert values.ranks("") == []
+    assert values.texts("apple,a,,b,,,c") == ["apple", "a,b,", "c"]
+    assert values.texts("") == []
+    assert values.event_log_handler("null") == "null"
     assert values.modules("torch.nn, numpy") == ["torch.nn", "numpy"]
     assert values.settings("timeout=30, a=b=c") == {"timeout": "30", "a": "b=c"}
     assert values.port("29500") == 29500
@@ -35,6 +38,7 @@ def test_other_values():
         (values.streams, "0:4", "no choice of streams"),
         (values.streams, "0:3,", "no choice of streams"),
         (values.ranks, "0-3", "not a list of local ranks"),
+        (values.event_log_handler, "console", "the journal has every event of the run"),
         (values.modules, "a b", "'a b' is not the name of a module"),
         (values.settings, "timeout", "'timeout' is not KEY=VALUE"),
         (values.port, "65536", "not a port number"),

@@ -21,14 +21,6 @@ NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "ft-attribution-log-level",
         ),
     ),
-    (
-        "plug-ins of torchrun's output",
-        (
-            "event-log-handler",
-            "duplicate-stdout-filters",
-            "duplicate-stderr-filters",
-        ),
-    ),
     ("the choice of forwarded signals", ("signals-to-handle",)),
     ("virtual local ranks", ("virtual-local-rank",)),
 )

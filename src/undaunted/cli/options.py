@@ -203,7 +203,20 @@ _OWN = (
         str,
         "NAME",
         default="",
-        not_built="plug-ins of torchrun's output",
+        default_text="none",
+    ),
+    *(
+        Option(
+            f"duplicate-{stream}-filters",
+            OUTPUT,
+            f"Copy lines of {stream} that --tee shows and that contain one of these texts to "
+            f"filtered_{stream}.log",
+            values.texts,
+            "TEXTS",
+            default="",
+            default_text="none",
+        )
+        for stream in ("stdout", "stderr")
     ),
     Option(
         "ft-cfg-path",
@@ -292,6 +305,14 @@ _OWN = (
         "Nothing is polled: an exit is seen at once",
         parse_seconds,
         "TIME",
+    ),
+    Option(
+        "event-log-handler",
+        UNUSED,
+        "Only null: the journal has all events",
+        values.event_log_handler,
+        "NAME",
+        default="null",
     ),
     Option(
         "start-method",

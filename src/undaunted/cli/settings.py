@@ -152,6 +152,14 @@ def _check_progress(parsed: Parsed) -> None:
 
 
 def _check_logs(parsed: Parsed, environ: Mapping[str, str]) -> None:
+    _check_filters(parsed)
+    if parsed.values["logs-specs"]:
+        from undaunted.fault_tolerance.output.logs_specs import check_name
+
+        try:
+            check_name(parsed.values["logs-specs"])
+        except ValueError as error:
+            raise UsageError(f"{parsed.sources['logs-specs']}: {error}") from None
     if not parsed.values["ft-nvrx-logfile"]:
         return
     source = parsed.sources["ft-nvrx-logfile"]
@@ -163,6 +171,19 @@ def _check_logs(parsed: Parsed, environ: Mapping[str, str]) -> None:
         raise UsageError(
             f"{source} and {_LOCAL_LOGS} both say where the launcher's lines go; keep one of them"
         )
+
+
+def _check_filters(parsed: Parsed) -> None:
+    tee, plug_in = parsed.values["tee"], parsed.values["logs-specs"]
+    shown = 0
+    for streams in tee.values() if isinstance(tee, dict) else [tee]:
+        shown |= streams
+    for name, bit in (("duplicate-stdout-filters", 1), ("duplicate-stderr-filters", 2)):
+        if parsed.values[name] and not shown & bit and not plug_in:
+            raise UsageError(
+                f"{parsed.sources[name]} copies lines that --tee shows, and that stream is shown "
+                f"of no rank; add --tee {bit}, or 3 for both streams"
+            )
 
 
 def _switch(environ: Mapping[str, str], variable: str) -> bool:

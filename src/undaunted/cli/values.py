@@ -73,6 +73,21 @@ def ranks(text: str) -> list[int]:
     return sorted({int(item) for item in text.split(",")})
 
 
+def texts(text: str) -> list[str]:
+    """Read texts separated by commas; a comma in a text is written twice."""
+    return [item.replace("\0", ",") for item in text.replace(",,", "\0").split(",") if item]
+
+
+def event_log_handler(text: str) -> str:
+    """Read torchrun's destination of its own events, of which there are none here."""
+    if text.strip() != "null":
+        raise ValueError(
+            f"{text!r}: torchrun's events do not exist here; the journal has every event of the "
+            "run, see undaunted report; leave it out"
+        )
+    return "null"
+
+
 def modules(text: str) -> list[str]:
     """Read names of modules separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
