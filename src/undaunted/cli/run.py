@@ -76,7 +76,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     run_id = _run_id(parsed)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
-    if any([*stdout, *stderr]) or applog_prefix:
+    if any([*stdout, *stderr]) or applog_prefix or values["logs-specs"]:
         log_dir = make_log_dir(values["log-dir"], file_name(run_id), run_dir, cwd)
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
@@ -125,6 +125,8 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
         launcher_log=values["ft-nvrx-logfile"] or "",
         logs_specs=values["logs-specs"],
+        stdout_filters=values["duplicate-stdout-filters"],
+        stderr_filters=values["duplicate-stderr-filters"],
     )
     notices = (_old_variable(parsed), file_notice, limits_notice, dir_notice)
     return config, "\n".join(filter(None, notices))
