@@ -1,0 +1,163 @@
+"""What a check of a node is, and what the checks are told.
+
+Used by the program that runs the checks, `check_node`, which has the standard library alone, and
+which shall start in no time: imports nothing else, and little of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# How long a check may take before its silence is a finding.
+DEADLINE_S = 10.0
+INFINIBAND = "sys/class/infiniband"  # below the root
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
+
+
+class Settings(NamedTuple):
+    """What to check, and where.
+
+    Attributes:
+        gpus: whether GPUs are checked, where there are any.
+        visible_devices: ``CUDA_VISIBLE_DEVICES`` of the ranks, None = all.
+        nic_link: whether links of NICs that were active must stay so.
+        link_state_path: file with the state of a link, ``{nic}`` being the NIC; "" = every port of
+            every InfiniBand device.
+        nic_monitor: whether the counters of lost links must not rise.
+        pci_topology: XML file that says which NICs stand beside GPUs; "" = all NICs count.
+        link_down_path: file with a counter, ``{dev_name}`` being the NIC; "" as above.
+        mounts: whether Lustre and NFS must answer.
+        storage_paths: files and directories that must be readable.
+        endpoint: Unix socket of a health service (``nvhcd``), "" = none.
+        import_path: where ``grpc`` may be found, for that service.
+        root: where ``/dev``, ``/proc`` and ``/sys`` are.
+    """
+
+    gpus: bool = True
+    visible_devices: str | None = None
+    nic_link: bool = True
+    link_state_path: str = ""
+    nic_monitor: bool = False
+    pci_topology: str = ""
+    link_down_path: str = ""
+    mounts: bool = False
+    storage_paths: tuple[str, ...] = ()
+    endpoint: str = ""
+    import_path: tuple[str, ...] = ()
+    root: str = "/"
+
+
+class Finding(NamedTuple):
+    """What a check has found.
+
+    Attributes:
+        text: in one line; for people, who know already which check it was.
+        failed: whether the node is unhealthy; otherwise it says what could not be checked, and why.
+    """
+
+    text: str
+    failed: bool = True
+
+
+def skipped(why: str) -> Finding:
+    """Nothing can be said, which is no reason not to run."""
+    return Finding(why, failed=False)
+
+
+class Check:
+    """One check of one thing. It may take as long as it likes: it has a thread of its own.
+
+    Attributes:
+        name: what is checked, as in "the NAME check of SUBJECT".
+        subject: which one, "" where there is only one.
+        deadline_s: how long it is waited for.
+        periodic: cheap enough, and likely enough to find something, to be repeated in a round.
+        must_answer: whether silence until the deadline means that the node is unhealthy.
+    """
+
+    name = ""
+    subject = ""
+    deadline_s = DEADLINE_S
+    periodic = False
+    must_answer = True
+
+    def run(self, seen: dict[str, Any]) -> Finding | None:
+        """Return what is wrong, None if nothing is.
+
+        Args:
+            seen: what this check put in there the times before, values of JSON; empty at first.
+        """
+        raise NotImplementedError
+
+
+def join(problems: list[str], notes: list[str]) -> Finding | None:
+    """One finding of many: of the problems if there are any, else of the notes."""
+    if problems:
+        return Finding("; ".join(problems))
+    return skipped("; ".join(notes)) if notes else None
+
+
+def needed(settings: Settings) -> bool:
+    """Whether there is anything to check on this node. Looks only into ``/dev`` and ``/sys``."""
+    asked = settings.nic_monitor or settings.mounts or settings.storage_paths or settings.endpoint
+    if asked or (settings.nic_link and (settings.link_state_path or nics(settings.root))):
+        return True
+    return settings.gpus and has_gpus(settings.root)
+
+
+def has_gpus(root: str) -> bool:
+    """Whether there is an NVIDIA device a process could use."""
+    try:
+        return any(
+            name.startswith("nvidia") and name[6:].isdecimal()
+            for name in os.listdir(Path(root, "dev"))
+        )
+    except OSError:
+        return False
+
+
+def nics(root: str) -> list[str]:
+    """Names of the InfiniBand devices (RoCE devices as well), none where there are none."""
+    try:
+        return sorted(os.listdir(Path(root, INFINIBAND)))
+    except OSError:
+        return []
+
+
+def ports(root: str, nic: str) -> list[str]:
+    """Numbers of a device's ports.
+
+    Raises:
+        OSError: the device is gone.
+    """
+    return sorted(os.listdir(Path(root, INFINIBAND, nic, "ports")))
+
+
+def read_text(path: Path, most: int = 256) -> str:
+    """Return the beginning of a file, without space around it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb", buffering=0) as file:
+        return (file.read(most) or b"").decode("ascii", "replace").strip()
+
+
+def reason(error: OSError) -> str:
+    """Why a call failed, in the system's words."""
+    return error.strerror or str(error)
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether an error says that the thing does not exist (any more)."""
+    return error.errno in _GONE
+
+
+def close_quietly(fd: int) -> None:
+    """Close a descriptor; a network file system may report an old error now."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
