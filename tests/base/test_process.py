@@ -207,3 +207,7 @@ def test_spawn_resets_signals_that_are_ignored_here(tmp_path):
 def test_spawn_of_what_is_not_there():
     with pytest.raises(FileNotFoundError, match="/no/such/python"):
         process.spawn(["/no/such/python"], {}, ())
+
+
+def test_own_children_are_found_quickly(sleeper):
+    assert sleeper.pid in process.children()

@@ -40,12 +40,18 @@ class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_d
 
 
 class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
-    """First line of a file: who writes it, on which boot of which machine."""
+    """First line of a file: who writes it, on which boot of which machine.
+
+    ``start_ticks`` is when the process ``pid`` of the namespace ``pid_namespace`` began, in clock
+    ticks since boot; 0 = not known.
+    """
 
     schema: int = SCHEMA
     version: str = ""
     boot_id: str = ""
     pid: int = 0
+    start_ticks: int = 0
+    pid_namespace: int = 0
 
 
 class JobStarted(Event, tag="job_started", frozen=True, kw_only=True):
@@ -189,6 +195,22 @@ class RoundStopped(Event, tag="round_stopped", frozen=True, kw_only=True):
     unkillable: list[int] = []
 
 
+class MemoryReclaimed(Event, tag="memory_reclaimed", frozen=True, kw_only=True):
+    """Before a restart, ``duration_ns`` were spent until the memory of all devices was free.
+
+    ``devices`` were looked at; ``pids`` are ended processes that the driver still listed at the
+    first look. ``held`` says what was in use when ``timeout_s`` were over, "" if nothing was.
+    ``skipped`` says why nothing was waited for.
+    """
+
+    duration_ns: Nanoseconds = 0
+    timeout_s: Seconds = 0.0
+    devices: int = 0
+    pids: list[int] = []
+    held: str = ""
+    skipped: str = ""
+
+
 class Decision(Event, tag="decision", frozen=True, kw_only=True):
     """What the coordinator decided: ``restart`` or ``end``.
 
@@ -290,6 +312,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     StopRequested,
     RankExited,
     RoundStopped,
+    MemoryReclaimed,
     Decision,
     ControlRequested,
     RankEvent,

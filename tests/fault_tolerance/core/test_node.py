@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +10,8 @@ from undaunted.fault_tolerance.core import node as n
 from undaunted.fault_tolerance.core import node_messages as m
 
 
-def running(slots: int = 2, **options: int) -> n.Node:
-    machine = n.Node(**options)
+def running(slots: int = 2, *, rank_termination_signal: int = 9, clearing_s: float = 0.0) -> n.Node:
+    machine = n.Node(rank_termination_signal, clearing_s)
     assert machine.handle(m.StartRound(0, slots)) == [m.Spawn(0)]
     machine.handle(m.WorkersSpawned())
     return machine
@@ -198,6 +199,79 @@ def test_timers_of_an_earlier_round_are_ignored() -> None:
     assert machine.handle(m.TimerFired("grace", -1)) == []
 
 
+def clearing() -> n.Node:
+    """A node after a crash, when nothing is left of the round and another one is to follow."""
+    machine = running(clearing_s=55.0)
+    machine.handle(m.RankExited(0, 1))
+    commands = machine.handle(m.StopRound(0, 2.0, 15, restart=True))
+    assert commands[-1] == m.PrepareClearing(), "it starts while the ranks end"
+    machine.handle(m.RankExited(1, -15))
+    commands = machine.handle(m.TreeEmpty())
+    assert commands == [m.SetTimer("clearing", 55.0), m.ClearNode(0)]
+    return machine
+
+
+def test_the_node_is_cleared_between_two_rounds() -> None:
+    machine = clearing()
+    assert machine.handle(m.NodeClear(1)) == []
+    assert machine.handle(m.NodeClear(0)) == [m.ReportStopped(all_ok=False, unkillable=False)]
+    assert machine.handle(m.NodeClear(0)) == []
+
+
+def test_a_node_that_can_run_no_further_round_says_why() -> None:
+    (report,) = clearing().handle(m.NodeClear(0, "GPU 3 is lost"))
+    assert report == m.ReportStopped(all_ok=False, unkillable=False, problem="GPU 3 is lost")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        m.TimerFired("clearing", 0),
+        m.KillNow(),
+        m.NoRestart(),
+        m.StopRound(0, 1800.0, 15),
+    ],
+)
+def test_clearing_ends_when_it_takes_too_long_or_nobody_needs_it(event: m.Event) -> None:
+    machine = clearing()
+    assert machine.handle(event) == [m.ReportStopped(all_ok=False, unkillable=False)]
+    assert machine.state is n.State.IDLE
+
+
+def test_nothing_is_cleared_when_the_job_ends() -> None:
+    machine = running(clearing_s=55.0)
+    assert m.PrepareClearing() not in machine.handle(STOP)
+    machine = running(clearing_s=55.0)
+    machine.handle(m.StopRound(0, 2.0, 15, restart=True))
+    machine.handle(m.NoRestart())
+    machine.handle(m.RankExited(0, 1))
+    machine.handle(m.RankExited(1, 1))
+    assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=False, unkillable=False)]
+
+
+def test_nothing_is_cleared_where_there_is_nothing_to_do() -> None:
+    machine = running()
+    machine.handle(m.StopRound(0, 2.0, 15, restart=True))
+    machine.handle(m.RankExited(0, 1))
+    machine.handle(m.RankExited(1, 1))
+    assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=False, unkillable=False)]
+
+
+def test_memory_of_processes_that_cannot_be_killed_is_waited_for_as_well() -> None:
+    machine = running(slots=1, clearing_s=55.0)
+    machine.handle(m.StopRound(0, 2.0, 15, restart=True))
+    machine.handle(m.TimerFired("grace", 0))
+    assert m.ClearNode(0) in machine.handle(m.TimerFired("unkillable", 0))
+    commands = machine.handle(m.NodeClear(0))
+    assert commands == [m.ReportStopped(all_ok=False, unkillable=True)]
+
+
+def test_evidence_of_an_earlier_round_is_ignored() -> None:
+    machine = running()
+    machine.handle(m.LimitPassed(0, "x"))
+    assert machine.handle(m.HangJudged(-1, (0,), "rank 0 hangs")) == []
+
+
 EVENTS = st.one_of(
     st.builds(m.StartRound, st.integers(0, 4), st.just(2)),
     st.just(m.WorkersSpawned()),
@@ -206,9 +280,15 @@ EVENTS = st.one_of(
     st.builds(m.RankErrored, st.integers(0, 1), st.just("x")),
     st.builds(m.LimitPassed, st.integers(0, 1), st.just("x")),
     st.builds(m.HangJudged, st.integers(0, 2), st.just((0,)), st.just("x")),
-    st.builds(m.StopRound, st.integers(0, 4), st.just(1.0), st.just(15)),
+    st.builds(m.StopRound, st.integers(0, 4), st.just(1.0), st.just(15), st.booleans()),
+    st.just(m.NoRestart()),
+    st.builds(m.NodeClear, st.integers(0, 4)),
     st.just(m.TreeEmpty()),
-    st.builds(m.TimerFired, st.sampled_from(["settle", "grace", "unkillable"]), st.integers(0, 4)),
+    st.builds(
+        m.TimerFired,
+        st.sampled_from(["settle", "grace", "unkillable", "clearing"]),
+        st.integers(0, 4),
+    ),
     st.just(m.KillNow()),
 )
 
@@ -216,7 +296,7 @@ EVENTS = st.one_of(
 @given(st.lists(EVENTS, max_size=80))
 def test_whatever_arrives(events: list[m.Event]) -> None:
     """At most one spawn, one failure report and one stopped report per round; never out of turn."""
-    machine = n.Node()
+    machine = n.Node(clearing_s=1.0)
     spawned: set[int] = set()
     failed: set[int] = set()
     stopped: set[int] = set()
@@ -238,14 +318,16 @@ def test_whatever_arrives(events: list[m.Event]) -> None:
 
 @given(st.lists(EVENTS, max_size=30))
 def test_from_every_state_a_stop_leads_out(events: list[m.Event]) -> None:
-    machine = n.Node()
+    machine = n.Node(clearing_s=1.0)
     for event in events:
         machine.handle(event)
     if machine.state is n.State.IDLE:
         return
+    was_clearing = machine.state is n.State.CLEARING  # then the stop ends the round
     machine.handle(m.StopRound(machine.round, 1.0, 15))
     machine.handle(m.WorkersSpawned())
-    machine.handle(m.TimerFired("grace", machine.round))
-    commands = machine.handle(m.TimerFired("unkillable", machine.round))
-    assert m.ReportStopped in kinds(commands)
+    commands = []
+    for timer in ("grace", "unkillable", "clearing"):
+        commands += machine.handle(m.TimerFired(timer, machine.round))
+    assert m.ReportStopped in kinds(commands) or was_clearing
     assert machine.state is n.State.IDLE

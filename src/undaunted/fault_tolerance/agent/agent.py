@@ -8,12 +8,11 @@ and `_obey` map each command to one call below.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from undaunted import __version__
 from undaunted.base import process
@@ -21,8 +20,10 @@ from undaunted.base.deadline import within
 from undaunted.coordinator.core import policy
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.attribution import Attribution
+from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
+from undaunted.fault_tolerance.agent.news import News
 from undaunted.fault_tolerance.agent.orders import OwnOrders
 from undaunted.fault_tolerance.agent.outside import Outside
 from undaunted.fault_tolerance.agent.progress_file import (
@@ -33,13 +34,13 @@ from undaunted.fault_tolerance.agent.progress_file import (
 from undaunted.fault_tolerance.agent.requests import Requests
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
-from undaunted.fault_tolerance.agent.tasks import Tasks, Timers
+from undaunted.fault_tolerance.agent.tasks import Tasks, Timers, tell_of_failed_callbacks
+from undaunted.fault_tolerance.agent.tree import Tree
 from undaunted.fault_tolerance.agent.turns import Turns
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.core import node_messages as m
-from undaunted.progress.snapshot import PageSnapshot, Phase
 
 if TYPE_CHECKING:
     import socket
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.area import MailboxRequest
     from undaunted.progress.reader import RingEvent
+    from undaunted.progress.snapshot import PageSnapshot
     from undaunted.progress.timeouts import Expired
 
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
@@ -82,13 +84,15 @@ class Agent:
         self._pipes = begun.pipes
         self._spawner = begun.spawner
         self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
-        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._look_at_tree)
+        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
+        self._clearing = Clearing(config, begun.environment, self._scribe)
+        self._tree = Tree(self._workers, self._spared, lambda: self._post(m.TreeEmpty()))
         self._watch = PageWatch(
             self._area,
             config.limits,
             Listener(
                 limit_passed=self._limit_passed,
-                news=self._news,
+                news=self._page_news,
                 ring_events=self._ring_events,
                 request=self._request,
                 paused=self._scribe.agent_paused,
@@ -97,15 +101,16 @@ class Agent:
         self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
         self._rounds = RoundFactory(config, begun)
         self._turns = Turns()
+        self._news = News(self._rounds, self._scribe, self._post)
         self._orders: Orders = OwnOrders(config, self._turns, self._obey)
         self._attribution = Attribution(config, self._scribe, self._orders)
         self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
         self._page_progress = PageProgress()
         self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
-        self._node = node.Node(rank_termination_signal=config.rank_termination_signal)
+        self._node = node.Node(config.rank_termination_signal, self._clearing.longest_s)
         self._round: Round | None = None
         self._stop_ordered = False
-        self._awaiting_empty_tree = False
+        self._restart_decided = False
         self._timers = Timers()
         self._tasks = Tasks(self._failed)
         self._finishing = Tasks(self._failed)  # bounded by themselves, not cancelled
@@ -116,7 +121,7 @@ class Agent:
     async def run(self) -> int:
         """From the first worker to the exit code."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._callback_failed)
+        tell_of_failed_callbacks(loop, self._failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
         self._outside.open()
         self._watch.open()
@@ -133,6 +138,7 @@ class Agent:
         self._watch.close()
         self._timers.cancel()
         await self._tasks.cancel()
+        self._clearing.close()
         await self._orders.close()
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S)
@@ -162,15 +168,17 @@ class Agent:
             case policy.Stop():
                 self._stop_ordered = True
                 self._scribe.stop_requested(order)
-                self._post(m.StopRound(order.round, order.grace_s, order.signal))
+                restart = self._restart_decided
+                self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
             case policy.Decided():
+                self._restart_decided = order.action == "restart"
                 self._scribe.decided(order)
             case policy.Remark(text=text):
                 self._scribe.say(text)
             case policy.End():
                 self._end(order)
 
-    def _carry_out(self, command: m.Command) -> None:
+    def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out a command of the node."""
         match command:
             case m.Spawn():
@@ -190,7 +198,11 @@ class Agent:
             case m.SignalRanks(local_ranks=ranks, signal=number):
                 self._workers.signal_ranks(ranks, number)
             case m.SignalTree(signal=number):
-                self._signal_tree(number)
+                self._tree.signal(number)
+            case m.PrepareClearing():
+                self._clearing.prepare()
+            case m.ClearNode(round=number):
+                self._tasks.start(self._clear(number))
             case m.SetTimer():
                 self._set_timer(command)
             case m.ReportFailed():
@@ -218,7 +230,6 @@ class Agent:
             self._cannot_begin(start, error)
             return
         self._workers.begin_round()
-        self._awaiting_empty_tree = False
         self._scribe.round_started(self._round)
         self._limits.begin_round(start.world_size)
         self._post(m.StartRound(start.round, start.slots))
@@ -277,30 +288,26 @@ class Agent:
         else:
             self._post(m.CrashUnclear())
 
-    def _signal_tree(self, number: int) -> None:
-        self._awaiting_empty_tree = True
-        self._workers.signal_tree(number, spare=self._spawner.pids())
-        self._look_at_tree()
+    def _child_ended(self) -> None:
+        self._tree.look()
 
-    def _look_at_tree(self) -> None:
-        """After every exit: is anything of the round left?"""
-        if not self._awaiting_empty_tree:
-            return
-        left = set(process.descendants(os.getpid())) - self._spawner.pids()
-        if not left:
-            self._awaiting_empty_tree = False
-            self._post(m.TreeEmpty())
-        elif self._node.state is node.State.KILLING:
-            self._workers.signal_tree(signal.SIGKILL, spare=self._spawner.pids())
+    def _spared(self) -> set[int]:
+        """Processes that belong to no round."""
+        return self._spawner.pids() | self._clearing.pids()
+
+    async def _clear(self, number: int) -> None:
+        problem = await self._clearing.clear(self._workers.pids)
+        self._post(m.NodeClear(number, problem))
 
     def _round_stopped(self, report: m.ReportStopped) -> None:
-        left = tuple(sorted(set(process.descendants(os.getpid())) - self._spawner.pids()))
-        unkillable = left if report.unkillable else ()
-        self._awaiting_empty_tree = False
+        unkillable = self._tree.left() if report.unkillable else ()
+        self._tree.forget()
+        self._clearing.close()
         self._read_pages()
         self._close_round()
-        seen = self._page_progress.look(self._pages())
-        self._scribe.round_progress(seen, last_step_ns(self._pages()))
+        pages = self._pages()
+        seen = self._page_progress.look(pages)
+        self._scribe.round_progress(seen, last_step_ns(pages))
         self._scribe.round_stopped(unkillable)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
         self._tasks.start(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
@@ -336,23 +343,12 @@ class Agent:
     def _read_pages(self) -> None:
         self._watch.read_news()
 
-    def _news(self, local_rank: int, page: PageSnapshot) -> None:
-        if self._round is None:
-            return
-        self._scribe.milestones(self._round, local_rank, page)
-        if page.phase is Phase.FAILED and page.error is not None:
-            what = f"raised {page.error.type}"
-            if page.error.type == "SystemExit":
-                what = f"exits with {page.error.message or 1}"
-            self._post(m.RankErrored(local_rank, what))
+    def _page_news(self, local_rank: int, page: PageSnapshot) -> None:
+        if self._round is not None:
+            self._news.page(self._round, local_rank, page)
 
     def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
-        current = self._this_round()
-        for event in events:
-            if event.name == "fault":
-                self._rounds.fault_fired(event.text)
-                current.faults[local_rank] = event.text
-        self._scribe.ring_events(current.rank(local_rank), events, lost)
+        self._news.ring(self._this_round(), local_rank, events, lost)
 
     def _limit_passed(self, local_rank: int, expired: Expired) -> None:
         current = self._this_round()
@@ -384,6 +380,8 @@ class Agent:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
         self._scribe.signal_received(name, first=not self._stop_ordered, again=again)
+        self._restart_decided = False
+        self._post(m.NoRestart())
         self._orders.post(policy.Preempted(self._config.node, number, name))
 
     def told_to_kill(self) -> None:
@@ -404,13 +402,8 @@ class Agent:
 
     def _failed(self, error: BaseException) -> None:
         """A bug of ours must end the job with its traceback, not leave it waiting."""
-        if not self._ended.done():
-            self._ended.set_exception(error)
-
-    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The same for what the loop calls: signals, timers, descriptors."""
-        error = context.get("exception") if "handle" in context else None
-        if error is None or self._ended.done():
-            loop.default_exception_handler(context)
+        if self._ended.done():
+            context = {"message": "while the agent ends", "exception": error}
+            asyncio.get_running_loop().default_exception_handler(context)
         else:
             self._ended.set_exception(error)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.attribution_client import Answer
     from undaunted.fault_tolerance.agent.judge import Judgement
+    from undaunted.fault_tolerance.agent.reclaim import Outcome
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.workers import Worker
     from undaunted.fault_tolerance.data import WorkloadControlRequest
@@ -239,6 +240,28 @@ class Scribe:
                 f"processes {', '.join(map(str, unkillable))} cannot be killed (uninterruptible "
                 "wait in the kernel: disk or driver); going on without waiting for them",
                 level=ERROR,
+            )
+
+    def memory_reclaimed(self, outcome: Outcome, timeout_s: float) -> None:
+        """Memory of the devices was waited for before a restart."""
+        self._journal.record(
+            self._event(
+                e.MemoryReclaimed,
+                duration_ns=outcome.duration_ns,
+                timeout_s=timeout_s,
+                devices=outcome.devices,
+                pids=list(outcome.pids),
+                held=outcome.held,
+                skipped=outcome.skipped,
+            )
+        )
+        if outcome.skipped:
+            self._messages.say(f"restarts do not wait for device memory: {outcome.skipped}")
+        elif outcome.held:
+            self._messages.say(
+                f"device memory is not free after {format_duration(timeout_s)}: {outcome.held}; "
+                "going on. If it belongs to others, raise --ft-gpu-memory-tolerance-mb, or give "
+                "--ft-gpu-memory-reclaim-timeout 0"
             )
 
     # --- failures -------------------------------------------------------------------------------

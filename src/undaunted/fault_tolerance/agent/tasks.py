@@ -43,6 +43,21 @@ class Tasks:
             self._failed(error)
 
 
+def tell_of_failed_callbacks(
+    loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]
+) -> None:
+    """Have ``failed`` called when what the loop calls raises: signals, timers, descriptors."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception") if "handle" in context else None
+        if error is None:
+            loop.default_exception_handler(context)
+        else:
+            failed(error)
+
+    loop.set_exception_handler(handle)
+
+
 class Timers:
     """Timers by name."""
 

@@ -56,12 +56,21 @@ class Workers:
         self._on_tree_change = on_tree_change
         self._by_pid: dict[int, Worker] = {}
         self._unclaimed: dict[int, tuple[int, int]] = {}
+        self._signalled: set[int] = set()
         self.all: list[Worker] = []
+        self.killed: set[int] = set()  # got SIGKILL and have not been reaped yet
+
+    @property
+    def pids(self) -> set[int]:
+        """Processes of the round that are known to have existed."""
+        return {*self._by_pid, *self._unclaimed, *self._signalled}
 
     def begin_round(self) -> None:
         """Forget the last round's processes."""
         self._by_pid.clear()
         self._unclaimed.clear()
+        self._signalled.clear()
+        self.killed.clear()
         self.all = []
 
     def adopt(self, pids: list[int]) -> None:
@@ -108,9 +117,13 @@ class Workers:
             if worker is not None:
                 worker.told.append((number, now))
             _send(pid, number)
+        self._signalled.update(left)
+        if number == signal.SIGKILL:
+            self.killed.update(left)
         return left
 
     def _reaped(self, pid: int, code: int, at_ns: int) -> None:
+        self.killed.discard(pid)
         worker = self._by_pid.get(pid)
         if worker is None:
             if len(self._unclaimed) >= _UNCLAIMED_KEPT:

@@ -13,8 +13,10 @@ States::
     FINISHED   every rank exited with 0; the coordinator decides
     STOPPING   told to stop: ranks have been signalled, grace runs
     KILLING    SIGKILL has been sent to everything that is left
+    CLEARING   nothing is left; the node is made ready for the next round
 
-A round is left only through KILLING, so that no process of one round sees the next one.
+A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
+left out when no round follows.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from undaunted.fault_tolerance.core.node_messages import (
     CallOffSpawn,
+    ClearNode,
     Command,
     CrashUnclear,
     Event,
@@ -32,6 +35,9 @@ from undaunted.fault_tolerance.core.node_messages import (
     JudgeCrash,
     KillNow,
     LimitPassed,
+    NodeClear,
+    NoRestart,
+    PrepareClearing,
     RankErrored,
     RankExited,
     ReportFailed,
@@ -71,6 +77,7 @@ class State(enum.Enum):
     FINISHED = enum.auto()
     STOPPING = enum.auto()
     KILLING = enum.auto()
+    CLEARING = enum.auto()
 
 
 _SIGKILL = 9
@@ -79,23 +86,33 @@ _SIGTERM = 15
 
 @dataclass(slots=True)
 class Node:
-    """See the module's documentation. Feed events to `handle`, carry out what it returns."""
+    """See the module's documentation. Feed events to `handle`, carry out what it returns.
+
+    Attributes:
+        rank_termination_signal: sent to hung ranks.
+        clearing_s: how long the node is waited for between two rounds; 0 = there is nothing to do.
+        state: see the module's documentation.
+        round: the round that runs, or the last one.
+    """
 
     rank_termination_signal: int = _SIGKILL
+    clearing_s: float = 0.0
     state: State = State.IDLE
     round: int = -1
     _slots: int = 0
     _exited: dict[int, int] = field(default_factory=dict)
     _crash_to_judge: bool = False
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
-    _stop: StopRound | None = None
+    _stop: StopRound | None = None  # that waits until the processes are known
+    _restart: bool = False  # another round follows
+    _unkillable: bool = False
 
     @property
     def alive(self) -> tuple[int, ...]:
         """Local ranks whose processes have not ended."""
         return tuple(rank for rank in range(self._slots) if rank not in self._exited)
 
-    def handle(self, event: Event) -> list[Command]:  # noqa: C901 - one case per event
+    def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - one case per event
         """Take one event; return the commands it causes, in order."""
         match event:
             case StartRound():
@@ -117,6 +134,10 @@ class Node:
                 return self._hang_judged(event)
             case StopRound():
                 return self._stop_round(event)
+            case NoRestart():
+                return self._no_restart()
+            case NodeClear():
+                return self._node_clear(event)
             case TreeEmpty():
                 return self._tree_empty()
             case TimerFired():
@@ -134,6 +155,7 @@ class Node:
         self._errored.clear()
         self._crash_to_judge = False
         self._stop = None
+        self._restart = self._unkillable = False
         self.state = State.SPAWNING
         return [Spawn(event.round)]
 
@@ -174,7 +196,7 @@ class Node:
         return commands + (self._kill() if self.state is State.STOPPING else [])
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
-        if self.state in {State.IDLE, State.STOPPING, State.KILLING}:
+        if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
             return []  # it has been told to end, and has the grace for that
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
@@ -226,6 +248,9 @@ class Node:
     def _stop_round(self, event: StopRound) -> list[Command]:
         if event.round != self.round:
             return []
+        if self.state is State.CLEARING:
+            return [] if event.restart else self._no_restart()
+        self._restart = event.restart
         if self.state is State.SPAWNING:
             self._stop = event  # the pids are not known yet
             return [CallOffSpawn()]
@@ -238,7 +263,16 @@ class Node:
     def _tree_empty(self) -> list[Command]:
         if self.state not in {State.STOPPING, State.KILLING} or self.alive:
             return []
-        return self._round_over(unkillable=False)
+        return self._tree_gone(unkillable=False)
+
+    def _no_restart(self) -> list[Command]:
+        self._restart = False
+        return self._round_over() if self.state is State.CLEARING else []
+
+    def _node_clear(self, event: NodeClear) -> list[Command]:
+        if self.state is not State.CLEARING or event.round != self.round:
+            return []
+        return self._round_over(event.problem)
 
     def _timer(self, event: TimerFired) -> list[Command]:
         if event.round != self.round:
@@ -251,12 +285,16 @@ class Node:
             case "grace" if self.state is State.STOPPING:
                 return self._kill()
             case "unkillable" if self.state is State.KILLING:
-                return self._round_over(unkillable=True)
+                return self._tree_gone(unkillable=True)
+            case "clearing" if self.state is State.CLEARING:
+                return self._round_over()
         return []
 
     def _kill_now(self) -> list[Command]:
         if self.state is State.SPAWNING and self._stop is not None:
             self._stop = replace(self._stop, grace_s=0.0)
+        if self.state is State.CLEARING:
+            return self._round_over()
         return self._kill() if self.state is State.STOPPING else []
 
     # --- leaves ---------------------------------------------------------------------------------
@@ -267,12 +305,13 @@ class Node:
 
     def _begin_stop(self, stop: StopRound) -> list[Command]:
         self.state = State.STOPPING
-        timer = SetTimer("grace", stop.grace_s)
+        commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
         if self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
-            told = self._not_leaving()
-            return [Watch(on=False), timer, SignalRanks(told, stop.signal)]
-        return [Watch(on=False), timer, SignalTree(_SIGTERM)]
+            commands.append(SignalRanks(self._not_leaving(), stop.signal))
+        else:
+            commands.append(SignalTree(_SIGTERM))
+        return [*commands, PrepareClearing()] if self._clearing_follows else commands
 
     def _kill(self) -> list[Command]:
         self.state = State.KILLING
@@ -282,11 +321,25 @@ class Node:
         self._crash_to_judge = False
         return [JudgeCrash(final)]
 
-    def _round_over(self, *, unkillable: bool) -> list[Command]:
+    def _tree_gone(self, *, unkillable: bool) -> list[Command]:
         commands: list[Command] = self._judge_crash() if self._crash_to_judge else []
-        all_ok = not self.alive and not any(self._exited.values()) and self._slots > 0
+        self._unkillable = unkillable
+        if not self._clearing_follows:
+            return commands + self._round_over()
+        self.state = State.CLEARING
+        return [*commands, SetTimer("clearing", self.clearing_s), ClearNode(self.round)]
+
+    @property
+    def _clearing_follows(self) -> bool:
+        return self._restart and self.clearing_s > 0 and not self._all_ok
+
+    @property
+    def _all_ok(self) -> bool:
+        return not self.alive and not any(self._exited.values()) and self._slots > 0
+
+    def _round_over(self, problem: str = "") -> list[Command]:
         self.state = State.IDLE
-        return [*commands, ReportStopped(all_ok=all_ok, unkillable=unkillable)]
+        return [ReportStopped(self._all_ok, self._unkillable, problem)]
 
 
 def describe_exit(code: int) -> str:

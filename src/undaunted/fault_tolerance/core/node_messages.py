@@ -67,11 +67,28 @@ class HangJudged:
 
 @dataclass(frozen=True, slots=True)
 class StopRound:
-    """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``."""
+    """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``.
+
+    ``restart``: another round is to follow.
+    """
 
     round: int
     grace_s: float
     signal: int
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart:
+    """Whatever was planned: no round follows, since the launcher was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClear:
+    """What `ClearNode` asked for is done. ``problem``: why this node can run no round, "" = fit."""
+
+    round: int
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +119,8 @@ Event = (
     | CrashUnclear
     | HangJudged
     | StopRound
+    | NoRestart
+    | NodeClear
     | TreeEmpty
     | TimerFired
     | KillNow
@@ -164,6 +183,18 @@ class SignalTree:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareClearing:
+    """`ClearNode` may follow: start what takes a while to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearNode:
+    """Make sure that the next round finds the node as it should be; answer with NodeClear."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
 
@@ -187,10 +218,14 @@ class ReportFinished:
 
 @dataclass(frozen=True, slots=True)
 class ReportStopped:
-    """Tell the coordinator that the round is over on this node."""
+    """Tell the coordinator that the round is over on this node.
+
+    ``problem``: why this node can run no further round, "" = it can.
+    """
 
     all_ok: bool
     unkillable: bool
+    problem: str = ""
 
 
 Command = (
@@ -201,6 +236,8 @@ Command = (
     | JudgeCrash
     | SignalRanks
     | SignalTree
+    | PrepareClearing
+    | ClearNode
     | SetTimer
     | ReportFailed
     | ReportFinished

@@ -1,0 +1,42 @@
+"""What ranks put into their pages, told to the journal and to the node's state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.fault_tolerance.core import node_messages as m
+from undaunted.progress.snapshot import PageSnapshot, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.agent.round import Round, RoundFactory
+    from undaunted.fault_tolerance.agent.scribe import Scribe
+    from undaunted.progress.reader import RingEvent
+
+
+@dataclass(frozen=True)
+class News:
+    """Takes what `watch.PageWatch` has read."""
+
+    rounds: RoundFactory
+    scribe: Scribe
+    post: Callable[[m.Event], None]
+
+    def page(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
+        """The page of a rank has changed."""
+        self.scribe.milestones(current, local_rank, page)
+        if page.phase is Phase.FAILED and page.error is not None:
+            what = f"raised {page.error.type}"
+            if page.error.type == "SystemExit":
+                what = f"exits with {page.error.message or 1}"
+            self.post(m.RankErrored(local_rank, what))
+
+    def ring(self, current: Round, local_rank: int, events: list[RingEvent], lost: int) -> None:
+        """A rank has noted events; ``lost`` more were overwritten."""
+        for event in events:
+            if event.name == "fault":
+                self.rounds.fault_fired(event.text)
+                current.faults[local_rank] = event.text
+        self.scribe.ring_events(current.rank(local_rank), events, lost)
