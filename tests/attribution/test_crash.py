@@ -164,6 +164,8 @@ def test_a_rank_on_its_way_out_with_an_exit_code() -> None:
     found = verdict(victim(0, 150), leaving)
     assert "rank 1 (node a, pid 4701) exited with code 7" in found.line
     assert (found.exception, found.traceback, found.victims) == ("", "", (0,))
+    negative = failure(1, error=error("SystemExit", "-1", 100, TRACEBACK))
+    assert negative.code == 255
     text = failure(1, error=error("SystemExit", "no config", 100))
     assert "failed: SystemExit: no config" in verdict(text).line
 

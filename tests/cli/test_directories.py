@@ -81,6 +81,14 @@ def test_named_directory_that_cannot_be_used_is_an_error(tmp_path, refuse):
         assert "name a directory you can write to" in str(caught.value)
 
 
+def test_an_empty_name_does_not_mean_the_current_directory(tmp_path):
+    with pytest.raises(UsageError, match=r"--run-dir is empty; name a directory \(. is"):
+        make_run_dir("", "one", str(tmp_path))
+    with pytest.raises(UsageError, match="--log-dir is empty"):
+        make_log_dir(" ", "one", tmp_path, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_default_falls_back_below_tmpdir(tmp_path, tmpdir_variable, refuse):
     refuse(errno.EROFS, tmp_path / "undaunted-runs")
     path, notice = make_run_dir(None, "one", str(tmp_path))

@@ -156,6 +156,8 @@ def test_fault_plans_are_joined_and_checked(build):
         "--inject-fault", "sigkill:rank=0", "--inject-fault=exception:rank=0,iteration=3"
     )
     assert config.faults == "sigkill:rank=0;exception:rank=0,iteration=3"
+    with pytest.raises(UsageError, match=r"--inject-fault: .* is for rank 1; this job has only"):
+        build("--inject-fault", "sigkill:rank=1")
     with pytest.raises(UsageError, match=r"--inject-fault: .*sigkil"):
         build("--inject-fault", "sigkil:rank=0")
 

@@ -79,6 +79,14 @@ def test_bad_plans_are_refused_with_the_bad_part(text: str, message: str) -> Non
         FaultPlan.parse(text)
 
 
+def test_faults_of_ranks_that_do_not_exist() -> None:
+    FaultPlan.parse("sigkill:rank=0-3;exit:rank=all;abort:rank=random").check_ranks(4)
+    with pytest.raises(FaultPlanError, match="is for rank 2-4; this job has ranks 0 to 3"):
+        FaultPlan.parse("sigkill:rank=0;abort:rank=2-4").check_ranks(4)
+    with pytest.raises(FaultPlanError, match="is for rank 1; this job has only rank 0"):
+        FaultPlan.parse("sigkill:rank=1").check_ranks(1)
+
+
 def test_a_fault_that_happened_is_left_out_and_the_others_keep_their_ids() -> None:
     plan = FaultPlan.parse("sigkill:rank=1;sleep:rank=0,iteration=5;abort:rank=1,repeat")
     later = FaultPlan.parse(plan.without(["sigkill-1", "abort-3", "unknown"]).to_env())

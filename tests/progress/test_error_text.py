@@ -77,3 +77,11 @@ def test_any_exception_can_be_recorded(error, kind):
     at_ns, said, _, _ = decode(encode_error(error, 5))
     assert at_ns == 5
     assert kind in (None, said)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(True, "1"), (False, "0"), (-1, "-1"), (None, ""), ("bye", "bye")]
+)
+def test_exits_are_told_by_their_code(code, message):
+    error = SystemExit() if code is None else SystemExit(code)
+    assert decode(encode_error(error, 1))[2] == message

@@ -79,7 +79,9 @@ class RankFailure:
     def _is_leaving(self) -> bool:
         # ``sys.exit(3)``: an exception to Python, a deliberate end to everybody else.
         error = self.error
-        return error is not None and error.type == "SystemExit" and error.message.isdecimal()
+        if error is None or error.type != "SystemExit":
+            return False
+        return error.message.removeprefix("-").isdecimal()
 
     @property
     def exception(self) -> str:

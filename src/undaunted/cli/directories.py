@@ -30,6 +30,7 @@ def make_run_dir(wanted: str | None, name: str, cwd: str) -> tuple[Path, str]:
         UsageError: the directory that was asked for, or no directory at all, is usable.
     """
     if wanted is not None:
+        _check_given("--run-dir", wanted)
         path = Path(cwd, wanted)
         try:
             _make_usable(path)
@@ -63,6 +64,8 @@ def make_log_dir(wanted: str | None, name: str, run_dir: Path, cwd: str) -> Path
     Raises:
         UsageError: it cannot be made.
     """
+    if wanted is not None:
+        _check_given("--log-dir", wanted)
     base = run_dir / "logs" if wanted is None else Path(cwd, wanted, name)
     try:
         make_private(base.parent)
@@ -73,6 +76,13 @@ def make_log_dir(wanted: str | None, name: str, run_dir: Path, cwd: str) -> Path
             f"--log-dir {wanted or base}: {_reason(error)}; name a directory you can write to"
         ) from None
     return path
+
+
+def _check_given(option: str, wanted: str) -> None:
+    if not wanted.strip():
+        raise UsageError(
+            f"{option} is empty; name a directory (. is the current one), or leave it out"
+        )
 
 
 def _make_unique(base: Path) -> Path:

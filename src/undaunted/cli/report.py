@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.journal.events import JournalOpened
+from undaunted.journal.owner import is_running
+from undaunted.journal.query import first
 from undaunted.journal.reader import Journal, find_journals, read_journal
 from undaunted.journal.render import plain, render_round, render_run
 from undaunted.journal.restarts import RunSummary, summarize
@@ -19,6 +22,7 @@ from undaunted.journal.restarts import RunSummary, summarize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from undaunted.journal.events import Event
     from undaunted.journal.tables import Line
 
 DEFAULT_RUNS = Path("undaunted-runs")
@@ -147,13 +151,22 @@ def _print(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespa
         run_dir=os.fsencode(run_dir).decode("utf-8", "backslashreplace"),
         unreadable_lines=sum(journal.unreadable for journal in journals),
         unknown_events=sum(journal.unknown for journal in journals),
-        launches=[summarize(events) for journal in journals for events in journal.launches()],
+        launches=[
+            summarize(events, running=_runs(events))
+            for journal in journals
+            for events in journal.launches()
+        ],
     )
     if options.json:
         text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
         print(text)
         return
     _show(_damage(journals) + _body(report, options.round))
+
+
+def _runs(events: Sequence[Event]) -> bool | None:
+    opened = first(events, JournalOpened)
+    return None if opened is None else is_running(opened)
 
 
 def _body(report: Report, number: int | None) -> list[Line]:

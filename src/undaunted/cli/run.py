@@ -70,7 +70,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         # It is told of a log: keep one, and show the lines all the same.
         stdout = [where or TO_BOTH for where in stdout]
         stderr = [where or TO_BOTH for where in stderr]
-    faults = _fault_plan(values["inject-fault"])
+    faults = _fault_plan(values["inject-fault"], nproc)
     rank_limits, limits_notice = limits(parsed, environ)
 
     run_id = _run_id(parsed)
@@ -218,7 +218,7 @@ def _bits(streams: int | dict[int, int], rank: int) -> int:
     return streams if isinstance(streams, int) else streams.get(rank, 0)
 
 
-def _fault_plan(plans: list[str]) -> str:
+def _fault_plan(plans: list[str], ranks: int) -> str:
     """Join the plans and let their owner read them, so that a mistake is reported at once."""
     if not plans:
         return ""
@@ -226,7 +226,7 @@ def _fault_plan(plans: list[str]) -> str:
 
     joined = ";".join(plans)
     try:
-        FaultPlan.parse(joined)
+        FaultPlan.parse(joined).check_ranks(ranks)
     except ValueError as error:
         raise UsageError(f"--inject-fault: {error}") from None
     return joined

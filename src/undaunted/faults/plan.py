@@ -108,6 +108,22 @@ class FaultPlan:
         gone = set(ids)
         return FaultPlan(tuple(f for f in self.faults if f.repeat or f.id not in gone))
 
+    def check_ranks(self, world_size: int) -> None:
+        """Make sure that every fault can happen.
+
+        Args:
+            world_size: number of ranks, at least 1.
+
+        Raises:
+            FaultPlanError: one is for a rank that does not exist.
+        """
+        for fault in self.faults:
+            if isinstance(fault.rank, Choice) and fault.rank.high >= world_size:
+                span = f"ranks 0 to {world_size - 1}" if world_size > 1 else "only rank 0"
+                raise FaultPlanError(
+                    f"fault {str(fault)!r} is for rank {fault.rank}; this job has {span}"
+                )
+
     def due(self, *, rank: int, round_: int, world_size: int) -> tuple[Fault, ...]:
         """The faults that may happen on ``rank`` in ``round_``, with nothing random left.
 

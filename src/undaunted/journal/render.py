@@ -28,6 +28,12 @@ _INDENT = " " * 9
 # How many rounds `render_short` explains.
 _SHORT_ROUNDS = 5
 
+_NO_END = {
+    True: "still runs",
+    False: "killed: its launcher is gone and recorded no end",
+    None: "no end recorded: it still runs, or was killed",
+}
+
 
 def render_run(run: RunSummary, *, width: int | None = None) -> list[Line]:
     """Return the report of one launch.
@@ -88,7 +94,7 @@ def plain(lines: Sequence[Line]) -> str:
 
 
 def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
-    outcome = run.outcome.replace("_", " ") or "no end recorded: it still runs, or was killed"
+    outcome = run.outcome.replace("_", " ") or _NO_END[run.running]
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     name = f"run {run.run_id}" if run.run_id else "run of unknown name"
     yield [

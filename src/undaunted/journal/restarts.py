@@ -125,6 +125,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
         started_wall: Unix time in seconds.
         duration_ns: until the end of the job, None if none is recorded.
         outcome: as in ``JobEnded``; "" if the journal has no end.
+        running: whether the launcher still runs, where that is known: only if there is no end.
         exit_code: of the launcher.
         reason: why it ended.
         restarts: rounds that were followed by another.
@@ -149,6 +150,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     started_wall: float | None = None
     duration_ns: int | None = None
     outcome: str = ""
+    running: bool | None = None
     exit_code: int | None = None
     reason: str = ""
     restarts: int = 0
@@ -161,8 +163,13 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     notes: list[str] = []
 
 
-def summarize(events: Sequence[Event]) -> RunSummary:
-    """Return the summary of one launch (see ``Journal.launches``)."""
+def summarize(events: Sequence[Event], *, running: bool | None = None) -> RunSummary:
+    """Return the summary of one launch (see ``Journal.launches``).
+
+    Args:
+        events: of the launch.
+        running: whether its launcher still runs, None = not known.
+    """
     opened = first(events, JournalOpened) or JournalOpened(t=0)
     job = first(events, JobStarted)
     end = first(events, JobEnded)
@@ -180,6 +187,7 @@ def summarize(events: Sequence[Event]) -> RunSummary:
         started_wall=job.wall if job else None,
         duration_ns=_between(time_of(job), time_of(end)),
         outcome=end.outcome if end else "",
+        running=None if end else running,
         exit_code=end.exit_code if end else None,
         reason=end.reason if end else "",
         restarts=max(0, len(rounds) - 1),

@@ -12,20 +12,19 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from undaunted.journal import lines
 from undaunted.journal.appender import Appender
-from undaunted.journal.events import Event, EventsLost, JobEnded, JournalOpened, RoundStopped
+from undaunted.journal.events import Event, EventsLost, JobEnded, RoundStopped
 from undaunted.journal.files import FileSystem, replace_text
+from undaunted.journal.owner import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SYNC_AFTER = (RoundStopped, JobEnded)
 
 
@@ -275,19 +274,9 @@ class JournalWriter:
             self._on_problem(message)
 
     def _header(self) -> bytes:
-        opened = JournalOpened(
-            t=self._clock.monotonic_ns(), version=self._version, boot_id=boot_id(), pid=os.getpid()
-        )
+        opened = this_process(self._clock.monotonic_ns(), self._version)
         return lines.encode(self._stamp(opened))
 
     def _lost_line(self, count: int, reason: str) -> bytes:
         lost = EventsLost(t=self._clock.monotonic_ns(), count=count, reason=reason)
         return lines.encode(self._stamp(lost))
-
-
-def boot_id() -> str:
-    """Return the id of this boot of the machine, "" where there is none."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""

@@ -24,7 +24,7 @@ def encode_error(error: BaseException, at_ns: int) -> bytes:
         at_ns: CLOCK_MONOTONIC, nanoseconds.
     """
     kind = shorten(_attempt(lambda: _type_name(error)), _TYPE_BYTES)
-    message = shorten(_attempt(lambda: str(error)), _MESSAGE_BYTES)
+    message = shorten(_attempt(lambda: _message(error)), _MESSAGE_BYTES)
     room = ERROR_BYTES - ERROR.size - len(kind) - len(message)
     printed = _attempt(lambda: "".join(traceback.format_exception(error)))
     trace = shorten(printed, room)
@@ -54,6 +54,12 @@ def _attempt(describe: Callable[[], str]) -> str:
         return describe()
     except Exception as failure:  # noqa: BLE001 - user code may raise anything
         return f"<{type(failure).__name__} while it was described>"
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return str(int(error.code))  # sys.exit(True) is an exit with 1
+    return str(error)
 
 
 def _type_name(error: BaseException) -> str:

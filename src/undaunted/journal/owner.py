@@ -1,0 +1,57 @@
+"""Which process writes a journal, and whether it still lives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from undaunted.base import process
+from undaunted.journal.events import JournalOpened
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+
+
+def this_process(t: int, version: str) -> JournalOpened:
+    """Return the first line of a journal that this process writes.
+
+    Args:
+        t: CLOCK_MONOTONIC, nanoseconds.
+        version: of undaunted.
+    """
+    pid = os.getpid()
+    return JournalOpened(
+        t=t,
+        version=version,
+        boot_id=boot_id(),
+        pid=pid,
+        start_ticks=process.start_time(pid) or 0,
+        pid_namespace=_pid_namespace(),
+    )
+
+
+def is_running(opened: JournalOpened) -> bool | None:
+    """Tell whether the process that wrote this line still runs; None = that cannot be known here.
+
+    It can be known on the same machine, since the same boot, and not from another container.
+    """
+    here = (boot_id(), _pid_namespace())
+    if not opened.start_ticks or (opened.boot_id, opened.pid_namespace) != here:
+        return None
+    stat = process.read_stat(opened.pid)
+    return stat is not None and stat.start_time == opened.start_ticks and stat.state not in "ZX"
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine, "" where there is none."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _pid_namespace() -> int:
+    try:
+        return _PID_NAMESPACE.stat().st_ino
+    except OSError:
+        return 0
