@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from undaunted.fault_tolerance.output import launcher_log, log_file
+from undaunted.fault_tolerance.output import launcher_log
 from undaunted.fault_tolerance.output.launcher_log import LauncherLog, append_last_words
+from undaunted.logs import log_file
 
 DEADLINE_S = 10.0
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z node7 "

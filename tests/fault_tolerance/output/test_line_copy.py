@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.output import line_copy
 from undaunted.fault_tolerance.output.line_copy import LineCopy
-from undaunted.fault_tolerance.output.log_file import LogFile
+from undaunted.logs.log_file import LogFile
 
 
 class Pair:

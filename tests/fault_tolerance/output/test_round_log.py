@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from undaunted.fault_tolerance.output import growth as growth_module
-from undaunted.fault_tolerance.output import log_file, round_log
+from undaunted.fault_tolerance.output import round_log
 from undaunted.fault_tolerance.output.round_log import RoundLog, Source
+from undaunted.logs import growth as growth_module
+from undaunted.logs import log_file
 
 DEADLINE_S = 10.0
 

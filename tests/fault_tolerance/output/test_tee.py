@@ -8,8 +8,8 @@ import pytest
 
 from undaunted.base.inotify import Inotify
 from undaunted.fault_tolerance.output import console as console_module
-from undaunted.fault_tolerance.output import growth as growth_module
 from undaunted.fault_tolerance.output.tee import OutputTee, TeeEntry
+from undaunted.logs import growth as growth_module
 
 DEADLINE_S = 10.0
 

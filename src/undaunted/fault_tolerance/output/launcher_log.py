@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
-from undaunted.fault_tolerance.output.log_file import LogFile
+from undaunted.logs.log_file import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.output.filters import LineFilter
-    from undaunted.fault_tolerance.output.log_file import LogFile
+    from undaunted.logs.log_file import LogFile
 
 CHUNK_BYTES = 256 * 1024  # read at once
 # A private file gives its disk space back in pieces of this size, and keeps this much of its end.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.directories import make_private
 from undaunted.fault_tolerance.output.filters import DeviceListFilter, LineFilter
-from undaunted.fault_tolerance.output.growth import Growth
 from undaunted.fault_tolerance.output.line_copy import LineCopy
-from undaunted.fault_tolerance.output.log_file import LogFile
+from undaunted.logs.growth import Growth
+from undaunted.logs.log_file import LogFile
 from undaunted.logs.ranks import rank_prefix
 
 if TYPE_CHECKING:

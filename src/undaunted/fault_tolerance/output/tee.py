@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.directories import make_private
 from undaunted.fault_tolerance.output.console import Console
-from undaunted.fault_tolerance.output.growth import Growth
 from undaunted.fault_tolerance.output.tail import FileTail
+from undaunted.logs.growth import Growth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

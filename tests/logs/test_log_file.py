@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from undaunted.fault_tolerance.output.log_file import LogFile
+from undaunted.logs.log_file import LogFile
 
 
 @pytest.fixture

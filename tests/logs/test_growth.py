@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from undaunted.fault_tolerance.output.growth import Growth
+from undaunted.logs.growth import Growth
 
 
 @pytest.fixture
