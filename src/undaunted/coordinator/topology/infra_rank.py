@@ -1,0 +1,117 @@
+"""The infrastructure rank: this node's place in the order that the scheduler gives its nodes.
+
+Neighbours in that order are neighbours in the network, which is why ranks should follow it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Without SLURM_TOPOLOGY_NODES_PER_BLOCK: more nodes than any block has.
+_NODES_PER_BLOCK = 10**10
+_BLOCK_PATTERN = "block.node"
+
+
+def infrastructure_rank(
+    environ: Mapping[str, str], *, skip_nodename_logic: bool = False
+) -> int | None:
+    """Return this node's place; the first of these that applies says it.
+
+    1. ``NVRX_INFRA_RANK_FROM_NODENAME`` is set: all digits of ``SLURMD_NODENAME``, as one number.
+    2. ``CROSS_SLURM_PROCID``.
+    3. ``SLURM_TOPOLOGY_ADDR``, if its pattern is ``block.node``: block times
+       ``SLURM_TOPOLOGY_NODES_PER_BLOCK`` (default 10**10) plus node.
+    4. In a job array: ``SLURM_ARRAY_TASK_ID`` times ``SLURM_NNODES`` plus ``SLURM_PROCID``.
+    5. ``SLURM_PROCID``.
+    6. ``GROUP_RANK``; -1 means none.
+
+    Empty variables count as not set.
+
+    Args:
+        environ: the launcher's environment.
+        skip_nodename_logic: leave out 1 and 3, which read names of nodes.
+
+    Returns:
+        The place, from 0; None = nothing says it.
+
+    Raises:
+        ValueError: a variable that applies makes no sense.
+        RuntimeError: a variable is missing that another one needs, or that Slurm sets for each task
+            of ``srun``.
+    """
+    env = {name: value for name, value in environ.items() if value}
+    if not skip_nodename_logic and "NVRX_INFRA_RANK_FROM_NODENAME" in env:
+        return _from_node_name(env)
+    if "CROSS_SLURM_PROCID" in env:
+        return _number(env, "CROSS_SLURM_PROCID")
+    in_blocks = env.get("SLURM_TOPOLOGY_ADDR_PATTERN") == _BLOCK_PATTERN
+    if not skip_nodename_logic and in_blocks and "SLURM_TOPOLOGY_ADDR" in env:
+        return _from_block(env)
+    if "SLURM_ARRAY_TASK_ID" in env:
+        return _in_array(env)
+    if "SLURM_PROCID" in env:
+        return _number(env, "SLURM_PROCID")
+    if "GROUP_RANK" in env and env["GROUP_RANK"].strip() != "-1":
+        return _number(env, "GROUP_RANK")
+    if "SLURM_JOB_ID" in env:
+        raise RuntimeError(
+            f"SLURM_JOB_ID is {env['SLURM_JOB_ID']!r}, but SLURM_PROCID is not set, so the "
+            "order of the nodes is not known; start the launchers with srun, or set GROUP_RANK on each node"
+        )
+    return None
+
+
+def _from_node_name(env: Mapping[str, str]) -> int:
+    wanted = "NVRX_INFRA_RANK_FROM_NODENAME asks for the order of the names of nodes"
+    name = env.get("SLURMD_NODENAME")
+    if name is None:
+        raise RuntimeError(f"{wanted}, but SLURMD_NODENAME is not set; unset the former, or set it")
+    digits = _digits(name)
+    if not digits:
+        raise ValueError(f"{wanted}, but SLURMD_NODENAME {name!r} has no digit; unset the former")
+    return int(digits)
+
+
+def _from_block(env: Mapping[str, str]) -> int:
+    address = env["SLURM_TOPOLOGY_ADDR"]
+    parts = [_digits(part) for part in address.split(".")]
+    if len(parts) != 2 or not all(parts):
+        raise ValueError(
+            f"SLURM_TOPOLOGY_ADDR {address!r} does not fit its pattern {_BLOCK_PATTERN}: two names "
+            "with digits are expected, such as block1.node07"
+        )
+    block, node = map(int, parts)
+    per_block = _NODES_PER_BLOCK
+    if "SLURM_TOPOLOGY_NODES_PER_BLOCK" in env:
+        per_block = _number(env, "SLURM_TOPOLOGY_NODES_PER_BLOCK", least=1)
+    if node >= per_block:
+        raise ValueError(
+            f"SLURM_TOPOLOGY_ADDR {address!r}: node {node} is not below the number of nodes per "
+            f"block, {per_block} (SLURM_TOPOLOGY_NODES_PER_BLOCK)"
+        )
+    return block * per_block + node
+
+
+def _in_array(env: Mapping[str, str]) -> int:
+    for needed in ("SLURM_NNODES", "SLURM_PROCID"):
+        if needed not in env:
+            raise RuntimeError(
+                f"SLURM_ARRAY_TASK_ID is {env['SLURM_ARRAY_TASK_ID']!r}, but {needed} is not set, "
+                "so the order of the nodes is not known; start the launchers with srun"
+            )
+    task = _number(env, "SLURM_ARRAY_TASK_ID")
+    return task * _number(env, "SLURM_NNODES", least=1) + _number(env, "SLURM_PROCID")
+
+
+def _number(env: Mapping[str, str], name: str, *, least: int = 0) -> int:
+    text = env[name].strip()
+    if not text or _digits(text) != text or int(text) < least:
+        raise ValueError(f"{name} is {env[name]!r}; expected a whole number, {least} or more")
+    return int(text)
+
+
+def _digits(text: str) -> str:
+    return "".join(c for c in text if "0" <= c <= "9")
