@@ -59,7 +59,8 @@ def infrastructure_rank(
     if "SLURM_JOB_ID" in env:
         raise RuntimeError(
             f"SLURM_JOB_ID is {env['SLURM_JOB_ID']!r}, but SLURM_PROCID is not set, so the "
-            "order of the nodes is not known; start the launchers with srun, or set GROUP_RANK on each node"
+            "order of the nodes is not known; start the launchers with srun, or set GROUP_RANK on "
+            "each node"
         )
     return None
 
