@@ -33,7 +33,7 @@ class Challenge(_Message, frozen=True):
 
 
 class Proof(_Message, frozen=True):
-    """Answer of a client, who wants to talk about ``run_id``."""
+    """Answer of a client, the agent of ``node``, who wants to talk about ``run_id``."""
 
     major: int
     minor: int
@@ -41,6 +41,7 @@ class Proof(_Message, frozen=True):
     run_id: str
     nonce: bytes
     mac: bytes
+    node: str = ""
 
 
 class Accepted(_Message, frozen=True):
@@ -80,6 +81,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         epoch: of the leader who wrote it; rises with every leader.
         version: rises with every change.
         leader: node that leads, "" = a host of its own.
+        casting_vote: node that led when ``table`` was started; it decides when exactly half of the
+            table is there. "" = members have no votes, nobody can take over.
         round: of ``table``; -1 = none has begun.
         running: the round has been started and not stopped.
         restarts_used: of the job's budget.
@@ -94,6 +97,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     version: int = 0
     leader: str = ""
+    casting_vote: str = ""
     round: int = -1
     running: bool = False
     restarts_used: int = 0
@@ -119,8 +123,8 @@ class Hello(_Message, frozen=True):
     Attributes:
         round, running: the round it knows of, and whether ranks of it are running here.
         ledger: the newest it knows.
-        last_order: number of the last order it has carried out, of the leader of that epoch.
-        last_report: number of its last report that was acknowledged.
+        promised: it takes no orders of an earlier epoch.
+        last_order: number of the last order it has carried out.
     """
 
     node: str
@@ -133,7 +137,7 @@ class Hello(_Message, frozen=True):
     round: int = -1
     running: bool = False
     ledger: Ledger | None = None
-    order_epoch: int = 0
+    promised: int = 0
     last_order: int = 0
 
 
@@ -177,6 +181,9 @@ class Report(_Message, frozen=True):
 
 
 # --- from a leader ------------------------------------------------------------------------------
+
+# Orders are numbered so that those of a later leader have higher numbers: its epoch times this.
+ORDERS_PER_EPOCH = 1 << 32
 
 
 class Welcome(_Message, frozen=True):
@@ -263,7 +270,7 @@ Order = PrepareOrder | StartOrder | StopOrder | Note | EndOrder
 
 
 class Miss(_Message, frozen=True):
-    """I have lost the leader of ``epoch``; have you?"""
+    """I cannot reach the leader (or, being it, a quorum) of ``epoch``; what do you know?"""
 
     node: str
     incarnation: str

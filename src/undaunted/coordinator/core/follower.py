@@ -1,0 +1,352 @@
+"""A node's side of coordination: one state machine per agent.
+
+It finds the leader, keeps a lease with it, sends reports until they are acknowledged, hands each
+order on once, and, when the leader is gone, finds out with the other members who takes over. No
+clock, socket or thread in here.
+
+States::
+
+    SEEKING    no leader has welcomed this node yet
+    FOLLOWING  a leader has; the lease is renewed
+    AWAY       the leader is gone: connect again, and see `Absence`
+    ENDED      the job is over for this node
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import msgspec
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core.absence import ASK_AGAIN_S, Absence
+from undaunted.coordinator.core.knowledge import Knowledge
+
+_NS = 1_000_000_000
+# What ranks get between SIGTERM and SIGKILL when their node may be in a minority.
+MINORITY_GRACE_S = 2.0
+REDIAL_FIRST_S = 0.05
+REDIAL_LONGEST_S = 1.0
+# Reports of one round that are kept for a leader who takes over.
+KEPT_REPORTS = 64
+
+
+class State(enum.Enum):
+    """See the module's documentation."""
+
+    SEEKING = enum.auto()
+    FOLLOWING = enum.auto()
+    AWAY = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclass(slots=True)
+class Follower:
+    """See the module's documentation. Feed events to `handle`, carry out what it returns."""
+
+    config: f.FollowerConfig
+    state: State = State.SEEKING
+    knows: Knowledge = field(init=False)
+    round: int = -1  # the last one in which this node took part
+    running: bool = False
+    _absence: Absence | None = None
+    _lease_s: float = field(init=False)
+    _heard_ns: int = 0  # last word of the leader
+    _idle_ns: int = 0  # since then neither a leader nor a running rank
+    # the connection
+    _link: int = 0  # number of the last one
+    _open: bool = False  # it stands
+    _address: str = ""  # where it goes
+    _next: list[str] = field(default_factory=list)  # addresses to try before all others
+    _tried: int = 0
+    _pause_s: float = REDIAL_FIRST_S
+    _why: str = "not tried yet"  # what the last one ended with
+    # orders and reports
+    _last_order: int = 0
+    _reports: list[p.Report] = field(default_factory=list)
+    _reported: int = 0
+    _acknowledged: int = 0
+
+    def __post_init__(self) -> None:
+        """A leader says later what the lease really is."""
+        self.knows = Knowledge(self.config.node, self.config.incarnation)
+        self._lease_s = self.config.lease_s
+
+    def handle(self, event: f.Event, now: int) -> list[f.Command]:
+        """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
+        if isinstance(event, f.Asked):
+            return [f.Answer(event.question, self._asked(event.message, now))]
+        if self.state is State.ENDED:
+            return []
+        match event:
+            case f.Begin():
+                self._idle_ns = now
+                return [f.SetTimer("giveup", self.config.give_up_s), *self._dial()]
+            case f.Opened(link=link):
+                return self._opened() if link == self._link else []
+            case f.Received(link=link, message=message):
+                return self._received(message, now) if link == self._link else []
+            case f.Closed(link=link):
+                return self._closed(event, now) if link == self._link else []
+            case f.Answered(message=answer):
+                return self._answered(answer, now)
+            case f.Tell(report=report):
+                return self._tell(report, now)
+            case f.TableKnown():
+                return self._table_known(event)
+            case f.TimerFired(name=name):
+                return self._timer(name, now)
+
+    # --- the connection -------------------------------------------------------------------------
+
+    def _dial(self) -> list[f.Command]:
+        self._link += 1
+        self._open = False
+        self._address = self._next.pop(0) if self._next else self._candidate()
+        return [f.Dial(self._link, self._address)]
+
+    def _candidate(self) -> str:
+        """Where to look next: the endpoints, then every member that listens, in turns."""
+        ends = self.config.endpoints
+        members = [seat.address for seat in self.knows.electorate()]
+        places = [*ends, *(each for each in members if each and each not in ends)]
+        self._tried += 1
+        return places[(self._tried - 1) % len(places)]
+
+    def _opened(self) -> list[f.Command]:
+        self._open = True
+        c, knows = self.config, self.knows
+        hello = p.Hello(
+            node=c.node,
+            incarnation=c.incarnation,
+            slots=c.slots,
+            address=c.address,
+            infra_rank=c.infra_rank,
+            domain=c.domain,
+            group=c.group,
+            round=self.round,
+            running=self.running,
+            ledger=knows.ledger,
+            promised=knows.promised,
+            last_order=self._last_order,
+        )
+        return [f.Send(self._link, hello)]
+
+    def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
+        self._forget_link()
+        self._why = event.reason
+        if event.final:
+            self.state = State.ENDED
+            return [f.GiveUp(event.reason)]
+        if self.state is State.FOLLOWING:
+            return self._lost(now, reset=True)
+        if self._next:
+            return [f.SetTimer("dial", 0.0)]
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REDIAL_LONGEST_S)
+        return [f.SetTimer("dial", pause_s)]
+
+    def _forget_link(self) -> None:
+        self._link += 1  # what still comes from the old one is not for us
+        self._open = False
+
+    # --- what a leader says ---------------------------------------------------------------------
+
+    def _received(self, message: p.Message, now: int) -> list[f.Command]:
+        if isinstance(message, p.Welcome):
+            return self._welcomed(message, now)
+        if isinstance(message, p.Refused):
+            return self._refused(message, now)
+        if not isinstance(message, p.Beat | p.Order) or self.state is not State.FOLLOWING:
+            return []
+        if message.epoch != self.knows.epoch:
+            return []
+        self._heard_ns = now
+        if isinstance(message, p.Beat):
+            self._acknowledged = max(self._acknowledged, message.acknowledged)
+            return []
+        return self._ordered(message)
+
+    def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
+        knows = self.knows
+        if welcome.epoch < knows.promised:
+            return []  # it has been told what was promised, and takes a later epoch
+        back, new = self.state is State.AWAY, welcome.epoch != knows.epoch
+        self.state = State.FOLLOWING
+        self._absence = None
+        knows.promised = knows.epoch = welcome.epoch
+        self._lease_s, self._heard_ns = welcome.lease_s, now
+        self._pause_s = REDIAL_FIRST_S
+        commands: list[f.Command] = []
+        if new and welcome.leader != self.config.node:
+            commands.append(f.StandDown())
+        if back:
+            commands.append(
+                f.Say(f"following the coordinator on {welcome.leader or self._address}")
+            )
+        again = [each for each in self._reports if new or each.number > self._acknowledged]
+        commands += [f.Send(self._link, report) for report in again]
+        return [*commands, *self._renew(), f.SetTimer("silence", self._lease_s)]
+
+    def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
+        if refused.leader and refused.leader != self._address:
+            self._next = [refused.leader]
+        hangup = f.Hangup(self._link)
+        closed = f.Closed(self._link, refused.reason, refused.final)
+        return [hangup, *self._closed(closed, now)]
+
+    def _ordered(self, order: p.Order) -> list[f.Command]:
+        if order.number <= self._last_order:
+            return []  # carried out before the connection broke
+        self._last_order = order.number
+        match order:
+            case p.PrepareOrder(ledger=ledger):
+                self.knows.learn(ledger)
+                if not self.knows.has_seat(ledger.pending):
+                    return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
+            case p.StartOrder(ledger=ledger):
+                self.knows.learn(ledger)
+                if not self.knows.has_seat(ledger.table):
+                    return []
+                self.round, self.running = ledger.round, True
+                self._reports = [each for each in self._reports if each.round >= self.round]
+            case p.StopOrder(ledger=ledger):
+                self.knows.learn(ledger)
+            case p.EndOrder():
+                self.state = State.ENDED
+                return [f.Deliver(order), f.Hangup(self._link)]
+        return [f.Deliver(order)]
+
+    def _table_known(self, event: f.TableKnown) -> list[f.Command]:
+        if self.state is not State.FOLLOWING:
+            return []
+        prepared = p.Prepared(
+            epoch=self.knows.epoch,
+            version=event.version,
+            round=event.round,
+            master_addr=event.master_addr,
+            master_port=event.master_port,
+        )
+        return [f.Send(self._link, prepared)]
+
+    # --- what the node says ---------------------------------------------------------------------
+
+    def _tell(self, report: p.Report, now: int) -> list[f.Command]:
+        self._reported += 1
+        report = msgspec.structs.replace(report, number=self._reported)
+        self._reports = [*self._reports[-KEPT_REPORTS + 1 :], report]
+        if report.kind == "stopped" and report.round == self.round:
+            self.running = False
+            self._idle_ns = now
+        return [f.Send(self._link, report)] if self.state is State.FOLLOWING else []
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _timer(self, name: str, now: int) -> list[f.Command]:
+        absence = self._absence
+        match name:
+            case "dial" if not self._open and self.state is not State.FOLLOWING:
+                return self._dial()
+            case "renew" if self.state is State.FOLLOWING:
+                return self._renew()
+            case "silence" if self.state is State.FOLLOWING:
+                return self._silence(now)
+            case "giveup":
+                return self._give_up(now)
+            case "ask" if absence is not None:
+                return absence.ask(now)
+            case "minority" if absence is not None:
+                return self._minority(absence, now)
+            case "claim" if absence is not None:
+                return self._lead(absence.claim(now))
+        return []
+
+    def _renew(self) -> list[f.Command]:
+        renew = f.Send(self._link, p.Renew(epoch=self.knows.epoch))
+        return [renew, f.SetTimer("renew", self._lease_s / 3)]
+
+    def _silence(self, now: int) -> list[f.Command]:
+        left_s = self._lease_s - (now - self._heard_ns) / _NS
+        if left_s > 0:
+            return [f.SetTimer("silence", left_s)]
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self._why = f"it has not answered for {self._lease_s:g} s"
+        return [hangup, *self._lost(now, reset=False)]
+
+    def _give_up(self, now: int) -> list[f.Command]:
+        limit_s = self.config.give_up_s
+        if self.state is State.FOLLOWING or self.running:
+            return [f.SetTimer("giveup", limit_s)]
+        left_s = limit_s - (now - self._idle_ns) / _NS
+        if left_s > 0:
+            return [f.SetTimer("giveup", left_s)]
+        self.state = State.ENDED
+        where = ", ".join(self.config.endpoints)
+        reason = f"no coordinator for {limit_s:g} s (--rdzv-endpoint {where}): {self._why}"
+        return [f.Hangup(self._link), f.GiveUp(reason)]
+
+    # --- the leader is gone ---------------------------------------------------------------------
+
+    def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
+        self.state = State.AWAY
+        self._idle_ns = now
+        self._next, self._tried = [self._address], 0
+        since_ns = now if reset else self._heard_ns + round(self._lease_s * _NS)
+        self._absence = Absence(self.knows, since_ns, reset, self.config.away_timeout_s)
+        goes_on = "; the ranks go on" if self.running else ""
+        say = f.Say(f"the coordinator at {self._address} is gone: {self._why}{goes_on}")
+        return [say, *self._dial(), *self._absence.begin(now)]
+
+    def _minority(self, absence: Absence, now: int) -> list[f.Command]:
+        if not self.running:
+            return []
+        if absence.quorum_misses(now):
+            return [f.SetTimer("minority", ASK_AGAIN_S)]
+        reason = f"the coordinator at {self._address} is gone: {self._why}"
+        if self.knows.votes:
+            reason += "; too few nodes can be reached to go on without it"
+        failed = p.Report(number=0, kind="failed", round=self.round, text=reason, victim=True)
+        return [f.StopRanks(self.round, reason, MINORITY_GRACE_S), *self._tell(failed, now)]
+
+    def _answered(self, answer: p.Message | None, now: int) -> list[f.Command]:
+        if self._absence is None:
+            return []
+        commands = self._lead(self._absence.answered(answer, now))
+        found = isinstance(answer, p.MissAnswer) and not answer.lost and answer.leader
+        if found and not self._open and isinstance(answer, p.MissAnswer):
+            self._next = [answer.leader]
+            commands.append(f.SetTimer("dial", 0.0))
+        return commands
+
+    def _lead(self, commands: list[f.Command]) -> list[f.Command]:
+        """If this node has been made the leader, follow it."""
+        if not any(isinstance(command, f.Lead) for command in commands):
+            return commands
+        hangup = f.Hangup(self._link)
+        self._forget_link()
+        self._next = [self.config.address]
+        return [hangup, *commands, f.SetTimer("dial", 0.0)]
+
+    # --- what other members ask -----------------------------------------------------------------
+
+    def _asked(self, question: p.Miss | p.Claim, now: int) -> p.MissAnswer | p.Grant:
+        if isinstance(question, p.Claim):
+            return self._consider(question, now)
+        lost = self.state in {State.AWAY, State.SEEKING}
+        return p.MissAnswer(
+            node=self.config.node,
+            incarnation=self.config.incarnation,
+            epoch=self.knows.epoch,
+            lost=lost,
+            leader="" if lost or self.state is State.ENDED else self._address,
+        )
+
+    def _consider(self, claim: p.Claim, now: int) -> p.Grant:
+        grant = self.knows.consider(claim, leaderless=self._absence is not None)
+        if grant.granted and self._absence is not None:
+            self._absence.yield_to_other(now)
+            seats = {seat.node: seat.address for seat in self.knows.electorate()}
+            self._next = [seats[claim.node]] if seats.get(claim.node) else []
+        return grant

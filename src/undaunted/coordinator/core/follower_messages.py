@@ -1,0 +1,220 @@
+"""What goes into a follower and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.coordinator import protocol as p
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerConfig:
+    """What a follower knows from its command line.
+
+    Attributes:
+        node, incarnation, slots, address, infra_rank, domain, group: as in `protocol.Hello`.
+        endpoints: where a leader may be found at first, ``host:port`` each.
+        lease_s: until a leader's lease is known.
+        away_timeout_s: without a leader, and when nobody can take over, ranks go on so long.
+        give_up_s: so long after there is neither a leader nor a running rank, the node ends.
+    """
+
+    node: str
+    incarnation: str
+    slots: int
+    endpoints: tuple[str, ...]
+    address: str = ""
+    infra_rank: int | None = None
+    domain: str = ""
+    group: str = ""
+    lease_s: float = 5.0
+    away_timeout_s: float = 60.0
+    give_up_s: float = 300.0
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection asked for by `Dial` stands, handshake included."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The leader said something."""
+
+    link: int
+    message: p.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The connection is gone, or could not be made. ``final``: and it is no use to try again."""
+
+    link: int
+    reason: str
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answer to `Ask`; None = there was none within its deadline."""
+
+    node: str
+    message: p.Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Another member asks; answer with `Answer`."""
+
+    question: int
+    message: p.Miss | p.Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """The node has something to report; its number is given here."""
+
+    report: p.Report
+
+
+@dataclass(frozen=True, slots=True)
+class TableKnown:
+    """The node has taken in the table it was given by a PrepareOrder."""
+
+    round: int
+    version: int
+    master_addr: str = ""
+    master_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by `SetTimer` ran out."""
+
+    name: str
+
+
+Event = Begin | Opened | Received | Closed | Answered | Asked | Tell | TableKnown | TimerFired
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connect to ``address``; answer with Opened or Closed."""
+
+    link: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup:
+    """Close a connection; no answer."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say something to the leader."""
+
+    link: int
+    message: p.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask another member; answer with Answered within a second."""
+
+    node: str
+    address: str
+    message: p.Miss | p.Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to `Asked`."""
+
+    question: int
+    message: p.MissAnswer | p.Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """An order for this node; each comes once and in order."""
+
+    order: p.Order
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """Stop whatever runs here, without an order: this node may be in a minority."""
+
+    round: int
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """This node has been made the leader of ``epoch``; begin with this ledger."""
+
+    epoch: int
+    ledger: p.Ledger
+    lost: str  # the node that led before
+
+
+@dataclass(frozen=True, slots=True)
+class StandDown:
+    """If this node leads: no more. Somebody else does, with a later epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """There is no leader, and there will be none."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
+
+    name: str
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A line for the user."""
+
+    text: str
+
+
+Command = (
+    Dial
+    | Hangup
+    | Send
+    | Ask
+    | Answer
+    | Deliver
+    | StopRanks
+    | Lead
+    | StandDown
+    | GiveUp
+    | SetTimer
+    | Say
+)

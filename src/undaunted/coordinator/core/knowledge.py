@@ -1,0 +1,75 @@
+"""What a node knows about its job, and has promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """Of one agent, for as long as it lives.
+
+    Attributes:
+        node, incarnation: who it is.
+        ledger: the newest it has been given.
+        epoch: of the leader it follows, or followed last.
+        promised: it takes no orders of an earlier epoch.
+    """
+
+    node: str
+    incarnation: str
+    ledger: p.Ledger | None = None
+    epoch: int = 0
+    promised: int = 0
+
+    @property
+    def me(self) -> election.Voter:
+        """Who this node is in an election."""
+        return (self.node, self.incarnation)
+
+    def learn(self, ledger: p.Ledger | None) -> None:
+        """Keep the newer of two ledgers."""
+        if ledger is not None and (self.ledger is None or p.newer(ledger, self.ledger)):
+            self.ledger = ledger
+
+    def has_seat(self, table: Iterable[p.Seat]) -> bool:
+        """Whether this agent, not an earlier one of this node, is in a table."""
+        return any(election.voter(seat) == self.me for seat in table)
+
+    @property
+    def table(self) -> tuple[p.Seat, ...]:
+        """Members of the last round that was started."""
+        return self.ledger.table if self.ledger is not None else ()
+
+    @property
+    def votes(self) -> bool:
+        """Whether this node has a vote about who leads."""
+        ledger = self.ledger
+        return ledger is not None and election.votes_count(ledger) and self.has_seat(ledger.table)
+
+    def electorate(self) -> list[p.Seat]:
+        """Other members of the last table and of the one that was being prepared."""
+        pending = self.ledger.pending if self.ledger is not None else ()
+        seats = {election.voter(seat): seat for seat in (*self.table, *pending)}
+        return [seat for who, seat in seats.items() if who != self.me]
+
+    def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
+        """Grant a claim to lead, or say why not by the epoch and ledger known here."""
+        behind = self.ledger is not None and p.newer(self.ledger, claim.ledger)
+        granted = leaderless and claim.epoch > self.promised and not behind
+        if granted:
+            self.promised = claim.epoch
+        return p.Grant(
+            node=self.node,
+            incarnation=self.incarnation,
+            epoch=self.promised,
+            granted=granted,
+            ledger=self.ledger,
+        )

@@ -1,0 +1,136 @@
+"""What goes into a leader and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.core.policy import PolicyConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderConfig:
+    """What a leader knows.
+
+    Attributes:
+        run_id: the job.
+        policy: of the job.
+        node: the node it runs on, "" = on a host of its own.
+        incarnation: random text that no other agent or leader has.
+        takeover: members may take over.
+        lease_s: a follower that is silent for so long is lost.
+        away_timeout_s: as in `FollowerConfig`.
+    """
+
+    run_id: str
+    policy: PolicyConfig
+    node: str = ""
+    incarnation: str = ""
+    takeover: bool = True
+    lease_s: float = 5.0
+    away_timeout_s: float = 60.0
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A follower, or somebody who wants to be one, said something. Links are never used again."""
+
+    link: int
+    message: p.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A connection is gone."""
+
+    link: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Answer to `Ask`; None = there was none within its deadline."""
+
+    node: str
+    message: p.Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by `SetTimer` ran out."""
+
+    name: str
+    round: int
+
+
+Event = Begin | Received | Closed | Answered | TimerFired
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say something to a follower."""
+
+    link: int
+    message: p.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a connection; no answer."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask a member that is not connected; answer with Answered within a second."""
+
+    node: str
+    address: str
+    message: p.Miss
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write the ledger down, when there is time."""
+
+    ledger: p.Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Answer with TimerFired(name, round) after ``delay_s``; replaces a timer of that name."""
+
+    name: str
+    round: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The leader has nothing more to do. ``successor``: address of the leader that replaced it."""
+
+    successor: str = ""
+
+
+Command = Send | Close | Ask | Persist | SetTimer | Say | Done

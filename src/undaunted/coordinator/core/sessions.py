@@ -1,0 +1,136 @@
+"""The followers of a leader: connections, incarnations, numbered orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import leader_messages as c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.coordinator.core import election
+
+
+@dataclass(slots=True)
+class Session:
+    """One agent that has introduced itself.
+
+    Attributes:
+        hello: what it said of itself, last.
+        link: the connection to it; None = lost.
+        heard_ns: when it said something, last.
+        draining: it came back with ranks of another round, which must stop first.
+        orders: to it since it was connected or since the last table, to be sent again.
+        number: of the last order.
+        reported: number of the last report that was taken in.
+        prepared: version of the ledger it has acknowledged.
+        master: address and port it has reserved for the round.
+    """
+
+    hello: p.Hello
+    link: int | None
+    heard_ns: int
+    draining: bool = False
+    orders: list[p.Order] = field(default_factory=list)
+    number: int = 0
+    reported: int = 0
+    prepared: int = 0
+    master: tuple[str, int] = ("", 0)
+
+    @property
+    def node(self) -> str:
+        """The name of its node."""
+        return self.hello.node
+
+    @property
+    def voter(self) -> election.Voter:
+        """Who it is in an election."""
+        return (self.hello.node, self.hello.incarnation)
+
+    def send(self, message: p.Message) -> list[c.Command]:
+        """Say something that is not sent again."""
+        return [] if self.link is None else [c.Send(self.link, message)]
+
+    def order(self, order: p.Order) -> list[c.Command]:
+        """Give an order; it is kept until the next table, in case the connection breaks."""
+        self.number += 1
+        numbered: p.Order = msgspec.structs.replace(order, number=self.number)
+        self.orders.append(numbered)
+        return self.send(numbered)
+
+    def again(self, epoch: int) -> list[c.Command]:
+        """Send the orders that it has not seen, now in the name of ``epoch``."""
+        orders = [each for each in self.orders if each.number > self.hello.last_order]
+        again = [msgspec.structs.replace(each, epoch=epoch) for each in orders]
+        return [command for each in again for command in self.send(each)]
+
+    def number_from(self, epoch: int) -> None:
+        """Orders get higher numbers than those of any earlier epoch."""
+        self.number = max(self.number, epoch * p.ORDERS_PER_EPOCH)
+
+
+@dataclass(slots=True)
+class Sessions:
+    """All of them, by node and by link."""
+
+    _by_node: dict[str, Session] = field(default_factory=dict)
+    _by_link: dict[int, Session] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Session]:
+        """All that have ever been, connected or lost; one per node."""
+        return iter(self._by_node.values())
+
+    def __getitem__(self, node: str) -> Session:
+        """The session of a node that has introduced itself."""
+        return self._by_node[node]
+
+    def get(self, node: str) -> Session | None:
+        """The session of a node, None = there has been none."""
+        return self._by_node.get(node)
+
+    def on(self, link: int) -> Session | None:
+        """Whose connection that is."""
+        return self._by_link.get(link)
+
+    def connected(self) -> list[Session]:
+        """Those that are there."""
+        return list(self._by_link.values())
+
+    def add(self, session: Session) -> None:
+        """A new agent, perhaps in place of an earlier one of its node."""
+        self._by_node[session.node] = session
+        assert session.link is not None
+        self._by_link[session.link] = session
+
+    def reconnect(self, session: Session, link: int) -> list[c.Command]:
+        """The same agent on another connection."""
+        commands: list[c.Command] = []
+        if session.link is not None:  # its reset has not been seen yet
+            del self._by_link[session.link]
+            commands = [c.Close(session.link)]
+        session.link = link
+        self._by_link[link] = session
+        return commands
+
+    def disconnect(self, session: Session) -> None:
+        """Its connection is gone."""
+        if session.link is not None:
+            self._by_link.pop(session.link, None)
+        session.link = None
+        session.draining = False
+
+    def silent(self, since_ns: int) -> list[Session]:
+        """Connected ones that have said nothing since then."""
+        return [each for each in self._by_link.values() if each.heard_ns <= since_ns]
+
+    def is_here(self, seat: p.Seat) -> bool:
+        """Whether the very agent of a table is connected."""
+        session = self._by_node.get(seat.node)
+        if session is None or session.link is None:
+            return False
+        return session.hello.incarnation == seat.incarnation

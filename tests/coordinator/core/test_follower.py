@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from tests.coordinator.core.seats import ledger, table
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core.follower import Follower, State
+
+S = 1_000_000_000
+EPOCH = 1
+
+
+class Harness:
+    """A follower of node b, with a clock and timers that fire in order."""
+
+    def __init__(self, node: str = "b", **config: object) -> None:
+        about = {
+            "node": node,
+            "incarnation": f"{node}1",
+            "slots": 2,
+            "endpoints": ("host-a:1",),
+            "address": f"host-{node}:1",
+        }
+        self.follower = Follower(f.FollowerConfig(**{**about, **config}))
+        self.now = 100 * S
+        self.timers: dict[str, int] = {}
+        self.out: list[f.Command] = []
+        self.handle(f.Begin())
+
+    def handle(self, event: f.Event) -> list[f.Command]:
+        commands = self.follower.handle(event, self.now)
+        for command in commands:
+            if isinstance(command, f.SetTimer):
+                self.timers[command.name] = self.now + round(command.delay_s * S)
+        self.out += commands
+        return commands
+
+    def pass_time(self, seconds: float) -> list[f.Command]:
+        """Let timers fire for so long; return what came out."""
+        end, before = self.now + round(seconds * S), len(self.out)
+        while True:
+            due = [(at, name) for name, at in self.timers.items() if at <= end]
+            if not due:
+                self.now = end
+                return self.out[before:]
+            at, name = min(due)
+            self.now = max(self.now, at)
+            del self.timers[name]
+            self.handle(f.TimerFired(name))
+
+    def last(self, kind: type) -> f.Command:
+        return [each for each in self.out if isinstance(each, kind)][-1]
+
+    def all(self, kind: type) -> list[f.Command]:
+        return [each for each in self.out if isinstance(each, kind)]
+
+    @property
+    def link(self) -> int:
+        return self.last(f.Dial).link
+
+    def says(self, message: p.Message) -> list[f.Command]:
+        return self.handle(f.Received(self.link, message))
+
+    def welcome(self, epoch: int = EPOCH, leader: str = "a") -> list[f.Command]:
+        self.handle(f.Opened(self.link))
+        return self.says(p.Welcome(epoch=epoch, leader=leader, lease_s=5.0))
+
+    def start(self, number: int = 1, **changes: object) -> list[f.Command]:
+        return self.says(
+            p.StartOrder(
+                number=number,
+                epoch=EPOCH,
+                ledger=ledger("abc", **changes),
+                max_restarts=3,
+                master_addr="host-a",
+                master_port=7,
+            )
+        )
+
+    def running(self) -> Harness:
+        self.welcome()
+        self.start()
+        return self
+
+    def others_say(self, **lost: bool) -> list[f.Command]:
+        commands = []
+        for node, has in lost.items():
+            answer = p.MissAnswer(node=node, incarnation=f"{node}1", epoch=EPOCH, lost=has)
+            commands += self.handle(f.Answered(node, answer))
+        return commands
+
+
+def kinds(commands: list[f.Command]) -> dict[str, int]:
+    count: dict[str, int] = defaultdict(int)
+    for command in commands:
+        count[type(command).__name__] += 1
+    return count
+
+
+def test_introduces_itself_and_renews():
+    harness = Harness()
+    assert harness.last(f.Dial).address == "host-a:1"
+    hello = harness.handle(f.Opened(harness.link))[0].message
+    assert (hello.node, hello.incarnation, hello.slots, hello.round) == ("b", "b1", 2, -1)
+    harness.says(p.Welcome(epoch=EPOCH, leader="a", lease_s=6.0))
+    sent = harness.pass_time(4.5)
+    assert [each.message for each in sent if isinstance(each, f.Send)] == 2 * [p.Renew(epoch=EPOCH)]
+
+
+def test_dials_again_with_growing_pauses():
+    harness = Harness()
+    pauses = []
+    for _ in range(8):
+        began = harness.now
+        harness.handle(f.Closed(harness.link, "refused"))
+        before = harness.link
+        while harness.link == before:
+            harness.pass_time(0.05)
+        pauses.append(round((harness.now - began) / S, 2))
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 0.1
+    assert 1.0 <= pauses[-1] <= 1.1
+
+
+def test_gives_up_without_a_coordinator():
+    harness = Harness(give_up_s=10.0)
+    harness.handle(f.Closed(harness.link, "connection refused"))
+    assert not harness.all(f.GiveUp)
+    for _ in range(20):
+        harness.pass_time(1)
+        harness.handle(f.Closed(harness.link, "connection refused"))
+    assert "host-a:1" in harness.last(f.GiveUp).reason
+    assert "connection refused" in harness.last(f.GiveUp).reason
+    assert harness.follower.state is State.ENDED
+
+
+def test_final_refusal_ends_it():
+    harness = Harness()
+    harness.handle(f.Opened(harness.link))
+    harness.says(p.Refused(reason="the job has ended", final=True))
+    assert harness.last(f.GiveUp).reason == "the job has ended"
+
+
+def test_refusal_with_a_leader_leads_there():
+    harness = Harness()
+    harness.handle(f.Opened(harness.link))
+    harness.says(p.Refused(reason="not me", leader="host-c:1"))
+    harness.pass_time(0)
+    assert harness.last(f.Dial).address == "host-c:1"
+
+
+def test_orders_are_delivered_once_and_in_order():
+    harness = Harness()
+    harness.welcome()
+    assert kinds(harness.start(number=4))["Deliver"] == 1
+    assert not harness.start(number=4)
+    assert not harness.start(number=3)
+    assert harness.follower.running
+    assert harness.follower.round == 0
+
+
+def test_orders_of_another_epoch_are_ignored():
+    harness = Harness()
+    harness.welcome(epoch=7)
+    assert not harness.start(number=1)
+
+
+def test_a_spare_learns_the_table_without_starting():
+    harness = Harness("x")
+    harness.welcome()
+    assert not harness.start()
+    assert not harness.follower.running
+    assert harness.follower.knows.ledger == ledger("abc")
+
+
+def test_a_prepared_table_is_handed_on_and_acknowledged():
+    harness = Harness()
+    harness.welcome()
+    prepare = ledger("a", version=9, pending_round=1, pending=table("abc"))
+    delivered = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, ledger=prepare))
+    assert kinds(delivered) == {"Deliver": 1}
+    sent = harness.handle(f.TableKnown(1, 9, "host-b", 4321))
+    assert sent[0].message == p.Prepared(
+        epoch=EPOCH, version=9, round=1, master_addr="host-b", master_port=4321
+    )
+
+
+def test_a_table_without_this_node_is_acknowledged_at_once():
+    harness = Harness("x")
+    harness.welcome()
+    prepare = ledger("abc", version=9, pending_round=1, pending=table("abc"))
+    sent = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, ledger=prepare))
+    assert [each.message.version for each in sent] == [9]
+
+
+def test_reports_are_sent_again_until_acknowledged():
+    harness = Harness().running()
+    harness.handle(f.Tell(p.Report(number=0, kind="finished", round=0)))
+    harness.handle(f.Tell(p.Report(number=0, kind="stopped", round=0)))
+    harness.says(p.Beat(epoch=EPOCH, acknowledged=1))
+    harness.handle(f.Closed(harness.link, "reset"))
+    again = [each.message for each in harness.welcome() if isinstance(each, f.Send)]
+    assert [each.kind for each in again if isinstance(each, p.Report)] == ["stopped"]
+
+
+def test_a_later_leader_gets_all_reports_of_the_round():
+    harness = Harness().running()
+    harness.handle(f.Tell(p.Report(number=0, kind="finished", round=0)))
+    harness.says(p.Beat(epoch=EPOCH, acknowledged=1))
+    harness.handle(f.Closed(harness.link, "reset"))
+    again = [each.message for each in harness.welcome(epoch=5) if isinstance(each, f.Send)]
+    assert [each.number for each in again if isinstance(each, p.Report)] == [1]
+
+
+def test_silence_of_the_leader_is_noticed_after_the_lease():
+    harness = Harness().running()
+    harness.pass_time(4.9)
+    assert harness.follower.state is State.FOLLOWING
+    harness.pass_time(0.2)
+    assert harness.follower.state is State.AWAY
+    assert "not answered for 5 s" in harness.last(f.Say).text
+
+
+def test_beats_keep_the_leader():
+    harness = Harness().running()
+    for _ in range(5):
+        harness.pass_time(4)
+        harness.says(p.Beat(epoch=EPOCH))
+    assert harness.follower.state is State.FOLLOWING
+
+
+def test_ranks_of_a_minority_are_stopped_in_time():
+    harness = Harness().running()
+    stops = harness.pass_time(5 + 3 + 0.1)
+    stop = next(each for each in stops if isinstance(each, f.StopRanks))
+    assert "too few nodes" in stop.reason
+    assert stop.grace_s == 2.0
+
+
+def test_ranks_go_on_while_a_quorum_misses_the_leader():
+    harness = Harness("c").running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(20):
+        harness.others_say(b=True)
+        harness.handle(f.Closed(harness.link, "refused"))
+        harness.pass_time(0.2)
+    assert not harness.all(f.StopRanks)
+
+
+def test_the_first_member_claims_after_a_reset_and_leads_by_quorum():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    claimed = []
+    for _ in range(4):
+        harness.others_say(c=True)
+        claimed += harness.pass_time(0.9)
+    claim = next(
+        e.message for e in claimed if isinstance(e, f.Ask) and isinstance(e.message, p.Claim)
+    )
+    assert claim.epoch > EPOCH
+    assert not harness.all(f.Lead)
+    grant = p.Grant(
+        node="c", incarnation="c1", epoch=claim.epoch, granted=True, ledger=ledger("abc")
+    )
+    harness.handle(f.Answered("c", grant))
+    lead = harness.last(f.Lead)
+    assert (lead.epoch, lead.lost) == (claim.epoch, "a")
+    harness.pass_time(0)
+    assert harness.last(f.Dial).address == "host-b:1"
+
+
+def test_a_refused_claim_teaches_the_later_epoch():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(4):
+        harness.others_say(c=True)
+        harness.pass_time(0.9)
+    refusal = p.Grant(node="c", incarnation="c1", epoch=90_000, granted=False, ledger=None)
+    harness.handle(f.Answered("c", refusal))
+    assert harness.follower.knows.promised == 90_000
+    assert not harness.all(f.Lead)
+
+
+def test_no_claim_while_others_hear_the_leader():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(10):
+        harness.others_say(c=False)
+        harness.handle(f.Closed(harness.link, "unreachable"))
+        harness.pass_time(0.5)
+    assert not [e for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]
+    assert harness.all(f.StopRanks)
+
+
+def test_grants_one_claim_per_epoch_and_only_without_a_leader():
+    harness = Harness("c").running()
+    claim = p.Claim(node="b", incarnation="b1", epoch=50, ledger=ledger("abc"))
+    assert not harness.handle(f.Asked(1, claim))[0].message.granted
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert harness.handle(f.Asked(2, claim))[0].message.granted
+    assert not harness.handle(f.Asked(3, claim))[0].message.granted
+    harness.handle(f.Closed(harness.link, "refused"))
+    harness.pass_time(0)
+    assert harness.last(f.Dial).address == "host-b:1"
+
+
+def test_does_not_grant_to_one_who_knows_less():
+    harness = Harness("c").running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    claim = p.Claim(node="b", incarnation="b1", epoch=50, ledger=ledger("abc", version=2))
+    assert not harness.handle(f.Asked(2, claim))[0].message.granted
+
+
+def test_an_earlier_leader_is_not_followed_after_a_promise():
+    harness = Harness("c").running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    claim = p.Claim(node="b", incarnation="b1", epoch=50, ledger=ledger("abc"))
+    harness.handle(f.Asked(2, claim))
+    assert not harness.welcome(epoch=EPOCH)[1:]
+    assert harness.follower.state is State.AWAY
+    harness.says(p.Welcome(epoch=60, leader="a", lease_s=5.0))
+    assert harness.follower.state is State.FOLLOWING
+
+
+def test_without_votes_ranks_go_on_for_the_away_timeout():
+    harness = Harness(away_timeout_s=30.0)
+    harness.welcome()
+    harness.start(casting_vote="")
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert not harness.all(f.Ask)
+    harness.pass_time(29.9)
+    assert not harness.all(f.StopRanks)
+    harness.pass_time(0.2)
+    assert harness.all(f.StopRanks)
+
+
+def test_the_end_is_final():
+    harness = Harness().running()
+    end = p.EndOrder(number=2, epoch=EPOCH, outcome="failed", reason="x")
+    assert kinds(harness.says(end)) == {"Deliver": 1, "Hangup": 1}
+    assert not harness.pass_time(1000)
+    answer = harness.handle(f.Asked(1, p.Miss(node="c", incarnation="c1", epoch=EPOCH)))[0].message
+    assert not answer.lost
+
+
+def test_what_comes_from_an_earlier_connection_is_ignored():
+    harness = Harness()
+    old = harness.link
+    harness.handle(f.Closed(old, "refused"))
+    harness.pass_time(1)
+    assert harness.link != old
+    assert not harness.handle(f.Opened(old))
+    assert not harness.handle(f.Closed(old, "late"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [p.Renew(epoch=1), p.Miss(node="x", incarnation="x", epoch=3), p.Beat(epoch=99)],
+)
+def test_messages_that_make_no_sense_change_nothing(message):
+    harness = Harness().running()
+    assert harness.says(message) == []
+    assert harness.follower.state is State.FOLLOWING
