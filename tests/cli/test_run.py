@@ -51,6 +51,19 @@ def test_deprecated_variable_works_and_is_said(build):
     assert build("--ft-log-level=INFO", FT_LAUNCHER_LOGLEVEL="ERROR")[1] == ""
 
 
+def test_signals_and_virtual_local_ranks(build):
+    assert build()[0].signals == (15, 2, 1, 3)
+    assert build("--signals-to-handle=SIGTERM,usr1,TERM")[0].signals == (15, signal.SIGUSR1)
+    for bad in ("SIGKILL", "SIGNONE", ","):
+        with pytest.raises(UsageError, match="--signals-to-handle: "):
+            build("--signals-to-handle", bad)
+    flags = ("--virtual-local-rank", "--nproc-per-node=2")
+    assert build(*flags)[0].virtual_local_rank
+    assert build(*flags, CUDA_VISIBLE_DEVICES="0,3")[0].virtual_local_rank
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=3 has 1; lower --nproc-per-node"):
+        build(*flags, CUDA_VISIBLE_DEVICES="3")
+
+
 def test_limits_say_where_they_come_from(build):
     config, _ = build(
         "--ft-param-rank_heartbeat_timeout=10",

@@ -88,6 +88,26 @@ def test_a_signal_is_passed_on_and_the_job_counts_as_preempted(
         launcher.wait_for(f"told {number.name}")
 
 
+def test_other_signals_are_passed_on_if_they_are_asked_for(tmp_path: Path) -> None:
+    script = """
+        import signal, sys, threading
+        def told(number, frame):
+            print("told", signal.Signals(number).name)
+            sys.exit(3)
+        signal.signal(signal.SIGUSR1, told)
+        print("up", flush=True)
+        threading.Event().wait(60)
+    """
+    for start in ("warm", "fresh"):
+        options = ("--signals-to-handle=SIGUSR1,term", "--worker-start", start)
+        with launched(tmp_path, script, *options) as launcher:
+            launcher.wait_for("^up")
+            launcher.process.send_signal(signal.SIGUSR1)
+            assert launcher.finish() == 75
+            assert "told SIGUSR1" in launcher.text
+            assert "received SIGUSR1: passed on to the ranks" in launcher.text
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("delay_s", [0.0, 0.3, 1.0])
 def test_a_signal_before_there_are_ranks_is_not_lost(

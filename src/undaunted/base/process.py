@@ -27,6 +27,20 @@ _NR_PIDFD_SEND_SIGNAL = 424
 _NR_PIDFD_OPEN = 434
 
 
+_DEFAULTS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGXCPU,
+    signal.SIGXFSZ,
+)
+
+
 class Stat(NamedTuple):
     """What ``/proc/PID/stat`` says.
 
@@ -223,7 +237,8 @@ def _reap() -> None:
 def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> int:
     """Start a program in a session of its own and return its pid; the caller waits for it.
 
-    The signal mask is empty and the dispositions that Python changes are the defaults again.
+    The signal mask is empty. The dispositions that Python changes, and those of signals that a
+    launcher may handle, are the defaults again.
     Standard streams are inherited, and of all other descriptors those in ``pass_fds`` and those
     that are inheritable anyway.
 
@@ -245,14 +260,7 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) 
         file_actions=actions,
         setsid=True,
         setsigmask=[],
-        setsigdef=[
-            signal.SIGHUP,
-            signal.SIGINT,
-            signal.SIGTERM,
-            signal.SIGQUIT,
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        ],
+        setsigdef=_DEFAULTS,
     )
 
 

@@ -21,6 +21,4 @@ NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "ft-attribution-log-level",
         ),
     ),
-    ("the choice of forwarded signals", ("signals-to-handle",)),
-    ("virtual local ranks", ("virtual-local-rank",)),
 )

@@ -99,6 +99,11 @@ _OWN = (
         "NAME",
         default="default",
     ),
+    _flag(
+        "virtual-local-rank",
+        WORKERS,
+        "LOCAL_RANK is 0 in all workers; each sees one GPU by CUDA_VISIBLE_DEVICES",
+    ),
     _flag("module", PROGRAM, "SCRIPT is the name of a module, as in python -m", short="m"),
     _flag("no-python", PROGRAM, "SCRIPT is an executable, not a Python script"),
     _flag("run-path", PROGRAM, "Run SCRIPT by runpy.run_path; stronger than --no-python"),
@@ -117,6 +122,14 @@ _OWN = (
         choice("barrier", "legacy"),
         "NAME",
         default="barrier",
+    ),
+    Option(
+        "signals-to-handle",
+        STOPPING,
+        "Signals to the launcher that stop the job and are passed on to the workers",
+        values.signals,
+        "SIGNALS",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     ),
     Option(
         "term-timeout",

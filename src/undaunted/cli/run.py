@@ -60,6 +60,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     _check_contradictions(parsed)
     check_settings(parsed, environ)
     nproc = _resolve_nproc(parsed, environ)
+    _check_devices(parsed, environ, nproc)
     console_ranks = _console_ranks(parsed, nproc)
     stdout = _destinations(values["redirects"], values["tee"], _STDOUT, nproc, console_ranks)
     stderr = _destinations(values["redirects"], values["tee"], _STDERR, nproc, console_ranks)
@@ -102,6 +103,8 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         rank_termination_signal=int(values["ft-rank-termination-signal"]),
         exception_hook=values["ft-install-exception-hook"],
         faults=faults,
+        signals=tuple(values["signals-to-handle"]),
+        virtual_local_rank=values["virtual-local-rank"],
         role=values["role"],
         master_addr=_master_addr(parsed),
         master_port=values["master-port"],
@@ -175,6 +178,17 @@ def _resolve_nproc(parsed: Parsed, environ: Mapping[str, str]) -> int:
             "CUDA_VISIBLE_DEVICES); give the number of workers, or auto"
         )
     return gpus or cpu_count()
+
+
+def _check_devices(parsed: Parsed, environ: Mapping[str, str], nproc: int) -> None:
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if parsed.values["virtual-local-rank"] and visible is not None:
+        devices = len(visible.split(","))
+        if devices < nproc:
+            raise UsageError(
+                f"{parsed.sources['virtual-local-rank']} gives each of {nproc} workers a GPU of "
+                f"its own, but CUDA_VISIBLE_DEVICES={visible} has {devices}; lower --nproc-per-node"
+            )
 
 
 def _console_ranks(parsed: Parsed, nproc: int) -> list[int] | None:

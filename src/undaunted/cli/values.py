@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
 
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 _NODES = re.compile(r"(\d+)(?::(\d+))?")
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
 _DEVICES = ("auto", "cpu", "gpu")
 
 
@@ -86,6 +88,18 @@ def event_log_handler(text: str) -> str:
             "run, see undaunted report; leave it out"
         )
     return "null"
+
+
+def signals(text: str) -> list[int]:
+    """Read names of signals that the launcher passes on, separated by commas."""
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    names = [name if name.startswith("SIG") else f"SIG{name}" for name in names]
+    for name in names:
+        if name not in _PASSED_ON:
+            raise ValueError(f"{name} cannot be passed on; choose from {', '.join(_PASSED_ON)}")
+    if not names:
+        raise ValueError("no signal is named; leave it out for SIGTERM,SIGINT,SIGHUP,SIGQUIT")
+    return [int(signal.Signals[name]) for name in dict.fromkeys(names)]
 
 
 def modules(text: str) -> list[str]:

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 from undaunted.base import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from undaunted.fault_tolerance.run_config import RunConfig
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # The third Ctrl-C does not ask the agent any more.
 _INTERRUPTS_TO_KILL_AGENT = 3
 _SWEEP_DEADLINE_S = 5.0
@@ -54,7 +53,7 @@ def run(config: RunConfig) -> int:
         return _IN_USE
     process.become_subreaper()
     ours, agents = socket.socketpair()
-    with _signals_to_pipe() as signals:
+    with _signals_to_pipe(config.signals) as signals:
         agent_pid = _fork_agent(config, ours, agents, signals)
         agents.close()
         try:
@@ -100,7 +99,7 @@ def _fork_agent(
         ours.close()
         signals.close()
         signal.set_wakeup_fd(-1)
-        for number in FORWARDED:
+        for number in config.signals:
             signal.signal(number, signal.SIG_IGN)  # until the agent's loop handles them
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
         from undaunted.fault_tolerance.agent.start import run_agent
@@ -121,14 +120,14 @@ def _flush_standard_streams() -> None:
 
 
 @contextlib.contextmanager
-def _signals_to_pipe() -> Iterator[socket.socket]:
-    """Turn the forwarded signals into bytes (their numbers) on the yielded socket."""
+def _signals_to_pipe(forwarded: Sequence[int]) -> Iterator[socket.socket]:
+    """Turn these signals into bytes (their numbers) on the yielded socket."""
     readable, writable = socket.socketpair()
     readable.setblocking(False)
     writable.setblocking(False)
     old_fd = signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
     # What was ignored when we were started stays so: nohup means that SIGHUP shall do nothing.
-    numbers = [n for n in FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+    numbers = [n for n in forwarded if signal.getsignal(n) is not signal.SIG_IGN]
     old = {number: signal.signal(number, lambda *_: None) for number in numbers}
     old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else children vanish
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*numbers, signal.SIGCHLD})

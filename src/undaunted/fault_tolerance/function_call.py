@@ -79,19 +79,19 @@ def read_call() -> tuple[Callable[..., Any], list[Any]]:
     return function, [_decode(arg) for arg in call["args"]]
 
 
-def forget_result(local_rank: int) -> None:
+def forget_result(rank: int) -> None:
     """Remove what this rank returned in an earlier round."""
-    _result(_directory(), local_rank).unlink(missing_ok=True)
+    _result(_directory(), rank).unlink(missing_ok=True)
 
 
-def write_result(local_rank: int, value: Any) -> None:
+def write_result(rank: int, value: Any) -> None:
     """Leave the return value for the caller.
 
     Raises:
         TypeError: it cannot travel.
         OSError: it cannot be written.
     """
-    _write(_result(_directory(), local_rank), _encode(value, "the return value"))
+    _write(_result(_directory(), rank), _encode(value, "the return value"))
 
 
 def read_results(directory: Path, ranks: int) -> dict[int, Any]:
@@ -110,8 +110,8 @@ def _directory() -> Path:
     return Path(os.environ[DIRECTORY_VARIABLE])
 
 
-def _result(directory: Path, local_rank: int) -> Path:
-    return directory / f"result-{local_rank}.json"
+def _result(directory: Path, rank: int) -> Path:
+    return directory / f"result-{rank}.json"
 
 
 def _name(function: Callable[..., Any]) -> tuple[str, str] | None:

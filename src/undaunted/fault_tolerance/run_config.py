@@ -8,6 +8,8 @@ import msgspec
 
 from undaunted.progress.limits import Limits
 
+# SIGTERM, SIGINT, SIGHUP, SIGQUIT
+STOP_SIGNALS = (15, 2, 1, 3)
 # Where a stream of a rank goes: bit 1 = file, bit 2 = the launcher's own stream.
 TO_CONSOLE = 0  # straight through, nobody in between
 TO_FILE = 1
@@ -36,6 +38,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         rank_termination_signal: sent to a hung rank (after SIGCONT).
         exception_hook: record unhandled exceptions of ranks.
         faults: fault plan for `undaunted.faults`, "" = none.
+        signals: signals to the launcher that stop the job and are passed on to the ranks.
+        virtual_local_rank: every rank has LOCAL_RANK 0 and sees one device, its own.
         role: torchrun's role name.
         master_addr: address workers use to meet.
         master_port: port of rank 0's store; 0 = a fresh one every round.
@@ -88,6 +92,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     rank_termination_signal: int = 9
     exception_hook: bool = True
     faults: str = ""
+    signals: tuple[int, ...] = STOP_SIGNALS
+    virtual_local_rank: bool = False
     role: str = "default"
     master_addr: str = "127.0.0.1"
     master_port: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from undaunted.coordinator.core.policy import Start
 from undaunted.fault_tolerance.agent.environment import (
     RankPlace,
@@ -54,6 +56,23 @@ def test_torchruns_contract() -> None:
         "TORCHELASTIC_ERROR_FILE": "/e",
     }
     assert wanted.items() <= env.items()
+
+
+def test_virtual_local_rank_is_0_with_one_device_of_its_own() -> None:
+    config = msgspec.structs.replace(CONFIG, virtual_local_rank=True)
+    place = RankPlace(local_rank=1, page="p", error_file="/e")
+    for visible, own in (("4, 7,9", "7"), ("GPU-a,GPU-b", "GPU-b"), (None, "1")):
+        shared = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        env = worker_environment(shared, config, START, 1, place)
+        assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", own)
+        assert env["RANK"] == "5"
+
+
+def test_socket_of_the_health_service_is_handed_on() -> None:
+    config = msgspec.structs.replace(CONFIG, node_health_socket="/run/health")
+    env = worker_environment({}, config, START, 1, RankPlace(0, "p", "/e"))
+    assert env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] == "/run/health"
+    assert "UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT" not in environment({})
 
 
 def test_one_thread_per_rank_unless_the_user_says_otherwise() -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 
 from undaunted.fault_tolerance.agent.outside import Outside
+from undaunted.fault_tolerance.run_config import STOP_SIGNALS
 
 
 class Heard:
@@ -30,7 +31,7 @@ def listen(*, said: bytes, own: int = 0) -> list[str]:
         front, agent = socket.socketpair()
         heard = Heard()
         with front, agent:
-            outside = Outside(agent, heard)
+            outside = Outside(agent, heard, STOP_SIGNALS)
             outside.open()
             if own:
                 os.kill(os.getpid(), own)

@@ -78,7 +78,7 @@ class Agent:
 
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
-        self._outside = Outside(front, self)
+        self._outside = Outside(front, self, config.signals)
         self._scribe = Scribe(config, __version__)
         self._area = begun.area
         self._pipes = begun.pipes

@@ -65,6 +65,15 @@ def worker_environment(
         "UNDAUNTED_PAGE": place.page,
         "UNDAUNTED_RUN_DIR": config.run_dir,
     }
+    if config.virtual_local_rank:
+        env["LOCAL_RANK"] = "0"
+        devices = shared.get("CUDA_VISIBLE_DEVICES")
+        own = (
+            devices.split(",")[place.local_rank].strip()
+            if devices is not None
+            else str(place.local_rank)
+        )
+        env["CUDA_VISIBLE_DEVICES"] = own
     if config.node_health_socket:
         env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] = config.node_health_socket
     if faults:

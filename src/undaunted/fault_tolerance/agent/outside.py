@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import socket
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    from collections.abc import Sequence
 
 
 class Told(Protocol):
@@ -31,18 +30,20 @@ class Outside:
     Args:
         front: the socket; whoever made it closes it.
         told: who is told.
+        signals: those that mean to stop.
     """
 
-    def __init__(self, front: socket.socket, told: Told) -> None:
+    def __init__(self, front: socket.socket, told: Told, signals: Sequence[int]) -> None:
         self._front = front
         self._told = told
+        self._signals = signals
         self._interrupts = 0
         self._seen: set[int] = set()
 
     def open(self) -> None:
         """Begin to listen."""
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        for number in self._signals:
             loop.add_signal_handler(number, self._stop, number)
         self._front.setblocking(False)
         loop.add_reader(self._front.fileno(), self._front_says)

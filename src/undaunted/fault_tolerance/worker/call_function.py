@@ -15,10 +15,10 @@ def main() -> None:
     sys.path.pop(0)  # this directory, which holds modules with common names
     from undaunted.fault_tolerance import function_call
 
-    local_rank = int(os.environ["LOCAL_RANK"])
-    function_call.forget_result(local_rank)
+    rank = int(os.environ["RANK"])
+    function_call.forget_result(rank)
     function, args = function_call.read_call()
-    function_call.write_result(local_rank, function(*args))
+    function_call.write_result(rank, function(*args))
 
 
 if __name__ == "__main__":
