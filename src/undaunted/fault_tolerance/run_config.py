@@ -53,8 +53,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
-        stdout_filters, stderr_filters: lines shown on that stream of the console that contain one of
-            these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
+        stdout_filters, stderr_filters: lines shown on that stream of the console that contain one
+            of these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
         logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
             files of the ranks, "" = none.
         gpu_memory_reclaim_timeout_s: how long a restart waits for device memory; 0 = not at all.
