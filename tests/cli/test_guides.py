@@ -55,13 +55,13 @@ LINES = (
         "--ft_attribution_endpoint unix:///run/attribution.sock "
         "--ft-per-cycle-applog-prefix /tmp/app.log"
     ),
+    "--ft-enable-dist-storage-healthcheck true",
+    "--ft_enable_dist_storage_healthcheck true",
+    "--ft-storage-health-check-path '/data/checkpoints,/mnt/dataset'",
+    "--ft_storage_health_check_path '/data/checkpoints,/mnt/dataset'",
 )
 # Of areas that come later.
 REFUSED = {
-    "--ft-enable-dist-storage-healthcheck true": "health checks",
-    "--ft_enable_dist_storage_healthcheck true": "health checks",
-    "--ft-storage-health-check-path '/data/checkpoints,/mnt/dataset'": "health checks",
-    "--ft_storage_health_check_path '/data/checkpoints,/mnt/dataset'": "health checks",
     "--ft-enable-log-server true": "the log server",
     "--ft-attribution-llm-model m": "an attribution service that the launcher starts",
     "--ft-attribution-export-url http://x": "an attribution service that the launcher starts",

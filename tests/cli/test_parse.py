@@ -154,9 +154,9 @@ def test_variables_give_defaults():
         ([], {"PET_NNODES": "4"}, "PET_NNODES: '4': more than one node is not built yet"),
         ([], {"PET_MODULE": "x"}, "PET_MODULE: 'x' is neither true nor false"),
         (["--elastic"], {}, "--elastic belongs to rendezvous of several nodes: not built"),
-        (["--ft-enable-nic-monitor"], {}, "health checks: not built yet, leave it out"),
+        (["--ft-cycle-info-dir", "/d"], {}, "files about each round: not built yet, leave it out"),
         (["--ft-attrsvc-port", "http"], {}, "--ft-attrsvc-port: 'http' is not a whole number from"),
-        ([], {"PET_FT_PCI_TOPO_FILE": "/t.xml"}, "PET_FT_PCI_TOPO_FILE belongs to health checks"),
+        ([], {"PET_FT_CYCLE_INFO_DIR": "/d"}, "PET_FT_CYCLE_INFO_DIR belongs to files about each"),
         ([], {"PET_EVENT_LOG_HANDLER": "console"}, "PET_EVENT_LOG_HANDLER: 'console': torchrun"),
     ],
 )

@@ -19,7 +19,7 @@ from undaunted.health.check import Settings
 
 
 def line(**fields: Any) -> bytes:
-    return json.dumps(fields).encode() + b"\n"
+    return json.dumps({"request": 1, **fields}).encode() + b"\n"
 
 
 def announce(*checks: dict[str, Any]) -> bytes:
@@ -36,11 +36,11 @@ def test_what_the_program_is_told() -> None:
     told = json.loads(first_line(settings, {"storage /a": {"writable": True}}))
     assert Settings(**told["settings"])._replace(storage_paths=("/a",), import_path=()) == settings
     assert told["seen"] == {"storage /a": {"writable": True}}
-    assert json.loads(request(periodic=True)) == {"periodic": True}
+    assert json.loads(request(7, periodic=True)) == {"request": 7, "periodic": True}
 
 
 def test_all_is_well() -> None:
-    one = Examination({})
+    one = Examination(1, {})
     assert one.wait_s(0.0) == START_S
     one.take(announce(STORAGE, GPU), 1.0)
     assert one.wait_s(1.0) == 10.0
@@ -57,7 +57,7 @@ def test_all_is_well() -> None:
 
 
 def test_findings_and_notes() -> None:
-    one = Examination({})
+    one = Examination(1, {})
     one.take(announce(STORAGE, GPU), 0.0)
     one.take(line(check=0, text="No such file or directory", failed=True), 0.0)
     one.take(line(check=1, text="no library"), 0.0)
@@ -67,7 +67,7 @@ def test_findings_and_notes() -> None:
 
 
 def test_silence_names_the_check() -> None:
-    one = Examination({})
+    one = Examination(1, {})
     one.take(announce(STORAGE, GPU, SERVICE), 2.0)
     one.take(line(check=1), 2.0)
     assert one.wait_s(11.0) == 61.0  # the service may take longer
@@ -80,14 +80,14 @@ def test_silence_names_the_check() -> None:
 
 
 def test_a_service_may_be_silent() -> None:
-    one = Examination({})
+    one = Examination(1, {})
     one.take(announce(SERVICE), 0.0)
     assert one.report().problem() == ""
     assert one.report().notes() == ["the health service check did not answer within 70 s"]
 
 
 def test_a_program_that_does_not_begin_or_ends_is_no_fault_of_the_node() -> None:
-    one = Examination({})
+    one = Examination(1, {})
     assert one.wait_s(START_S) == 0.0
     assert one.stuck
     assert one.report().problem() == ""
@@ -106,11 +106,13 @@ def test_a_program_that_does_not_begin_or_ends_is_no_fault_of_the_node() -> None
 )
 def test_garbage_is_an_error(garbage: bytes) -> None:
     with pytest.raises(ValueError, match="no answer of the checks"):
-        Examination({}).take(garbage, 0.0)
+        Examination(1, {}).take(garbage, 0.0)
 
 
 def test_results_of_nobody_are_ignored() -> None:
-    one = Examination({})
+    one = Examination(1, {})
+    one.take(line(request=0, checks=[{"check": 0, "name": "late"}]), 0.0)
+    assert one.wait_s(0.0) == START_S
     one.take(line(check=0, text="x", failed=True), 0.0)
     one.take(announce(STORAGE), 0.0)
     one.take(line(check=5, text="x", failed=True), 0.0)
@@ -120,7 +122,7 @@ def test_results_of_nobody_are_ignored() -> None:
 
 @given(st.text(max_size=400))
 def test_findings_are_one_bounded_line(text: str) -> None:
-    one = Examination({})
+    one = Examination(1, {})
     one.take(announce(GPU), 0.0)
     one.take(line(check=0, text=text, failed=True), 0.0)
     problem = one.report().problem()

@@ -30,7 +30,7 @@ class Program:
         self.sock.sendall(b"".join(lines))
 
     def examine(self, seen: dict[str, Any], answers: int) -> Examination:
-        one = Examination(seen)
+        one = Examination(1, seen)
         for _ in range(answers):
             one.take(self.lines.readline(), 0.0)
         return one
@@ -67,7 +67,7 @@ def test_a_line_per_check_and_it_remembers(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
     told = settings(tmp_path, storage_paths=(str(tmp_path), str(tmp_path / "none")))
     with program() as one:
-        one.tell(first_line(told, seen), request(periodic=False))
+        one.tell(first_line(told, seen), request(1, periodic=False))
         report = one.examine(seen, 4).report()
         assert [(r.name, r.subject, r.failed) for r in report.results] == [
             ("NIC link", "", False),
@@ -75,12 +75,12 @@ def test_a_line_per_check_and_it_remembers(tmp_path: Path) -> None:
             ("storage", str(tmp_path / "none"), True),
         ]
         assert all(r.seconds is not None and r.seconds >= 0 for r in report.results)
-        one.tell(request(periodic=True))
+        one.tell(request(1, periodic=True))
         assert one.examine(seen, 1).report().results == []
     assert seen["NIC link "] == {"mlx5_0 port 1": "ACTIVE"}
     state.write_text("1: DOWN\n")
     with program() as one:  # another one, which is told what was seen
-        one.tell(first_line(told, seen), request(periodic=False))
+        one.tell(first_line(told, seen), request(1, periodic=False))
         assert "was ACTIVE and is DOWN" in one.examine(seen, 4).report().problem()
 
 
@@ -90,7 +90,7 @@ def test_what_hangs_stops_neither_the_others_nor_the_end(tmp_path: Path) -> None
     os.mkfifo(nic / "state")  # to open it takes a writer
     with program() as one:
         told = settings(tmp_path, storage_paths=(str(tmp_path),))
-        one.tell(first_line(told, {}), request(periodic=False))
+        one.tell(first_line(told, {}), request(1, periodic=False))
         examination = one.examine({}, 2)
         assert examination.wait_s(9.0) == 1.0
         problem = examination.report().problem()
@@ -102,7 +102,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     mounts.parent.mkdir(parents=True)
     mounts.write_bytes(b"1 2 0:50 / /m\xff\xfe rw - nfs4 server:/home rw\n")
     with program() as one:
-        one.tell(first_line(settings(tmp_path, mounts=True), {}), request(periodic=False))
+        one.tell(first_line(settings(tmp_path, mounts=True), {}), request(1, periodic=False))
         examination = one.examine({}, 3)
     assert not examination.stuck
     assert examination.report().problem() == (

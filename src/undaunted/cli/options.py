@@ -298,7 +298,7 @@ _OWN = (
     Option(
         "ft-node-health-check-endpoint",
         HEALTH,
-        "Unix socket of a health service, /PATH or unix:///PATH, for programs of the ranks",
+        "Unix socket of a health service, /PATH or unix:///PATH, asked before every round",
         optional(unix_socket),
         "SOCKET",
         default="",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-_HEALTH = "health checks"
 _SWITCH = "true|false"
 _TEXT = read.optional(read.text)
 
@@ -171,16 +170,24 @@ class FaultToleranceConfig:
     )
     # --- health checks ---
     node_health_check_interval: float = _setting(
-        5.0, HEALTH, read.positive_seconds, "TIME", "Period of the checks", not_built=_HEALTH
+        5.0,
+        HEALTH,
+        read.positive_seconds,
+        "TIME",
+        "Between two health checks in a round: of GPUs, and of NICs with enable_nic_monitor",
     )
     enable_nic_monitor: bool = _setting(
-        False, HEALTH, read.boolean, _SWITCH, "Watch for links that go down", not_built=_HEALTH
+        False, HEALTH, read.boolean, _SWITCH, "A NIC that loses its link makes the node unhealthy"
     )
     enable_nic_healthcheck: bool = _setting(
-        True, HEALTH, read.boolean, _SWITCH, "Check links before a round", not_built=_HEALTH
+        True,
+        HEALTH,
+        read.boolean,
+        _SWITCH,
+        "Before a round: links of NICs that were active must be",
     )
     pci_topo_file: str | None = _setting(
-        None, HEALTH, _TEXT, "FILE", "Which NIC belongs to which GPU (XML)", not_built=_HEALTH
+        None, HEALTH, _TEXT, "FILE", "The PCI tree (XML): only NICs beside GPUs are watched"
     )
     link_down_path_template: str | None = _setting(
         None,
@@ -188,13 +195,16 @@ class FaultToleranceConfig:
         read.optional(read.device_template),
         "PATH",
         "Counter of lost links, with {dev_name} for the device",
-        not_built=_HEALTH,
     )
     link_state_path_template: str | None = _setting(
-        None, HEALTH, _TEXT, "PATH", "State of a link, with {nic} for the NIC", not_built=_HEALTH
+        None,
+        HEALTH,
+        read.optional(read.nic_template),
+        "PATH",
+        "State of a link, with {nic} for the NIC",
     )
     enable_dist_storage_healthcheck: bool = _setting(
-        False, HEALTH, read.boolean, _SWITCH, "Check Lustre and NFS mounts", not_built=_HEALTH
+        False, HEALTH, read.boolean, _SWITCH, "Before a round: Lustre and NFS mounts must answer"
     )
     storage_healthcheck_path: str | None = _setting(
         None,
@@ -203,7 +213,6 @@ class FaultToleranceConfig:
         "PATHS",
         "Absolute paths that must be readable, separated by commas",
         aliases=("ft-storage-health-check-path",),
-        not_built=_HEALTH,
     )
     # --- attribution service ---
     attribution_endpoint: str | None = _setting(

@@ -161,10 +161,19 @@ def service(value: object) -> str:
 
 
 def device_template(value: object) -> str:
-    """Read a path with a place for the name of a device."""
+    """Read a path with ``{dev_name}``, a place for the name of a device."""
+    return _template(value, "{dev_name}")
+
+
+def nic_template(value: object) -> str:
+    """Read a path with ``{nic}``, a place for the name of a NIC."""
+    return _template(value, "{nic}")
+
+
+def _template(value: object, place: str) -> str:
     path = absolute_path(value)
-    if "{dev_name}" not in path:
-        raise ValueError(f"{path!r} lacks {{dev_name}}, the place of the device's name")
+    if place not in path:
+        raise ValueError(f"{path!r} lacks {place}, the place of the device's name")
     return path
 
 

@@ -32,8 +32,9 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the program: either ``checks``, or the result of ``check``."""
+    """A line of the program about a request: either ``checks``, or the result of ``check``."""
 
+    request: int = 0
     checks: list[Announced] | None = None
     check: int = -1
     seconds: float = 0.0
@@ -90,9 +91,9 @@ def first_line(settings: Settings, seen: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"settings": settings._asdict(), "seen": seen}) + b"\n"
 
 
-def request(*, periodic: bool) -> bytes:
-    """Return what asks it to check."""
-    return msgspec.json.encode({"periodic": periodic}) + b"\n"
+def request(number: int, *, periodic: bool) -> bytes:
+    """Return what asks it to check; the answers bear the number."""
+    return msgspec.json.encode({"request": number, "periodic": periodic}) + b"\n"
 
 
 class Examination:
@@ -103,9 +104,10 @@ class Examination:
             and kept up to date.
     """
 
-    def __init__(self, seen: dict[str, Any]) -> None:
-        """Begin to wait; ``seen`` is changed."""
+    def __init__(self, number: int, seen: dict[str, Any]) -> None:
+        """Begin to wait for the answers to request ``number``; ``seen`` is changed."""
         self.seen = seen
+        self._number = number
         self._announced: dict[int, Announced] | None = None
         self._results: dict[int, Result] = {}
         self._announced_s = 0.0
@@ -121,6 +123,8 @@ class Examination:
             said = msgspec.json.decode(line, type=Line)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise ValueError(f"no answer of the checks: {error}") from None
+        if said.request != self._number:
+            return  # late, to an earlier one that nobody waits for any more
         if said.checks is not None:
             self._announced = {one.check: one for one in said.checks}
             self._announced_s = now_s

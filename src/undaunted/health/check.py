@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 # How long a check may take before its silence is a finding.
 DEADLINE_S = 10.0
+# The same for a service: it makes checks of its own, which take their time.
+SERVICE_DEADLINE_S = 70.0
 INFINIBAND = "sys/class/infiniband"  # below the root
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 

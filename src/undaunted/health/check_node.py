@@ -3,11 +3,11 @@
     python -I -S check_node.py FD
 
 It speaks on the socket FD, in lines of JSON. The first line it reads is ``{"settings": {...},
-"seen": {...}}``, `Settings` and what checks have seen earlier. Every further line, ``{"periodic":
-true}``, asks for all checks, or only for those that are repeated in a round. It answers with
-``{"checks": [...]}``, the ones that begin now, and then with a line for each as it ends, in any
-order. It ends at the end of its input. Only the standard library is used, and what of ours needs
-nothing else; the other side is `undaunted.health.answers`.
+"seen": {...}}``: `Settings`, and what checks have seen earlier. Every further line, ``{"request":
+1, "periodic": true}``, asks for all checks, or only for those that are repeated in a round. It
+answers with ``{"request": 1, "checks": [...]}``, the ones that begin now, and then with a line for
+each as it ends, in any order. It ends at the end of its input. Only the standard library is used,
+and what of ours needs nothing else; the other side is `undaunted.health.answers`.
 """
 
 from __future__ import annotations
@@ -57,22 +57,25 @@ class Server:
         self._checks = checks_of(settings)
         self._seen = seen
 
-    def begin(self, *, periodic: bool) -> None:
+    def begin(self, request: int, *, periodic: bool) -> None:
         """Begin to check, each in a thread, since any may hang."""
         chosen = [
             (number, check)
             for number, check in enumerate(self._checks)
             if check.periodic or not periodic
         ]
-        self._say({"checks": [_describe(number, check) for number, check in chosen]})
+        described = [_describe(number, check) for number, check in chosen]
+        self._say({"request": request, "checks": described})
         for number, check in chosen:
-            threading.Thread(target=self._run, args=(number, check), daemon=True).start()
+            work = (request, number, check)
+            threading.Thread(target=self._run, args=work, daemon=True).start()
 
-    def _run(self, number: int, check: Check) -> None:
+    def _run(self, request: int, number: int, check: Check) -> None:
         seen = self._seen.setdefault(f"{check.name} {check.subject}", {})
         began = time.monotonic()
         finding = finding_of(check, seen)
-        answer: dict[str, Any] = {"check": number, "seconds": time.monotonic() - began}
+        took = time.monotonic() - began
+        answer: dict[str, Any] = {"request": request, "check": number, "seconds": took}
         if finding is not None:
             answer |= {"text": finding.text, "failed": finding.failed}
         self._say({**answer, "seen": seen})
@@ -117,7 +120,8 @@ def serve(sock: socket.socket) -> None:
             return
         server = Server(stream, Settings(**first["settings"]), first["seen"])
         for line in stream:
-            server.begin(periodic=json.loads(line)["periodic"])
+            asked = json.loads(line)
+            server.begin(asked["request"], periodic=asked["periodic"])
 
 
 if __name__ == "__main__":

@@ -211,6 +211,32 @@ class MemoryReclaimed(Event, tag="memory_reclaimed", frozen=True, kw_only=True):
     skipped: str = ""
 
 
+class CheckResult(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What came of one check of a node.
+
+    ``duration_ns`` is None if it has not answered; ``text`` is what it found, "" = all is well;
+    ``failed`` says whether that makes the node unhealthy.
+    """
+
+    name: str
+    subject: str = ""
+    duration_ns: Nanoseconds | None = None
+    text: str = ""
+    failed: bool = False
+
+
+class NodeChecked(Event, tag="node_checked", frozen=True, kw_only=True):
+    """The health of the node was checked, in ``duration_ns``: before a round, or in one.
+
+    Checks that are repeated in a round are written only when one of them fails. ``problem`` says
+    why the node is unhealthy, "" if it is not.
+    """
+
+    duration_ns: Nanoseconds = 0
+    problem: str = ""
+    checks: list[CheckResult] = []
+
+
 class Decision(Event, tag="decision", frozen=True, kw_only=True):
     """What the coordinator decided: ``restart`` or ``end``.
 
@@ -313,6 +339,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RankExited,
     RoundStopped,
     MemoryReclaimed,
+    NodeChecked,
     Decision,
     ControlRequested,
     RankEvent,

@@ -192,6 +192,50 @@ class TestPreemption:
         assert end.outcome is p.Outcome.FAILED
 
 
+class TestUnhealthy:
+    REASON = "node a is unhealthy: the GPU check failed"
+
+    def test_a_node_that_cannot_join_ends_the_job(self) -> None:
+        (end,) = job().handle(p.NodeUnhealthy("a", -1, "the GPU check failed"))
+        assert end == p.End("a", p.Outcome.EXCLUDED, self.REASON)
+
+    def test_in_a_round_it_stops_the_round(self) -> None:
+        machine = running(max_restarts=3)
+        decided, stop = machine.handle(p.NodeUnhealthy("a", 0, "the GPU check failed"))
+        assert decided == p.Decided(0, "end", self.REASON, restarts_left=3)
+        assert isinstance(stop, p.Stop)
+        (end,) = machine.handle(p.NodeStopped("a", 0))
+        assert end == p.End("a", p.Outcome.EXCLUDED, self.REASON)
+
+    def test_before_a_restart_it_takes_the_restart_back(self) -> None:
+        machine = running(max_restarts=1)
+        machine.handle(p.NodeFailed("a", 0, "x"))
+        unhealthy = p.NodeUnhealthy("a", 0, "the GPU check failed")
+        assert machine.handle(unhealthy) == [p.Decided(0, "end", self.REASON, restarts_left=1)]
+        assert machine.handle(unhealthy) == []
+        (end,) = machine.handle(p.NodeStopped("a", 0))
+        assert end.outcome is p.Outcome.EXCLUDED
+        assert machine.restarts_used == 0
+
+    def test_does_not_hide_what_has_ended_the_job_already(self) -> None:
+        machine = running()
+        machine.handle(p.NodeFailed("a", 0, "x"))
+        assert machine.handle(p.NodeUnhealthy("a", 0, "y")) == []
+        (end,) = machine.handle(p.NodeStopped("a", 0))
+        assert end.outcome is p.Outcome.FAILED
+
+    def test_of_a_round_that_is_over_is_stale(self) -> None:
+        machine = running(max_restarts=1)
+        machine.handle(p.NodeFailed("a", 0, "x"))
+        machine.handle(p.NodeStopped("a", 0))
+        assert machine.handle(p.NodeUnhealthy("a", 0, "y")) == []
+
+
+def test_a_signal_before_any_node_has_joined_ends_the_job_for_its_node() -> None:
+    (end,) = job().handle(p.Preempted("a", 15, "SIGTERM"))
+    assert (end.node, end.outcome) == ("a", p.Outcome.PREEMPTED)
+
+
 def test_stale_and_foreign_events_are_ignored() -> None:
     machine = running(max_restarts=3)
     machine.handle(p.NodeFailed("a", 0, "x"))
@@ -220,6 +264,7 @@ EVENTS = st.one_of(
         iterations=st.builds(Iterations, st.none() | st.just(0), st.none() | st.integers(0, 3)),
     ),
     st.builds(p.ShutdownRequested, st.sampled_from(NODES), st.integers(0, 5), st.just("")),
+    st.builds(p.NodeUnhealthy, st.sampled_from(NODES), st.integers(-1, 5), st.just("x")),
     st.builds(p.Preempted, st.sampled_from(NODES), st.just(15), st.just("SIGTERM")),
 )
 

@@ -102,6 +102,15 @@ class NodeStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUnhealthy:
+    """A check of the node has failed, before or in a round (-1: before the first)."""
+
+    node: str
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownRequested:
     """A rank asked to end the workload for good, or ``by`` names who did."""
 
@@ -134,6 +143,7 @@ Event = (
     | NodeFailed
     | NodeFinished
     | NodeStopped
+    | NodeUnhealthy
     | ShutdownRequested
     | ExclusionRequested
     | Preempted
@@ -257,6 +267,8 @@ class JobPolicy:
                 return self._joined(event)
             case Preempted():
                 return self._preempted(event)
+            case NodeUnhealthy() if self.state is State.FORMING:
+                return self._unhealthy(event)
         if event.node not in self._members or event.round != self.round:
             return []  # stale, or from a stranger
         match event:
@@ -266,6 +278,8 @@ class JobPolicy:
                 return self._finished(event)
             case NodeStopped():
                 return self._stopped(event)
+            case NodeUnhealthy():
+                return self._unhealthy(event)
             case ShutdownRequested():
                 return self._end_on_request(event, Outcome.NO_RESTART, "a shutdown")
             case ExclusionRequested():
@@ -308,6 +322,19 @@ class JobPolicy:
             return []
         return self._restart() if self._after is None else self._end(self._after)
 
+    def _unhealthy(self, event: NodeUnhealthy) -> list[Command]:
+        reason = f"node {event.node} is unhealthy: {event.reason}"
+        ending = _Ending(Outcome.EXCLUDED, reason)
+        if self.state is State.RUNNING:
+            return self._stop_round(reason, ending)
+        if self.state is State.FORMING:
+            return self._end(ending, event.node)
+        if self._after is not None:
+            return []
+        self._after = ending
+        self.restarts_used -= 1  # the one that does not take place
+        return [Decided(self.round, "end", reason, self.restarts_left)]
+
     def _end_on_request(
         self, event: ShutdownRequested | ExclusionRequested, outcome: Outcome, what: str
     ) -> list[Command]:
@@ -329,7 +356,7 @@ class JobPolicy:
         if self.state is State.STOPPING:
             commands = self._instead_of_restart(ending)
             return commands + self._tell_too(reason, event.signal)
-        return self._end(ending)
+        return self._end(ending, event.node)
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -411,10 +438,12 @@ class JobPolicy:
     def _grace(self, by_cause_s: float) -> float:
         return by_cause_s if self.config.stop_timeout_s is None else self.config.stop_timeout_s
 
-    def _end(self, ending: _Ending) -> list[Command]:
+    def _end(self, ending: _Ending, *others: str) -> list[Command]:
+        """End the job, also for nodes that have not joined."""
         self.state = State.ENDED
         all_ok = bool(self._members) and all(member.all_ok for member in self._members.values())
         if ending.unless_all_ok and all_ok:
             reason = f"{ending.reason}, and every rank exited with 0"
             ending = _Ending(Outcome.FINISHED, reason)
-        return [End(node, ending.outcome, ending.reason) for node in self._members]
+        nodes = dict.fromkeys((*self._members, *others))
+        return [End(node, ending.outcome, ending.reason) for node in nodes]

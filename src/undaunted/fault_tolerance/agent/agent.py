@@ -24,6 +24,7 @@ from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.news import News
+from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import OwnOrders
 from undaunted.fault_tolerance.agent.outside import Outside
 from undaunted.fault_tolerance.agent.progress_file import (
@@ -85,7 +86,8 @@ class Agent:
         self._spawner = begun.spawner
         self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
-        self._clearing = Clearing(config, begun.environment, self._scribe)
+        self._health = NodeHealth(config, begun.environment, self._scribe)
+        self._clearing = Clearing(config, begun.environment, self._scribe, self._health)
         self._tree = Tree(self._workers, self._spared, lambda: self._post(m.TreeEmpty()))
         self._watch = PageWatch(
             self._area,
@@ -127,7 +129,7 @@ class Agent:
         self._watch.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
-        self._orders.post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
+        self._tasks.start(self._join())
         return await self._ended
 
     async def close(self) -> None:
@@ -139,6 +141,7 @@ class Agent:
         self._timers.cancel()
         await self._tasks.cancel()
         self._clearing.close()
+        self._health.close()
         await self._orders.close()
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S)
@@ -149,6 +152,13 @@ class Agent:
         self._area.close()
         self._pipes.close()
         self._scribe.close()
+
+    async def _join(self) -> None:
+        """Take part in the job, if this node is healthy. The template imports meanwhile."""
+        if problem := await self._health.examine():
+            self._unhealthy(problem)
+        else:
+            self._orders.post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
 
     # --- events and commands --------------------------------------------------------------------
 
@@ -167,6 +177,7 @@ class Agent:
                 self._begin_round(order)
             case policy.Stop():
                 self._stop_ordered = True
+                self._health.end_watch()
                 self._scribe.stop_requested(order)
                 restart = self._restart_decided
                 self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
@@ -256,6 +267,7 @@ class Agent:
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
         self._note_progress()
+        self._health.begin_watch(self._unhealthy)
         self._post(m.WorkersSpawned())
 
     def _note_progress(self) -> None:
@@ -293,11 +305,14 @@ class Agent:
 
     def _spared(self) -> set[int]:
         """Processes that belong to no round."""
-        return self._spawner.pids() | self._clearing.pids()
+        return self._spawner.pids() | self._clearing.pids() | self._health.pids()
 
     async def _clear(self, number: int) -> None:
         problem = await self._clearing.clear(self._workers.pids)
         self._post(m.NodeClear(number, problem))
+
+    def _unhealthy(self, problem: str) -> None:
+        self._orders.post(policy.NodeUnhealthy(self._config.node, self._node.round, problem))
 
     def _round_stopped(self, report: m.ReportStopped) -> None:
         unkillable = self._tree.left() if report.unkillable else ()
@@ -309,6 +324,8 @@ class Agent:
         seen = self._page_progress.look(pages)
         self._scribe.round_progress(seen, last_step_ns(pages))
         self._scribe.round_stopped(unkillable)
+        if report.problem:
+            self._unhealthy(report.problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
         self._tasks.start(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
 

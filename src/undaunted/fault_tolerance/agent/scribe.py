@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.attribution_client import Answer
     from undaunted.fault_tolerance.agent.judge import Judgement
-    from undaunted.fault_tolerance.agent.reclaim import Outcome
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.workers import Worker
     from undaunted.fault_tolerance.data import WorkloadControlRequest
@@ -242,28 +241,6 @@ class Scribe:
                 level=ERROR,
             )
 
-    def memory_reclaimed(self, outcome: Outcome, timeout_s: float) -> None:
-        """Memory of the devices was waited for before a restart."""
-        self._journal.record(
-            self._event(
-                e.MemoryReclaimed,
-                duration_ns=outcome.duration_ns,
-                timeout_s=timeout_s,
-                devices=outcome.devices,
-                pids=list(outcome.pids),
-                held=outcome.held,
-                skipped=outcome.skipped,
-            )
-        )
-        if outcome.skipped:
-            self._messages.say(f"restarts do not wait for device memory: {outcome.skipped}")
-        elif outcome.held:
-            self._messages.say(
-                f"device memory is not free after {format_duration(timeout_s)}: {outcome.held}; "
-                "going on. If it belongs to others, raise --ft-gpu-memory-tolerance-mb, or give "
-                "--ft-gpu-memory-reclaim-timeout 0"
-            )
-
     # --- failures -------------------------------------------------------------------------------
 
     def crash_detected(self, rank: int, since_ns: int, detail: str) -> None:
@@ -367,6 +344,10 @@ class Scribe:
         else:
             what = "the ranks are being stopped; passed on as well"
         self._messages.say(f"received {name}: {what}")
+
+    def record(self, kind: type[e.Event], /, **fields: object) -> None:
+        """An event of this round for the journal alone."""
+        self._journal.record(self._event(kind, **fields))
 
     def say(self, text: str) -> None:
         """A line for the user alone."""

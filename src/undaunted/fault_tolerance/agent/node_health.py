@@ -1,0 +1,286 @@
+"""Has this node checked: before every round, and every few seconds in a round where that is cheap.
+
+The checks run in a program, `health.check_node`; this starts it, asks, waits for at most as long as
+each check may take, and ends it. Where there is nothing to check, there is no program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base import process
+from undaunted.base.text import one_line
+from undaunted.health.answers import (
+    PROGRAM,
+    START_S,
+    Examination,
+    Report,
+    Result,
+    first_line,
+    request,
+)
+from undaunted.health.check import DEADLINE_S, SERVICE_DEADLINE_S, needed
+from undaunted.journal import events as e
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from undaunted.fault_tolerance.agent.scribe import Scribe
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+# A wait counts at most so much: when this process itself was stopped, its checks were as well.
+_SLICE_S = 1.0
+_SEND_S = 10.0  # a socket's buffer holds it all, usually
+_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 20
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How the checks went, and how long they took together."""
+
+    report: Report = field(default_factory=Report)
+    duration_ns: int = 0
+
+
+class NodeHealth:
+    """The health of this node. Owns the program, while it runs.
+
+    Args:
+        config: the run; says what to check.
+        environ: of the ranks; says which devices they see.
+        scribe: told how all checks went, and repeated ones when one of them fails.
+    """
+
+    def __init__(self, config: RunConfig, environ: Mapping[str, str], scribe: Scribe) -> None:
+        settings = config.health_checks._replace(
+            visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
+            endpoint=config.node_health_socket,
+            import_path=tuple(sys.path),
+        )
+        self._settings = settings
+        self._environ = environ
+        self._scribe = scribe
+        self._said: set[str] = set()
+        self._interval_s = config.health_check_interval_s
+        self._seen: dict[str, Any] = {}
+        self._program: _Program | None = None
+        self._ended: list[_Program] = []  # killed, and perhaps waiting for a driver
+        self._number = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._has_periodic = False
+        self.wanted = needed(settings)
+
+    @property
+    def longest_s(self) -> float:
+        """How long `examine` takes at most, seconds; 0 = there is nothing to check."""
+        if not self.wanted:
+            return 0.0
+        return START_S + (SERVICE_DEADLINE_S if self._settings.endpoint else DEADLINE_S)
+
+    def pids(self) -> set[int]:
+        """The program, and earlier ones that cannot end."""
+        self._ended = [program for program in self._ended if not program.reap()]
+        running = [] if self._program is None else [self._program]
+        return {program.pid for program in (*running, *self._ended) if program.is_alive()}
+
+    async def examine(self) -> str:
+        """Make all checks, at the same time; those that do not answer in time are findings.
+
+        Returns:
+            Why this node is unhealthy, "" if it is not.
+        """
+        if not self.wanted:
+            return ""
+        checked = await self._ask(periodic=False)
+        if not self._has_periodic:
+            self._end_program()
+        self._tell(checked)
+        return checked.report.problem()
+
+    def begin_watch(self, failed: Callable[[str], None]) -> None:
+        """Repeat the checks that are cheap, if there are any, until one fails.
+
+        Args:
+            failed: called once, on the event loop, with why the node is unhealthy.
+        """
+        self.end_watch()
+        if self._has_periodic:
+            self._watch = asyncio.get_running_loop().create_task(self._repeat(failed))
+
+    def end_watch(self) -> None:
+        """Do not repeat them any more; `examine` may follow at once."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def close(self) -> None:
+        """End the program and whatever waits for it."""
+        self.end_watch()
+        self._end_program()
+        for program in self._ended:
+            program.release()
+        self._ended.clear()
+
+    async def _repeat(self, failed: Callable[[str], None]) -> None:
+        problem = ""
+        while not problem:
+            await asyncio.sleep(self._interval_s)
+            checked = await self._ask(periodic=True)
+            problem = checked.report.problem()
+        self._watch = None  # what follows may call `end_watch`
+        self._tell(checked)
+        failed(problem)
+
+    def _tell(self, checked: Checked) -> None:
+        """Write down what was found; what could not be checked is said once."""
+        problem = checked.report.problem()
+        self._scribe.record(
+            e.NodeChecked,
+            duration_ns=checked.duration_ns,
+            problem=problem,
+            checks=[_result(one) for one in checked.report.results],
+        )
+        if problem:
+            self._scribe.say(one_line(f"this node is unhealthy: {problem}"))
+        for note in checked.report.notes():
+            if note not in self._said:
+                self._said.add(note)
+                self._scribe.say(one_line(note))
+
+    async def _ask(self, *, periodic: bool) -> Checked:
+        began_ns = time.monotonic_ns()
+        self._number += 1
+        examination = Examination(self._number, self._seen)
+        if self._program is not None and not self._program.is_alive():
+            self._end_program()  # whoever has killed it: another one knows what it knew
+        try:
+            program = self._program or self._start()
+            await program.send(request(self._number, periodic=periodic))
+            await _collect(program, examination)
+        except (OSError, ValueError) as error:
+            examination.end(str(error))
+        if examination.stuck:
+            self._end_program()
+        if not periodic:
+            self._has_periodic = examination.has_periodic
+        return Checked(examination.report(), time.monotonic_ns() - began_ns)
+
+    def _start(self) -> _Program:
+        self._program = _Program(self._environ, first_line(self._settings, self._seen))
+        return self._program
+
+    def _end_program(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._ended.append(self._program)
+            self._program = None
+
+
+def _result(one: Result) -> e.CheckResult:
+    return e.CheckResult(
+        name=one.name,
+        subject=one.subject,
+        duration_ns=None if one.seconds is None else int(one.seconds * _NS),
+        text=one.text,
+        failed=one.failed,
+    )
+
+
+async def _collect(program: _Program, examination: Examination) -> None:
+    """Take lines until there will be none, or time is up.
+
+    Raises:
+        OSError, ValueError: the program is gone, or says something else.
+    """
+    waited_s = 0.0
+    while (left_s := examination.wait_s(waited_s)) > 0:
+        began = time.monotonic()
+        line: bytes | None = None
+        with contextlib.suppress(asyncio.TimeoutError):
+            line = await asyncio.wait_for(program.line(), min(left_s, _SLICE_S))
+        waited_s += min(time.monotonic() - began, _SLICE_S)
+        if line is not None:
+            examination.take(line, waited_s)
+
+
+class _Program:
+    """The program, running.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, environ: Mapping[str, str], first: bytes) -> None:
+        self._sock, theirs = socket.socketpair()
+        self._sock.setblocking(False)
+        self._buffer = bytearray()
+        self._unsent = first
+        with theirs:
+            command = [sys.executable, "-I", "-S", PROGRAM, str(theirs.fileno())]
+            try:
+                self.pid = process.spawn(command, environ, (theirs.fileno(),))
+            except OSError:
+                self._sock.close()
+                raise
+        self._pidfd = process.open_pidfd(self.pid)
+
+    def is_alive(self) -> bool:
+        return self._pidfd is not None and not process.wait_pidfd(self._pidfd, 0)
+
+    async def send(self, line: bytes) -> None:
+        """Say something; the first time, what is to be said first.
+
+        Raises:
+            OSError: the program is gone, or does not read.
+        """
+        data, self._unsent = self._unsent + line, b""
+        sending = asyncio.get_running_loop().sock_sendall(self._sock, data)
+        try:
+            await asyncio.wait_for(sending, _SEND_S)
+        except asyncio.TimeoutError:
+            raise OSError("the program that makes them does not read") from None
+
+    async def line(self) -> bytes:
+        """Return the next line. Cancelling it loses nothing.
+
+        Raises:
+            OSError: there will be none.
+            ValueError: it is too long.
+        """
+        while b"\n" not in self._buffer:
+            chunk = await asyncio.get_running_loop().sock_recv(self._sock, _CHUNK)
+            if not chunk:
+                raise OSError("the program that makes them ended")
+            self._buffer += chunk
+            if len(self._buffer) > _LONGEST_LINE:
+                raise ValueError("the program that makes them says too much")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return bytes(line)
+
+    def kill(self) -> None:
+        """End it; the agent reaps it like every child."""
+        self._sock.close()
+        if self._pidfd is not None:
+            process.signal_pidfd(self._pidfd, signal.SIGKILL)
+
+    def reap(self) -> bool:
+        """Return whether it has ended, after `kill`; then nothing is held any more."""
+        if self.is_alive():
+            return False
+        self.release()
+        return True
+
+    def release(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
