@@ -31,6 +31,18 @@ def test_growth_wakes_and_draining_forgets(tmp_path, inotify):
     inotify.drain()
 
 
+def test_a_directory_grows_with_its_files(tmp_path, inotify):
+    inotify.watch(str(tmp_path))
+    (tmp_path / "new").touch()
+    assert ready(inotify, 5000)
+    inotify.drain()
+    (tmp_path / "new").write_bytes(b"x")
+    assert ready(inotify, 5000)
+    inotify.drain()
+    (tmp_path / "new").unlink()
+    assert not ready(inotify, 0)
+
+
 def test_missing_file_is_an_error(tmp_path, inotify):
     with pytest.raises(FileNotFoundError, match="missing"):
         inotify.watch(str(tmp_path / "missing"))

@@ -49,7 +49,7 @@ def test_the_launchers_lines_go_to_a_file_as_well(tmp_path: Path) -> None:
     options = ("--ft-per-cycle-applog-prefix", str(tmp_path / "all"), "--ft-nvrx-logfile", str(log))
     with launched(tmp_path, CRASH_ONCE, "--nproc-per-node=2", "--max-restarts=1", *options) as run:
         assert run.finish() == 0, run.text
-    stamp = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \S+ ", re.MULTILINE)
+    stamp = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z \S+ ", re.MULTILINE)
     text = log.read_text()
     assert stamp.sub("", text).splitlines() == [line for line in run.seen if "[undaunted]" in line]
     assert "failed: ValueError: first attempt" in text
@@ -99,3 +99,30 @@ def test_a_plug_in_chooses_the_files(tmp_path: Path) -> None:
     assert "ValueError: first attempt" in (logs / "r1c0.err").read_text()
     assert "[default0]:loss of rank 0 in cycle 1" in run.text
     assert "loss of rank 1" not in run.text
+
+
+LOGGING = """
+    import logging, os
+    from undaunted.logs import LogConfig, setup_logger
+    setup_logger()
+    logger = logging.getLogger(LogConfig.name)
+    logger.info("begun")
+    if os.environ["RANK"] == "0" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        logger.error("about to be killed")
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_messages_of_ranks_and_launcher_are_put_together(tmp_path: Path) -> None:
+    messages = tmp_path / "messages"
+    options = ("--nproc-per-node=2", "--max-restarts=1", "--rdzv-id=job")
+    variables = {"NVRX_NODE_LOCAL_TMPDIR": str(messages), "SLURMD_NODENAME": "node7"}
+    with launched(tmp_path, LOGGING, *options, **variables) as run:
+        assert run.finish() == 0, run.text
+    lines = (tmp_path / "run" / "nvrx-node7.log").read_text().splitlines()
+    assert lines == sorted(lines)
+    text = "\n".join(lines)
+    killed = text.index("about to be killed")
+    assert text.index("2 ranks of train.py on node7") < killed < text.index("SIGKILL")
+    assert text.count("[workload:1(1) infra:?(?)] train.py:") >= 1
+    assert text.endswith("finished, 1 restart: every rank exited with 0")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 
-_IN_MODIFY = 0x2
+# A file was written to; in a directory, also: a file was made, or moved there.
+_IN_GROWTH = 0x2 | 0x100 | 0x80
 _DRAIN_BYTES = 65536
 
 
@@ -29,12 +30,12 @@ class Inotify:
             raise _last_error("inotify_init1")
 
     def watch(self, path: str) -> None:
-        """Report growth of ``path`` from now on.
+        """Report growth of ``path``, a file or a directory with its files, from now on.
 
         Raises:
             OSError: the file is missing or the user's limit of watches is reached.
         """
-        if self._add_watch(self._fd, os.fsencode(path), _IN_MODIFY) < 0:
+        if self._add_watch(self._fd, os.fsencode(path), _IN_GROWTH) < 0:
             raise _last_error(path)
 
     def fileno(self) -> int:

@@ -21,11 +21,13 @@ Examples:
 Commands:
   run       run a training script on this node; restart it when a rank fails
   report    show the restarts of a run, their causes and what they cost
+  log-aggregator
+            put the nvrx messages of a node together in one file
 
 undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run.
 """
-_COMMANDS = ("run", "report")
+_COMMANDS = ("run", "report", "log-aggregator")
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 
@@ -49,6 +51,10 @@ def _main(argv: Sequence[str] | None) -> int:
         from undaunted.cli import report
 
         return report.main(words[1:])
+    if command == "log-aggregator":
+        from undaunted.cli import log_aggregator
+
+        return log_aggregator.main(words[1:])
     if command in {"-h", "--help", "help"}:
         print(_HELP, end="")
         return 0
@@ -74,7 +80,7 @@ def _complaint(command: str) -> str:
     import difflib
 
     close = difflib.get_close_matches(command, _COMMANDS, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose {' or '.join(_COMMANDS)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"choose {', '.join(_COMMANDS)}"
     return f"undaunted: error: {command!r} is no command; {hint}"
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
 from undaunted.cli.directories import make_log_dir, make_run_dir
-from undaunted.cli.health import health_checks
 from undaunted.cli.messages import launcher_messages, message_directory
 from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
@@ -76,6 +75,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     faults = _fault_plan(values["inject-fault"], nproc)
     rank_limits, limits_notice = limits(parsed, environ)
 
+    message_dir = message_directory(environ, cwd)
     run_id = _run_id(parsed)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
@@ -128,8 +128,6 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         attribution_service=service,
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
-        health_checks=health_checks(parsed, cwd),
-        health_check_interval_s=values["ft-node-health-check-interval"],
         launcher_log=values["ft-nvrx-logfile"] or launcher_messages(message_dir),
         message_dir=message_dir,
         logs_specs=values["logs-specs"],

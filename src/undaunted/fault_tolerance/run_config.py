@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
 
 # SIGTERM, SIGINT, SIGHUP, SIGQUIT
@@ -53,9 +52,9 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         local_prefix: template of the prefix of tee'd lines.
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
-        health_checks: what makes this node unhealthy; the devices and the socket are filled in.
-        health_check_interval_s: time between two checks in a round, where they are cheap.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
+        message_dir: absolute path of the directory of messages of the ``nvrx`` logger, which are put
+            together in the run directory; "" = none.
         stdout_filters, stderr_filters: lines shown on that stream of the console that contain one
             of these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
         logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
@@ -70,7 +69,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         attribution_service: URL of the service that is asked about the log of each round, "" =
             none; ``applog_prefix`` is set as well.
         attribution_may_end_job: its advice to stop ends the job.
-        node_health_socket: Unix socket of a health service, asked before each round; "" = none.
+        node_health_socket: Unix socket of a health service, for programs of the ranks, "" = none.
         log_level: lowest level of the launcher's lines, as in `logging`.
     """
 
@@ -107,6 +106,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
+    message_dir: str = ""
     stdout_filters: list[str] = []
     stderr_filters: list[str] = []
     logs_specs: str = ""
@@ -121,5 +121,3 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     attribution_may_end_job: bool = False
     node_health_socket: str = ""
     log_level: int = 20
-    health_checks: Settings = Settings()
-    health_check_interval_s: float = 5.0

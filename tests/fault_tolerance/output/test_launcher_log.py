@@ -10,7 +10,7 @@ from undaunted.fault_tolerance.output.launcher_log import LauncherLog, append_la
 from undaunted.logs import log_file
 
 DEADLINE_S = 10.0
-STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z node7 "
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z node7 "
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.logs.log_file import LogFile
+from undaunted.logs.stamps import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,6 +126,4 @@ def append_last_words(path: str, node: str, text: str, timeout_s: float = 1.0) -
 
 
 def _stamped(node: str, text: str) -> bytes:
-    now = time.time()
-    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    return f"{clock}.{int(now * 1000) % 1000:03d}Z {node} {text}".encode(errors="replace")
+    return f"{stamp(time.time())} {node} {text}".encode(errors="replace")
