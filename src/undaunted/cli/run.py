@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
 from undaunted.cli.directories import make_log_dir, make_run_dir
-from undaunted.cli.messages import launcher_messages, message_directory
 from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
@@ -128,8 +127,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         attribution_service=service,
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
-        launcher_log=values["ft-nvrx-logfile"] or launcher_messages(message_dir),
-        message_dir=message_dir,
+        launcher_log=values["ft-nvrx-logfile"] or "",
         logs_specs=values["logs-specs"],
         stdout_filters=values["duplicate-stdout-filters"],
         stderr_filters=values["duplicate-stderr-filters"],
