@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
 from undaunted.cli.directories import make_log_dir, make_run_dir
+from undaunted.cli.health import health_checks
+from undaunted.cli.messages import launcher_messages, message_directory
 from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
@@ -127,7 +129,10 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         attribution_service=service,
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
-        launcher_log=values["ft-nvrx-logfile"] or "",
+        health_checks=health_checks(parsed, cwd),
+        health_check_interval_s=values["ft-node-health-check-interval"],
+        launcher_log=values["ft-nvrx-logfile"] or launcher_messages(message_dir),
+        message_dir=message_dir,
         logs_specs=values["logs-specs"],
         stdout_filters=values["duplicate-stdout-filters"],
         stderr_filters=values["duplicate-stderr-filters"],

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
 
 # SIGTERM, SIGINT, SIGHUP, SIGQUIT
@@ -52,6 +53,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         local_prefix: template of the prefix of tee'd lines.
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
+        health_checks: what makes this node unhealthy; the devices and the socket are filled in.
+        health_check_interval_s: time between two checks in a round, where they are cheap.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
         message_dir: absolute path of the directory of messages of the ``nvrx`` logger, which are put
             together in the run directory; "" = none.
@@ -69,7 +72,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         attribution_service: URL of the service that is asked about the log of each round, "" =
             none; ``applog_prefix`` is set as well.
         attribution_may_end_job: its advice to stop ends the job.
-        node_health_socket: Unix socket of a health service, for programs of the ranks, "" = none.
+        node_health_socket: Unix socket of a health service, asked before each round; "" = none.
         log_level: lowest level of the launcher's lines, as in `logging`.
     """
 
@@ -120,4 +123,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     attribution_service: str = ""
     attribution_may_end_job: bool = False
     node_health_socket: str = ""
+    health_checks: Settings = Settings()
+    health_check_interval_s: float = 5.0
     log_level: int = 20
