@@ -14,7 +14,8 @@ import pytest
 from tests.e2e.launcher import alive, wait_until_gone
 from undaunted.fault_tolerance import launch
 from undaunted.fault_tolerance.config import FaultToleranceConfig
-from undaunted.fault_tolerance.launch import LaunchConfig, LaunchError, elastic_launch
+from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
+from undaunted.fault_tolerance.launch_config import LaunchConfig
 
 DEADLINE_S = 60.0
 FUNCTIONS = """
@@ -71,30 +72,6 @@ def script(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess
 # --- the command line ----------------------------------------------------------------------------
 
 
-def test_only_what_was_given_is_an_option() -> None:
-    given = LaunchConfig(
-        1,
-        1,
-        2,
-        run_dir=Path("/run"),
-        tee={0: 3, 1: 2},
-        local_ranks_filter=[0, 1],
-        shutdown_timeout=5,
-        preload=["numpy", "json"],
-    )
-    options = launch._options(given, "run")
-    assert {
-        "--tee=0:3,1:2",
-        "--run-dir=/run",
-        "--local-ranks-filter=0,1",
-        "--term-timeout=5",
-        "--workers-stop-timeout=5",
-        "--preload=numpy,json",
-        "--max-restarts=3",
-    } <= set(options)
-    assert not [option for option in launch._options(config(), "run") if "stop-timeout" in option]
-
-
 @pytest.mark.parametrize(
     ("entrypoint", "args", "words"),
     [
@@ -111,10 +88,6 @@ def test_programs_as_for_torch(entrypoint: Any, args: tuple[Any, ...], words: li
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(ValueError, match="several nodes are not built yet"):
-        LaunchConfig(1, 2, 1)
-    with pytest.raises(ValueError, match="shutdown_timeout -1"):
-        LaunchConfig(1, 1, 1, shutdown_timeout=-1)
     with pytest.raises(TypeError, match="cannot be an argument of a program"):
         elastic_launch(config(), "train.py")([1])
     with pytest.raises(ValueError, match="entrypoint is empty"):
@@ -186,6 +159,65 @@ def test_function_of_the_script_itself(tmp_path: Path) -> None:
         """,
     )
     assert done.stdout == "{0: 8}\n", done.stderr
+
+
+NOTEBOOK = """
+import os
+from undaunted.fault_tolerance import LaunchConfig, elastic_launch
+
+factor = 3
+def scale(x):
+    return (factor * x, os.environ["RANK"])
+
+job = LaunchConfig(1, 1, 2, worker_start="fresh", max_restarts=0)
+print(elastic_launch(job, scale)(2))
+print(elastic_launch(job, lambda: factor)())
+"""
+# What IPython does: code of a cell is compiled by itself and run in a module without a file.
+IPYTHON = """
+import sys, types
+main = types.ModuleType("__main__")
+sys.modules["__main__"] = main
+for number, cell in enumerate(CELLS):
+    exec(compile(cell, f"<ipython-input-{number}>", "exec"), main.__dict__)
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("how", ["-c", "stdin", "cells"])
+def test_functions_of_programs_without_a_file(tmp_path: Path, how: str) -> None:
+    first, call, last = NOTEBOOK.partition("\njob =")
+    cells = IPYTHON.replace("CELLS", repr([first, call + last]))
+    done = subprocess.run(
+        [sys.executable, *(["-"] if how == "stdin" else ["-c", NOTEBOOK])]
+        if how != "cells"
+        else [sys.executable, "-c", cells],
+        input=NOTEBOOK if how == "stdin" else "",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={"PYTHONPATH": str(Path(launch.__file__).parents[2]), "TMPDIR": str(tmp_path)},
+    )
+    assert done.stdout == "{0: (6, '0'), 1: (6, '1')}\n{0: 3, 1: 3}\n", done.stderr
+
+
+@pytest.mark.e2e
+def test_without_cloudpickle_such_functions_are_a_clear_error(tmp_path: Path) -> None:
+    code = f"import sys\nsys.modules['cloudpickle'] = None\n{NOTEBOOK}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={"PYTHONPATH": str(Path(launch.__file__).parents[2]), "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "TypeError: the function scale cannot travel between processes: define it at the top level "
+        "of a module or script, or install cloudpickle (pip install 'undaunted[notebook]')"
+    )
 
 
 @pytest.mark.e2e

@@ -112,7 +112,8 @@ def test_events_of_ranks_are_in_the_view() -> None:
 def test_event_of_a_rank_reaches_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from undaunted.fault_tolerance.launch import LaunchConfig, elastic_launch
+    from undaunted.fault_tolerance.launch import elastic_launch
+    from undaunted.fault_tolerance.launch_config import LaunchConfig
     from undaunted.journal.reader import find_journals, read_journal
 
     monkeypatch.chdir(tmp_path)

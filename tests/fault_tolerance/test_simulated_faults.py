@@ -127,7 +127,8 @@ def test_too_many_gpu_failures() -> None:
 
 @pytest.mark.e2e
 def test_fault_of_a_description_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from undaunted.fault_tolerance.launch import LaunchConfig, LaunchError, elastic_launch
+    from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
+    from undaunted.fault_tolerance.launch_config import LaunchConfig
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FT_SIM_FAULT_DESC", "rank_killed;1;0")

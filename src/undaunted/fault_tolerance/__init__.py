@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.config import FaultToleranceConfig as FaultToleranceConfig
     from undaunted.fault_tolerance.data import WorkloadAction as WorkloadAction
     from undaunted.fault_tolerance.data import WorkloadControlRequest as WorkloadControlRequest
-    from undaunted.fault_tolerance.launch import LaunchConfig as LaunchConfig
     from undaunted.fault_tolerance.launch import LaunchError as LaunchError
     from undaunted.fault_tolerance.launch import elastic_launch as elastic_launch
+    from undaunted.fault_tolerance.launch_config import LaunchConfig as LaunchConfig
     from undaunted.fault_tolerance.profiling import FaultToleranceProfiler as FaultToleranceProfiler
     from undaunted.fault_tolerance.profiling import ProfilingEvent as ProfilingEvent
     from undaunted.fault_tolerance.profiling import profiling_events as profiling_events
@@ -33,7 +33,7 @@ _MODULES = {
     "RankMonitorClient": "rank_monitor_client",
     "RankMonitorClientError": "rank_monitor_client",
     "FaultToleranceConfig": "config",
-    "LaunchConfig": "launch",
+    "LaunchConfig": "launch_config",
     "LaunchError": "launch",
     "elastic_launch": "launch",
     "FaultToleranceProfiler": "profiling",

@@ -1,0 +1,28 @@
+"""Timers by name, on the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Timers:
+    """A timer that is set again replaces the one of that name. Whoever makes it cancels it."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, asyncio.TimerHandle] = {}
+
+    def set(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        """Make ``call`` after ``delay_s`` seconds; replaces a timer of that name."""
+        if (old := self._set.pop(name, None)) is not None:
+            old.cancel()
+        self._set[name] = asyncio.get_running_loop().call_later(delay_s, call)
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for timer in self._set.values():
+            timer.cancel()
+        self._set.clear()

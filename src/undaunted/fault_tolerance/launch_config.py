@@ -1,0 +1,187 @@
+"""`LaunchConfig`: what a job from Python is to be, and the command line that says the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from undaunted.fault_tolerance.config import FaultToleranceConfig
+
+_DEFAULT_TERM_S = 30
+
+
+@dataclasses.dataclass
+class LaunchConfig:
+    """What to start and how; names and defaults of torch's and NVRx's.
+
+    Attributes:
+        min_nodes, max_nodes: 1; more are not built yet.
+        nproc_per_node: number of ranks; also ``auto``, ``gpu`` or ``cpu``.
+        logs_specs: torch's ``DefaultLogsSpecs`` or an installed plug-in; says the same as
+            ``log_dir``, ``redirects``, ``tee`` and ``local_ranks_filter``, which are left out then.
+        run_id: name of the run; "" = a new one by date and time.
+        role: name of the workers in prefixes and ROLE_NAME.
+        max_restarts: how often the job may be restarted.
+        local_addr: MASTER_ADDR of the ranks, None = 127.0.0.1.
+        local_ranks_filter: local ranks shown on the console, None = all.
+        log_line_prefix_template: prefix of lines that ``tee`` shows, None = torch's.
+        shutdown_timeout: seconds from SIGTERM to SIGKILL when ranks are stopped; None = by cause
+            before a restart, 30 when the caller is interrupted.
+        workers_stop_timeout, term_timeout: the same for a restart, and for an interrupted caller;
+            None = ``shutdown_timeout``.
+        restart_policy: ``any-failed`` or ``min-healthy``, the same on one node.
+        signals_to_handle: names of signals to the launcher that are passed on to the ranks.
+        duplicate_stdout_filters, duplicate_stderr_filters: lines that ``tee`` shows and that
+            contain one of these texts go to a file of their own as well.
+        virtual_local_rank: LOCAL_RANK is 0 in every rank, and it sees one GPU.
+        event_log_handler: ``null``; the journal has all events.
+        numa_options: None; set NVRX_GPUS_PER_NUMA instead.
+        rdzv_backend, rdzv_endpoint, rdzv_configs, rdzv_timeout, monitor_interval, start_method,
+            metrics_cfg: accepted, not used: one node needs no meeting point, nothing is polled.
+        fault_tol_cfg: timeouts, progress and the other settings, None = the defaults.
+        run_dir: directory of journal and stacks, None = ``undaunted-runs/RUN_ID``.
+        log_dir: directory of redirected output, None = ``logs`` in the run directory.
+        redirects: streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both; or by rank,
+            ``{0: 3}``.
+        tee: streams that go to files and the console, in the same way.
+        worker_start: ``warm`` or ``fresh``.
+        preload: modules to import once for warm workers.
+        inject_fault: fault plan, "" = none.
+
+    Raises:
+        ValueError: a value makes no sense.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int | str
+    logs_specs: Any = None
+    _: dataclasses.KW_ONLY
+    run_id: str = ""
+    role: str = "default_role"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = "c10d"
+    rdzv_configs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rdzv_timeout: int = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = dataclasses.field(default_factory=dict)
+    local_addr: str | None = None
+    local_ranks_filter: Sequence[int] | None = None
+    event_log_handler: str = "null"
+    numa_options: Any = None
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    duplicate_stdout_filters: Sequence[str] | None = None
+    duplicate_stderr_filters: Sequence[str] | None = None
+    virtual_local_rank: bool = False
+    shutdown_timeout: float | None = None
+    workers_stop_timeout: float | None = None
+    term_timeout: float | None = None
+    restart_policy: str = "any-failed"
+    fault_tol_cfg: FaultToleranceConfig | None = None
+    run_dir: str | os.PathLike[str] | None = None
+    log_dir: str | os.PathLike[str] | None = None
+    redirects: int | Mapping[int, int] = 0
+    tee: int | Mapping[int, int] = 0
+    worker_start: str = "warm"
+    preload: Sequence[str] = ()
+    inject_fault: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.min_nodes, self.max_nodes) != (1, 1):
+            raise ValueError(
+                f"min_nodes {self.min_nodes}, max_nodes {self.max_nodes}: jobs of several nodes "
+                "are not built yet; give 1 and 1"
+            )
+        for name in ("shutdown_timeout", "workers_stop_timeout", "term_timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and seconds < 0:
+                raise ValueError(f"{name} {seconds}: give 0 or more seconds")
+        if self.numa_options is not None:
+            raise ValueError(
+                "numa_options: torch's binding to NUMA nodes is not built; set the variable "
+                "NVRX_GPUS_PER_NUMA, or leave it out"
+            )
+        if self.logs_specs is not None:
+            own = ("log_dir", "redirects", "tee", "local_ranks_filter")
+            if twice := [name for name in own if getattr(self, name)]:
+                raise ValueError(f"logs_specs says what {twice[0]} says; leave one of them out")
+
+
+def environment(config: LaunchConfig) -> dict[str, str]:
+    """Return this process's environment without what would change the configuration."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    if config.log_line_prefix_template is not None:
+        found["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = config.log_line_prefix_template
+    return found
+
+
+def options(config: LaunchConfig, run_id: str) -> list[str]:
+    """Return the options of `undaunted run`.
+
+    Raises:
+        TypeError: ``logs_specs`` is of a class that the launcher does not find.
+    """
+    stop = config.shutdown_timeout
+    term = _DEFAULT_TERM_S if stop is None else stop
+    given: dict[str, object] = {
+        "nproc-per-node": config.nproc_per_node,
+        "max-restarts": config.max_restarts,
+        "rdzv-id": run_id,
+        "role": config.role,
+        "worker-start": config.worker_start,
+        "term-timeout": term if config.term_timeout is None else config.term_timeout,
+        "workers-stop-timeout": (
+            stop if config.workers_stop_timeout is None else config.workers_stop_timeout
+        ),
+        "ft-restart-policy": config.restart_policy,
+        "signals-to-handle": config.signals_to_handle,
+        "event-log-handler": config.event_log_handler,
+        "duplicate-stdout-filters": _texts(config.duplicate_stdout_filters),
+        "duplicate-stderr-filters": _texts(config.duplicate_stderr_filters),
+        "local-addr": config.local_addr,
+        "local-ranks-filter": ",".join(map(str, config.local_ranks_filter or ())) or None,
+        "run-dir": config.run_dir,
+        "log-dir": config.log_dir,
+        "redirects": _streams(config.redirects),
+        "tee": _streams(config.tee),
+        "preload": ",".join(config.preload) or None,
+        "inject-fault": config.inject_fault or None,
+    }
+    if config.logs_specs is not None:
+        from undaunted.fault_tolerance.output.logs_specs import launch_options
+
+        given |= launch_options(config.logs_specs)
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return [*words, "--virtual-local-rank"] if config.virtual_local_rank else words
+
+
+def _streams(value: int | Mapping[int, int]) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{rank}:{int(streams)}" for rank, streams in value.items()) or "0"
+    return str(int(value))
+
+
+def settings(config: LaunchConfig, directory: Path) -> list[str]:
+    """Write ``fault_tol_cfg`` into ``directory``, and return the option that names the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if config.fault_tol_cfg is None:
+        return []
+    path = directory / "fault_tolerance.yaml"
+    config.fault_tol_cfg.to_yaml_file(path)
+    return [f"--ft-cfg-path={path}"]
+
+
+def _texts(texts: Sequence[str] | None) -> str | None:
+    return ",".join(text.replace(",", ",,") for text in texts) if texts else None

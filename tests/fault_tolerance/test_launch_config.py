@@ -1,0 +1,100 @@
+"""What a job from Python means as a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from undaunted.cli import run
+from undaunted.cli.parse import parse
+from undaunted.fault_tolerance.launch_config import LaunchConfig, options
+
+
+def test_only_what_was_given_is_an_option() -> None:
+    given = LaunchConfig(
+        1,
+        1,
+        2,
+        run_dir=Path("/run"),
+        tee={0: 3, 1: 2},
+        local_ranks_filter=[0, 1],
+        shutdown_timeout=5,
+        preload=["numpy", "json"],
+    )
+    found = options(given, "run")
+    assert {
+        "--tee=0:3,1:2",
+        "--run-dir=/run",
+        "--local-ranks-filter=0,1",
+        "--term-timeout=5",
+        "--workers-stop-timeout=5",
+        "--preload=numpy,json",
+        "--max-restarts=3",
+    } <= set(found)
+    assert not [
+        option for option in options(LaunchConfig(1, 1, 2), "run") if "stop-timeout" in option
+    ]
+
+
+def test_fields_of_torch_and_nvrx_mean_options(tmp_path: Path) -> None:
+    config = LaunchConfig(
+        1,
+        1,
+        2,
+        None,
+        rdzv_backend="etcd",
+        rdzv_configs={"timeout": 900},
+        monitor_interval=5,
+        tee=3,
+        term_timeout=60,
+        workers_stop_timeout=7,
+        shutdown_timeout=1,
+        restart_policy="min-healthy",
+        signals_to_handle="SIGTERM,SIGUSR1",
+        duplicate_stdout_filters=["loss", "a,b"],
+        virtual_local_rank=True,
+    )
+    (tmp_path / "train.py").touch()
+    parsed = parse([*options(config, "run"), "train.py"], {})
+    found, notice = run.build_config(parsed, {}, str(tmp_path))
+    assert notice == ""
+    assert (found.nproc_per_node, found.run_id, found.role) == (2, "run", "default_role")
+    assert (found.term_timeout_s, found.stop_timeout_s) == (60, 7)
+    assert found.signals == (15, 10)
+    assert found.stdout_filters == ["loss", "a,b"]
+    assert found.virtual_local_rank
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_nodes": 2}, "several nodes are not built yet"),
+        ({"shutdown_timeout": -1}, "shutdown_timeout -1: give 0 or more seconds"),
+        ({"term_timeout": -2}, "term_timeout -2"),
+        ({"numa_options": object()}, "set the variable NVRX_GPUS_PER_NUMA"),
+        ({"logs_specs": object(), "tee": 3}, "logs_specs says what tee says; leave one"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LaunchConfig(**{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, **fields})
+
+
+@pytest.mark.torch
+def test_logs_specs_of_torch() -> None:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+
+    specs = DefaultLogsSpecs(log_dir="/logs", tee=Std.ALL, local_ranks_filter={1})
+    assert {"--log-dir=/logs", "--tee=3", "--redirects=0", "--local-ranks-filter=1"} <= set(
+        options(LaunchConfig(1, 1, 2, specs), "run")
+    )
+
+
+def test_logs_specs_that_the_launcher_cannot_find() -> None:
+    class Own:
+        pass
+
+    with pytest.raises(TypeError, match=r"install it in the group torchrun.logs_specs"):
+        options(LaunchConfig(1, 1, 1, Own()), "run")
