@@ -169,3 +169,13 @@ def test_notes_tell_what_else_happened() -> None:
 
 def test_no_events_at_all() -> None:
     assert summarize([]).rounds == []
+
+
+def test_memory_that_was_waited_for_in_vain_is_noted() -> None:
+    held = "GPU 0: 4096 MiB in use"
+    events = [
+        e.JobStarted(t=0, run_id="x", argv=["a"], nproc_per_node=1, max_restarts=1),
+        e.MemoryReclaimed(t=MS, round=0, duration_ns=20 * MS),
+        e.MemoryReclaimed(t=2 * MS, round=1, duration_ns=500 * MS, held=held),
+    ]
+    assert summarize(events).notes == [f"after round 1, 500 ms in vain for GPU memory: {held}"]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import threading
 from pathlib import Path
 
-_NODES = Path("/sys/devices/system/node")
+NODES = Path("/sys/devices/system/node")
 # From the kernel's uapi/linux/mempolicy.h.
 _MPOL_BIND = 2
 _MPOL_LOCAL = 4
@@ -31,7 +30,7 @@ class NumaError(Exception):
     """A process cannot be bound to a node; the text says why, and what to do."""
 
 
-def nodes(root: Path = _NODES) -> list[int]:
+def nodes(root: Path = NODES) -> list[int]:
     """Return the numbers of the nodes that are online; none where the kernel does not say."""
     try:
         return sorted(parse_list((root / "online").read_text(encoding="ascii")))
@@ -39,7 +38,7 @@ def nodes(root: Path = _NODES) -> list[int]:
         return []
 
 
-def cpus(node: int, root: Path = _NODES) -> set[int]:
+def cpus(node: int, root: Path = NODES) -> set[int]:
     """Return the CPUs of a node.
 
     Raises:
@@ -66,7 +65,7 @@ def parse_list(text: str) -> set[int]:
     return found
 
 
-def bind(node: int, *, strict: bool, root: Path = _NODES) -> set[int]:
+def bind(node: int, *, strict: bool, root: Path = NODES) -> set[int]:
     """Keep this thread on the CPUs of a node, and its memory there too.
 
     Args:
@@ -84,9 +83,9 @@ def bind(node: int, *, strict: bool, root: Path = _NODES) -> set[int]:
     usable = cpus(node, root) & os.sched_getaffinity(0)
     if not usable:
         raise NumaError(f"NUMA node {node} has no CPU that this process may use")
-    number = _NR_SET_MEMPOLICY.get(platform.machine())
+    number = _NR_SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
-        raise NumaError(f"binding of memory is not known for {platform.machine()} machines")
+        raise NumaError(f"binding of memory is not known for {os.uname().machine} machines")
     try:
         os.sched_setaffinity(0, usable)
         if strict:
@@ -101,7 +100,7 @@ def bind(node: int, *, strict: bool, root: Path = _NODES) -> set[int]:
     return usable
 
 
-def try_bind(node: int, *, strict: bool, root: Path = _NODES) -> None:
+def try_bind(node: int, *, strict: bool, root: Path = NODES) -> None:
     """Raise what `bind` would raise, but leave everything as it is.
 
     It is tried in a thread of its own, which takes affinity and policy with it when it ends.

@@ -111,14 +111,14 @@ def gpus_per_numa(environ: Mapping[str, str]) -> int:
     """Return how many GPUs a NUMA node has, 0 if ranks are not to be bound.
 
     Raises:
-        UsageError: the variable is no number, or asks for what is not built yet.
+        UsageError: the variable is no number.
     """
     text = environ.get(_GPUS_PER_NUMA, "").strip()
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text)):
         raise UsageError(f"{_GPUS_PER_NUMA}: {text!r} is not a number of GPUs; give 1 or more")
-    raise UsageError(f"{_GPUS_PER_NUMA} belongs to binding to NUMA nodes: not built yet, unset it")
+    return int(text)
 
 
 def check_settings(parsed: Parsed, environ: Mapping[str, str]) -> None:

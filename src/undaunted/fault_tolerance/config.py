@@ -119,7 +119,6 @@ class FaultToleranceConfig:
         read.seconds,
         "TIME",
         "Before a restart: how long to wait for GPU memory to be free; 0 = do not wait",
-        not_built="the wait for GPU memory",
     )
     gpu_memory_tolerance_mb: float = _setting(
         512.0,
@@ -127,7 +126,6 @@ class FaultToleranceConfig:
         read.number(0),
         "MIB",
         "GPU memory that may be in use at a restart",
-        not_built="the wait for GPU memory",
     )
     gpu_memory_poll_interval: float = _setting(
         2.0,
@@ -135,7 +133,6 @@ class FaultToleranceConfig:
         read.positive_seconds,
         "TIME",
         "Longest time between two looks at GPU memory",
-        not_built="the wait for GPU memory",
     )
     check_remaining_processes: bool = _setting(
         False,
@@ -143,7 +140,6 @@ class FaultToleranceConfig:
         read.boolean,
         _SWITCH,
         "Name processes that a round has left behind",
-        not_built="the wait for GPU memory",
     )
     numa_bind_strict: bool = _setting(
         True,
@@ -151,7 +147,6 @@ class FaultToleranceConfig:
         read.boolean,
         _SWITCH,
         "With NVRX_GPUS_PER_NUMA: true = memory only of the rank's NUMA node; false = preferably",
-        not_built="binding to NUMA nodes",
     )
     # --- output ---
     log_level: int = _setting(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.text import format_duration
 from undaunted.journal.events import (
     AgentPaused,
     ControlRequested,
@@ -21,6 +22,7 @@ from undaunted.journal.events import (
     JobEnded,
     JobStarted,
     JournalOpened,
+    MemoryReclaimed,
     RankExited,
     RankMilestone,
     RoundProgress,
@@ -333,6 +335,10 @@ def _notes(events: Sequence[Event]) -> list[str]:
         if stopped.unkillable:
             pids = ", ".join(map(str, stopped.unkillable))
             notes.append(f"processes that could not be killed in round {stopped.round}: {pids}")
+    for wait in every(events, MemoryReclaimed):
+        if wait.held:
+            took = format_duration(wait.duration_ns / _NS)
+            notes.append(f"after round {wait.round}, {took} in vain for GPU memory: {wait.held}")
     return notes
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,10 +17,11 @@ from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.deadline import within
 from undaunted.coordinator.core import policy
-from undaunted.fault_tolerance.agent import evidence
+from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.attribution import Attribution
 from undaunted.fault_tolerance.agent.clearing import Clearing
-from undaunted.fault_tolerance.agent.judge import judge_crash, judge_hang, serve_error_file
+from undaunted.fault_tolerance.agent.examine import Examiner
+from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.news import News
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
@@ -59,6 +59,7 @@ _LAST_SWEEP_S = 2.0
 # How often the journal is told how far the ranks are: of a launcher that is killed, this is known.
 _PROGRESS_EVERY_S = 60.0
 _OPEN_LOGS_S = 1.0
+_LEFTOVERS_S = 2.0
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -99,6 +100,9 @@ class Agent:
                 request=self._request,
                 paused=self._scribe.agent_paused,
             ),
+        )
+        self._examiner = Examiner(
+            config, self._area, self._pipes, self._workers, self._watch, self._scribe
         )
         self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
         self._rounds = RoundFactory(config, begun)
@@ -205,7 +209,8 @@ class Agent:
             case m.GatherEvidence():
                 self._tasks.start(self._examine())
             case m.JudgeCrash(final=final):
-                self._judge_crash(final=final)
+                if not self._examiner.judge_crash(self._this_round(), final=final):
+                    self._post(m.CrashUnclear())
             case m.SignalRanks(local_ranks=ranks, signal=number):
                 self._workers.signal_ranks(ranks, number)
             case m.SignalTree(signal=number):
@@ -272,7 +277,7 @@ class Agent:
 
     def _note_progress(self) -> None:
         """Put into the journal how far the ranks are, now and every minute."""
-        pages = self._pages()
+        pages = self._examiner.pages()
         self._scribe.round_progress(self._page_progress.look(pages), last_step_ns(pages))
         self._timers.set("progress", _PROGRESS_EVERY_S, self._note_progress)
 
@@ -282,23 +287,8 @@ class Agent:
             self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
-            self._crash_detected(report)
+            self._examiner.crash_detected(self._this_round(), report.local_rank, report.detail)
         self._orders.post(policy.NodeFailed(self._config.node, self._node.round, detail))
-
-    def _crash_detected(self, report: m.ReportFailed) -> None:
-        error = self._area.snapshot(report.local_rank).error
-        since_ns = error.at_ns if error else self._workers.all[report.local_rank].exited_ns
-        rank = self._this_round().rank(report.local_rank)
-        self._scribe.crash_detected(rank, since_ns, report.detail)
-
-    def _judge_crash(self, *, final: bool) -> None:
-        self._read_pages()
-        current = self._this_round()
-        judgement = judge_crash(self._config, current, self._workers.all, self._pages())
-        if judgement.certain or final:
-            self._scribe.verdict(judgement)
-        else:
-            self._post(m.CrashUnclear())
 
     def _child_ended(self) -> None:
         self._tree.look()
@@ -318,12 +308,14 @@ class Agent:
         unkillable = self._tree.left() if report.unkillable else ()
         self._tree.forget()
         self._clearing.close()
-        self._read_pages()
+        self._watch.read_news()
         self._close_round()
-        pages = self._pages()
+        pages = self._examiner.pages()
         seen = self._page_progress.look(pages)
         self._scribe.round_progress(seen, last_step_ns(pages))
         self._scribe.round_stopped(unkillable)
+        if self._config.check_remaining_processes:
+            self._finishing.start(self._name_leftovers())
         if report.problem:
             self._unhealthy(report.problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
@@ -339,6 +331,14 @@ class Agent:
         self._limits.end_round()
         self._finishing.start(self._finish_output(current))
 
+    async def _name_leftovers(self) -> None:
+        find = partial(leftovers.of_round, self._config.run_dir)
+        if found := await asyncio.to_thread(within, _LEFTOVERS_S, find, []):
+            self._scribe.say(
+                f"round {self._node.round} left processes behind that others have started for it, "
+                f"and that are not ended: {leftovers.describe(found)}"
+            )
+
     async def _finish_output(self, current: Round) -> None:
         for problem in await asyncio.to_thread(current.finish_output):
             self._scribe.say(problem)
@@ -352,13 +352,10 @@ class Agent:
 
     def _rank_exited(self, worker: Worker) -> None:
         assert worker.code is not None
-        self._read_pages()  # what it wrote last
+        self._watch.read_news()  # what it wrote last
         self._watch.rank_ended(worker.local_rank)
         self._scribe.rank_exited(self._this_round(), worker)
         self._post(m.RankExited(worker.local_rank, worker.code))
-
-    def _read_pages(self) -> None:
-        self._watch.read_news()
 
     def _page_news(self, local_rank: int, page: PageSnapshot) -> None:
         if self._round is not None:
@@ -375,18 +372,8 @@ class Agent:
 
     async def _examine(self) -> None:
         current = self._this_round()
-        began_ns = time.monotonic_ns()
-        workers = self._workers.all
-        ranks = [current.rank(worker.local_rank) for worker in workers]
-        expired = self._watch.expired_now([worker.spawned_ns for worker in workers])
-        seen = await evidence.gather(workers, ranks, self._pages(), expired, self._pipes)
-        self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
-        judgement = judge_hang(self._config, current, seen)
-        self._scribe.verdict(judgement)
+        judgement = await self._examiner.hang(current)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
-
-    def _pages(self) -> list[PageSnapshot]:
-        return [self._area.snapshot(index) for index in range(self._area.ranks)]
 
     def _request(self, local_rank: int, message: MailboxRequest) -> None:
         self._requests.take(self._this_round(), local_rank, message)

@@ -10,6 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import oom
+from undaunted.fault_tolerance.agent import binding
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
 from undaunted.fault_tolerance.output import destinations
@@ -147,11 +148,18 @@ class RoundFactory:
 
     def _spec(self, local_rank: int, env: dict[str, str], output: RankOutput) -> WorkerSpec:
         config = self._config
+        node = binding.node_of(config, local_rank)
+        command = [config.target, *config.args]
+        if config.kind == "program" and node != binding.NOT_BOUND:
+            command = [*binding.numactl(node, strict=config.numa_bind_strict), *command]
+            node = binding.NOT_BOUND
         return WorkerSpec(
             local_rank=local_rank,
             kind=config.kind,
-            target=config.target,
-            args=config.args,
+            target=command[0],
+            args=command[1:],
+            numa_node=node,
+            numa_strict=config.numa_bind_strict,
             env=env,
             cwd=config.cwd,
             stdout=output.stdout.path,

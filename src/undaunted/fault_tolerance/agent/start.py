@@ -46,6 +46,12 @@ class Begun:
 def run_agent(config: RunConfig, front: socket.socket) -> int:
     """Run the job; return the launcher's exit code. Called in the forked agent process."""
     process.become_subreaper()
+    if config.gpus_per_numa:
+        from undaunted.fault_tolerance.agent import binding
+
+        if problem := binding.problem(config, os.environ):
+            print(f"[undaunted] {problem}", file=sys.stderr)
+            return _CANNOT_START
     try:
         begun = _begin(config)
     except OSError as error:

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from undaunted.base import oom_score, process
+from undaunted.base import numa, oom_score, process
 from undaunted.fault_tolerance.worker import numerics, streams
 from undaunted.fault_tolerance.worker.page import Page
 
@@ -37,12 +37,15 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     if forked:
         _leave_template(spec)
     oom_score.raise_own(_OOM_SCORE)
+    _bind(spec)
     _enter_directory(spec)
     streams.redirect(spec.stdout, spec.stderr)
     if spec.kind == "program":
         _exec(spec)
     if forked:
         numerics.renew(spec.env)
+        if spec.numa_node >= 0:
+            numerics.limit_torch_threads()
     page = Page.attach(spec)
     _arm_evidence(spec, page)
     return page
@@ -59,6 +62,16 @@ def _leave_template(spec: WorkerSpec) -> None:
     time.tzset()
     # A fork leaves it the template's, before Python 3.13.
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
+
+
+def _bind(spec: WorkerSpec) -> None:
+    """Keep this process on its NUMA node; memory that it shares with the template is elsewhere."""
+    if spec.numa_node < 0:
+        return
+    try:
+        numa.bind(spec.numa_node, strict=spec.numa_strict)
+    except numa.NumaError as error:
+        sys.exit(f"undaunted: local rank {spec.local_rank}: {error}")
 
 
 def _enter_directory(spec: WorkerSpec) -> None:

@@ -34,6 +34,14 @@ def renew(env: Mapping[str, str]) -> None:
     _set_blas_threads(_blas_threads(env))
 
 
+def limit_torch_threads() -> None:
+    """Have torch compute with no more threads than this process may use CPUs."""
+    torch: Any = sys.modules.get("torch")
+    cores = len(os.sched_getaffinity(0))
+    if torch is not None and torch.get_num_threads() > cores:
+        torch.set_num_threads(cores)
+
+
 def _reseed() -> None:
     """Separate what was random in the template; the random module and ssl do so by themselves."""
     torch: Any = sys.modules.get("torch")

@@ -1,0 +1,138 @@
+"""Device memory, NUMA nodes and processes that are left over: with made-up devices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import Launcher, launched
+from tests.fault_tolerance.agent.devices import device, devices, provider
+from undaunted.base import numa
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.e2e
+
+CRASHES_ONCE = """
+    import os, signal, sys
+    print("round", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(3)
+"""
+FREE, FULL = devices(device(mib=10)), devices(device(mib=4096))
+RESTART = ("--max-restarts", "1", "--worker-start", "fresh")
+needs_numa = pytest.mark.skipif(0 not in numa.nodes(), reason="the kernel has no NUMA nodes")
+
+
+def times(launcher: Launcher, *kinds: str) -> list[int]:
+    """When the first event of each kind was written."""
+    return [int(str(launcher.events(kind)[0]["t"])) for kind in kinds]
+
+
+def test_a_restart_waits_for_device_memory(tmp_path: Path) -> None:
+    program = provider(tmp_path, FULL, FULL, FULL, FREE)
+    with launched(tmp_path, CRASHES_ONCE, *RESTART, UNDAUNTED_DEVICE_PROVIDER=program) as launcher:
+        assert launcher.finish() == 0
+        (event,) = launcher.events("memory_reclaimed")
+        assert event["devices"] == 1
+        assert "held" not in event
+        assert int(str(event["duration_ns"])) >= 60e6, "20 and 40 ms between three looks"
+        exited, reclaimed, stopped = times(
+            launcher, "rank_exited", "memory_reclaimed", "round_stopped"
+        )
+        assert exited < reclaimed < stopped
+        assert "memory" not in launcher.text, "nothing to tell the user"
+
+
+def test_memory_that_stays_in_use_delays_a_restart_and_no_more(tmp_path: Path) -> None:
+    options = (*RESTART, "--ft-gpu-memory-reclaim-timeout", "0.3")
+    program = provider(tmp_path, FULL)
+    with launched(tmp_path, CRASHES_ONCE, *options, UNDAUNTED_DEVICE_PROVIDER=program) as launcher:
+        assert launcher.finish() == 0
+        launcher.wait_for(r"device memory is not free after 300 ms: GPU 0: 4096 MiB in use; going")
+        assert launcher.text.count("round 1") == 1
+
+
+def test_a_driver_that_hangs_does_not_stop_the_job_from_ending(tmp_path: Path) -> None:
+    program = provider(tmp_path, "hang")
+    with launched(tmp_path, CRASHES_ONCE, *RESTART, UNDAUNTED_DEVICE_PROVIDER=program) as launcher:
+        launcher.wait_for(r"exited with code 3")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish(20) == 75
+
+
+def test_nothing_is_waited_for_when_no_restart_follows(tmp_path: Path) -> None:
+    program = provider(tmp_path, "hang")
+    with launched(tmp_path, CRASHES_ONCE, UNDAUNTED_DEVICE_PROVIDER=program) as launcher:
+        assert launcher.finish() == 1
+        assert launcher.events("memory_reclaimed") == []
+
+
+BOUND = """
+    import os, torch
+    policy = open("/proc/self/numa_maps").readline().split()[1]
+    print(os.environ["LOCAL_RANK"], policy, sorted(os.sched_getaffinity(0)), flush=True)
+"""
+
+
+@needs_numa
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+@pytest.mark.parametrize(("strict", "policy"), [("true", "bind:0"), ("false", "local")])
+def test_ranks_are_bound_to_their_numa_node(
+    tmp_path: Path, mode: str, strict: str, policy: str
+) -> None:
+    options = ("--nproc-per-node", "2", "--worker-start", mode, "--ft-numa-bind-strict", strict)
+    cpus = sorted(numa.cpus(0) & os.sched_getaffinity(0))
+    script = BOUND if mode == "warm" else BOUND.replace(", torch", "")
+    with launched(tmp_path, script, *options, NVRX_GPUS_PER_NUMA="8") as launcher:
+        assert launcher.finish() == 0
+        assert {f"0 {policy} {cpus}", f"1 {policy} {cpus}"} <= set(launcher.seen)
+        assert launcher.events("workers_spawned")[0]["mode"] == mode
+
+
+@needs_numa
+def test_a_numa_node_that_does_not_exist_is_said_before_anything_starts(tmp_path: Path) -> None:
+    absent = max(numa.nodes()) + 1
+    options = ("--nproc-per-node", str(absent + 1))
+    with launched(tmp_path, BOUND, *options, NVRX_GPUS_PER_NUMA="1") as launcher:
+        assert launcher.finish() == 2
+        assert f"there is no NUMA node {absent} here" in launcher.text
+
+
+@needs_numa
+def test_programs_are_bound_by_numactl(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    command = ["--run-dir", "run", "--no-python", "echo", "hello"]
+    path = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "NVRX_GPUS_PER_NUMA": "4"}
+    if not any(os.access(f"{folder}/numactl", os.X_OK) for folder in ("/usr/bin", "/bin")):
+        launcher = Launcher(command, tmp_path, path)
+        assert launcher.finish() == 2
+        assert "takes the program numactl, which is not found" in launcher.text
+        launcher.close()
+    numactl = tmp_path / "bin" / "numactl"
+    numactl.write_text('#!/bin/sh\necho "numactl $@"\nshift 2\nexec "$@"\n')
+    numactl.chmod(0o700)
+    launcher = Launcher(command, tmp_path, path)
+    assert launcher.finish() == 0
+    assert {"numactl --cpunodebind=0 --membind=0 echo hello", "hello"} <= set(launcher.seen)
+    launcher.close()
+
+
+def test_processes_that_others_have_started_for_a_round_are_named(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    env = {**os.environ, "UNDAUNTED_RUN_DIR": str(run_dir)}
+    command = [sys.executable, "-c", "input()", "left-over"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as service:
+        options = ("--ft-check-remaining-processes", "--worker-start", "fresh")
+        with launched(tmp_path, "pass", *options) as launcher:
+            assert launcher.finish() == 0
+            found = launcher.wait_for(r"round 0 left processes behind.*not ended: (.*)")
+            assert found[1].startswith(f"{service.pid} (")
+        assert service.poll() is None
+        service.kill()
