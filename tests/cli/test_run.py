@@ -218,3 +218,12 @@ def test_current_directory_that_is_gone(front, tmp_path, monkeypatch, capsys):
     gone.rmdir()
     assert run.main(["train.py"]) == 2
     assert "the current directory no longer exists" in capsys.readouterr().err
+
+
+def test_gpu_failures_of_this_node(build):
+    assert build()[0].gpu_failures == ()
+    config, _ = build(NVRX_INJECT_GPU_FAILURE="1:0,2:5", SLURM_PROCID="5")
+    assert (config.gpu_failures, config.infra_rank) == (((1, 0), (2, 5)), 5)
+    assert build(NVRX_INJECT_GPU_FAILURE="1:0", SLURM_JOB_ID="7")[0].infra_rank == 0
+    with pytest.raises(UsageError, match="NVRX_INJECT_GPU_FAILURE: 'x' is not CYCLE:INFRA_RANK"):
+        build(NVRX_INJECT_GPU_FAILURE="x")

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.e2e.launcher import launched
 from undaunted.fault_tolerance.simulated_faults import (
     GpuFailure,
     SimulatedFaultParams,
     fault_plan,
-    gpu_failure_plan,
+    injected,
     parse_gpu_failures,
     parse_simulated_fault_params,
     setup_simulated_fault,
@@ -107,11 +108,11 @@ def test_only_the_victim_is_armed() -> None:
 def test_gpu_failures() -> None:
     failures = parse_gpu_failures("0:1, 2:0,,0:1")
     assert failures == (GpuFailure(0, 1), GpuFailure(2, 0))
-    plan = gpu_failure_plan(failures, nproc_per_node=8)
-    assert [f.kind for f in plan.due(rank=8, round_=0, world_size=16)] == ["exit"]
-    assert [f.kind for f in plan.due(rank=0, round_=2, world_size=16)] == ["exit"]
-    assert plan.due(rank=0, round_=0, world_size=16) == ()
-    assert gpu_failure_plan(parse_gpu_failures(""), 8) == FaultPlan()
+    assert injected(failures, 0, 1) == "injected GPU failure (NVRX_INJECT_GPU_FAILURE=0:1)"
+    assert injected(failures, 2, 0)
+    assert not injected(failures, 0, 0)
+    assert not injected(failures, 1, 1)
+    assert not injected(parse_gpu_failures(""), 0, 0)
 
 
 @pytest.mark.parametrize("bad", ["1", "1:", ":1", "a:1", "1:2:3", "-1:0", "1:9999999999"])
@@ -143,3 +144,19 @@ def test_fault_of_a_description_in_a_job(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(LaunchError, match="SIGKILL") as caught:
         elastic_launch(config, "train.py")()
     assert caught.value.rank == 1
+
+
+@pytest.mark.e2e
+def test_gpu_failure_before_a_round_excludes_the_node(tmp_path: Path) -> None:
+    script = """
+        import os
+        print("round", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        raise SystemExit(3)
+    """
+    options = ("--worker-start=fresh", "--max-restarts=5")
+    for text, rounds in (("0:0", 0), ("7:0,1:0,0:1", 1)):
+        with launched(tmp_path, script, *options, NVRX_INJECT_GPU_FAILURE=text) as launcher:
+            assert launcher.finish() == 1
+            assert len([line for line in launcher.seen if line.startswith("round")]) == rounds
+            assert "excluded" in launcher.seen[-1]
+            assert f"injected GPU failure (NVRX_INJECT_GPU_FAILURE={rounds}:0)" in launcher.seen[-1]

@@ -20,6 +20,8 @@ from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, R
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from undaunted.fault_tolerance.simulated_faults import GpuFailure
+
 USAGE_ERROR = 2  # exit code
 _STDOUT = 1  # bits of --redirects and --tee
 _STDERR = 2
@@ -74,6 +76,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         stdout = [where or TO_BOTH for where in stdout]
         stderr = [where or TO_BOTH for where in stderr]
     faults = _fault_plan(values["inject-fault"], nproc)
+    gpu_failures = _gpu_failures(environ)
     rank_limits, limits_notice = limits(parsed, environ)
 
     message_dir = message_directory(environ, cwd)
@@ -105,6 +108,8 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         limits=rank_limits,
         rank_termination_signal=int(values["ft-rank-termination-signal"]),
         exception_hook=values["ft-install-exception-hook"],
+        gpu_failures=gpu_failures,
+        infra_rank=_infra_rank(environ) if gpu_failures else 0,
         faults=faults,
         signals=tuple(values["signals-to-handle"]),
         virtual_local_rank=values["virtual-local-rank"],
@@ -250,6 +255,29 @@ def _fault_plan(plans: list[str], ranks: int) -> str:
     except ValueError as error:
         raise UsageError(f"--inject-fault: {error}") from None
     return joined
+
+
+def _gpu_failures(environ: Mapping[str, str]) -> tuple[GpuFailure, ...]:
+    text = environ.get("NVRX_INJECT_GPU_FAILURE", "").strip()
+    if not text:
+        return ()
+    from undaunted.fault_tolerance.simulated_faults import parse_gpu_failures
+
+    try:
+        return parse_gpu_failures(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _infra_rank(environ: Mapping[str, str]) -> int:
+    from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+
+    try:
+        return infrastructure_rank(environ) or 0
+    except RuntimeError:
+        return 0  # in a Slurm job, but not started by srun: the only node
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _run_id(parsed: Parsed) -> str:

@@ -38,6 +38,9 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         limits: timeouts.
         rank_termination_signal: sent to a hung rank (after SIGCONT).
         exception_hook: record unhandled exceptions of ranks.
+        gpu_failures: before which rounds (cycle, infrastructure rank) the check of a node fails on
+            purpose.
+        infra_rank: infrastructure rank of this node, 0 where there is one node.
         faults: fault plan for `undaunted.faults`, "" = none.
         signals: signals to the launcher that stop the job and are passed on to the ranks.
         virtual_local_rank: every rank has LOCAL_RANK 0 and sees one device, its own.
@@ -96,6 +99,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     limits: Limits = Limits()
     rank_termination_signal: int = 9
     exception_hook: bool = True
+    gpu_failures: tuple[tuple[int, int], ...] = ()
+    infra_rank: int = 0
     faults: str = ""
     signals: tuple[int, ...] = STOP_SIGNALS
     virtual_local_rank: bool = False

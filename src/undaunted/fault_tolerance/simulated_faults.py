@@ -1,9 +1,9 @@
-"""Simulated faults as other tools describe them, mapped onto fault plans (`undaunted.faults`).
+"""Simulated faults as other tools describe them.
 
 * `SimulatedFaultParams`, and ``FT_SIM_FAULT_DESC="KIND;RANK;DELAY"``: one rank of each round is
-  killed or stopped after a delay.
-* ``NVRX_INJECT_GPU_FAILURE="CYCLE:NODE,..."``: a node, named by its infrastructure rank, has no
-  working GPU when a round begins. Nobody reads the variable yet: its text becomes a plan here.
+  killed or stopped after a delay; mapped onto fault plans (`undaunted.faults`).
+* ``NVRX_INJECT_GPU_FAILURE="CYCLE:NODE,..."``: the check of a node, named by its infrastructure
+  rank, fails before a round begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from undaunted.faults.trigger import Trigger
 
@@ -178,19 +178,17 @@ def _gpu_failure(item: str) -> GpuFailure:
     return GpuFailure(int(words[0]), int(words[1]))
 
 
-def gpu_failure_plan(failures: tuple[GpuFailure, ...], nproc_per_node: int) -> FaultPlan:
-    """Return the failures as a plan: the node's first rank exits before its first line.
+def injected(failures: Iterable[tuple[int, int]], cycle: int, infra_rank: int) -> str:
+    """Return why a node has no working GPU when a round begins, "" if it has.
 
     Args:
-        failures: which nodes fail when.
-        nproc_per_node: number of ranks of a node, at least 1.
+        failures: what is to fail, as from `parse_gpu_failures`.
+        cycle: number of the round.
+        infra_rank: infrastructure rank of the node; 0 where there is one node.
     """
-    return FaultPlan.parse(
-        ";".join(
-            f"exit:rank={node * nproc_per_node},round={cycle},id=gpu-{cycle}-{node}"
-            for cycle, node in failures
-        )
-    )
+    if (cycle, infra_rank) not in failures:
+        return ""
+    return f"injected GPU failure ({GPU_FAILURE_VARIABLE}={cycle}:{infra_rank})"
 
 
 def _chance(seed: str, what: str) -> float:

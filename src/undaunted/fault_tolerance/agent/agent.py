@@ -42,6 +42,7 @@ from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.core import node_messages as m
+from undaunted.fault_tolerance.simulated_faults import injected
 
 if TYPE_CHECKING:
     import socket
@@ -159,7 +160,7 @@ class Agent:
 
     async def _join(self) -> None:
         """Take part in the job, if this node is healthy. The template imports meanwhile."""
-        if problem := await self._health.examine():
+        if problem := self._injected(0) or await self._health.examine():
             self._unhealthy(problem)
         else:
             self._orders.post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
@@ -301,6 +302,9 @@ class Agent:
         problem = await self._clearing.clear(self._workers.pids)
         self._post(m.NodeClear(number, problem))
 
+    def _injected(self, next_round: int) -> str:
+        return injected(self._config.gpu_failures, next_round, self._config.infra_rank)
+
     def _unhealthy(self, problem: str) -> None:
         self._orders.post(policy.NodeUnhealthy(self._config.node, self._node.round, problem))
 
@@ -316,8 +320,8 @@ class Agent:
         self._scribe.round_stopped(unkillable)
         if self._config.check_remaining_processes:
             self._finishing.start(self._name_leftovers())
-        if report.problem:
-            self._unhealthy(report.problem)
+        if problem := report.problem or self._injected(self._node.round + 1):
+            self._unhealthy(problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
         self._tasks.start(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
 
