@@ -147,7 +147,8 @@ def test_workers(build):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--node-rank=1"], "--node-rank 1: with one node the only rank is 0"),
+        (["--node-rank=1"], "--node-rank 1: there is one node"),
+        (["--ft-segment=4"], "--ft-segment 4: there is one node"),
         (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
         (["--local-ranks-filter=3,4"], "--local-ranks-filter 3,4 shows none of the local ranks"),
     ],

@@ -14,7 +14,8 @@ def test_other_values():
     assert values.count("3") == 3
     assert values.nproc("8") == 8
     assert values.nproc("auto") == "auto"
-    assert values.one_node("1:1") == values.one_node("1") == 1
+    assert values.nodes("1:1") == values.nodes("1") == (1, 1)
+    assert values.nodes("4:6") == (4, 6)
     assert values.ranks("2,0,2") == [0, 2]
     assert values.ranks("") == []
     assert values.texts("apple,a,,b,,,c") == ["apple", "a,b,", "c"]
@@ -32,8 +33,9 @@ def test_other_values():
         (values.count, "", "not a whole number"),
         (values.nproc, "0", "'0' is not a number of workers; give 1 or more, or auto, cpu, gpu"),
         (values.nproc, "xpu", "cannot be counted yet"),
-        (values.one_node, "1:4", "'1:4': more than one node is not built yet"),
-        (values.one_node, "two", "neither a number of nodes nor MIN:MAX"),
+        (values.nodes, "4:1", "MIN not above MAX"),
+        (values.nodes, "0", "with 1 or more"),
+        (values.nodes, "two", "neither a number of nodes nor MIN:MAX"),
         (values.streams, "4", "'4' is no choice of streams"),
         (values.streams, "0:4", "no choice of streams"),
         (values.streams, "0:3,", "no choice of streams"),

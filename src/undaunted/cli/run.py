@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
 from undaunted.cli.directories import make_log_dir, make_run_dir
+from undaunted.cli.ft_options import option_name
 from undaunted.cli.health import health_checks
 from undaunted.cli.messages import launcher_messages, message_directory
 from undaunted.cli.option import OTHER_VARIABLES, variable_of
@@ -20,6 +21,7 @@ from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, R
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
 
 USAGE_ERROR = 2  # exit code
@@ -80,7 +82,9 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     rank_limits, limits_notice = limits(parsed, environ)
 
     message_dir = message_directory(environ, cwd)
-    run_id = _run_id(parsed)
+    node = values["node-name"] or node_name(environ)
+    others = _other_nodes(parsed, environ, node)
+    run_id = _run_id(parsed, environ, alone=others is None)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
     if any([*stdout, *stderr]) or applog_prefix or values["logs-specs"]:
@@ -89,7 +93,8 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         applog_prefix = str(log_dir / "ranks.log")
     config = RunConfig(
         run_id=run_id,
-        node=node_name(environ),
+        node=node,
+        nodes=others,
         nproc_per_node=nproc,
         max_restarts=values["max-restarts"],
         kind=kind,
@@ -162,11 +167,6 @@ def _current_directory() -> str:
 
 def _check_contradictions(parsed: Parsed) -> None:
     values = parsed.values
-    if values["node-rank"] != 0:
-        raise UsageError(
-            f"{parsed.sources['node-rank']} {values['node-rank']}: with one node the only rank "
-            "is 0; leave it out"
-        )
     if values["preload"] and values["worker-start"] == "fresh":
         raise UsageError(
             "--preload imports modules for warm workers, but --worker-start is fresh; "
@@ -280,9 +280,31 @@ def _infra_rank(environ: Mapping[str, str]) -> int:
         raise UsageError(str(error)) from None
 
 
-def _run_id(parsed: Parsed) -> str:
+def _other_nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes | None:
+    if not parsed.values["standalone"] and parsed.values["nnodes"] != (1, 1):
+        from undaunted.cli.nodes import nodes
+
+        if "UNDAUNTED_TRY_NODES" not in environ:
+            raise UsageError("more than one node is not built yet; leave --nnodes out")
+        return nodes(parsed, environ, node)
+    for name, alone in (("node-rank", (0,)), (option_name("segment"), (None, 1))):
+        value = parsed.values[name]
+        if value not in alone:
+            raise UsageError(
+                f"{parsed.sources[name]} {value}: there is one node; leave it out, or give --nnodes"
+            )
+    return None
+
+
+def _run_id(parsed: Parsed, environ: Mapping[str, str], *, alone: bool) -> str:
+    """Name the run: as told, or by its start; several launchers must find the same name."""
     given: str = parsed.values["rdzv-id"]
-    return new_run_id() if parsed.values["standalone"] or given in {"", "none"} else given
+    if given not in {"", "none"} and not parsed.values["standalone"]:
+        return given
+    if alone:
+        return new_run_id()
+    job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
+    return f"slurm-{job}" if job else "none"
 
 
 def _master_addr(parsed: Parsed) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
+from undaunted.base.ids import file_name
+
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 _NODES = re.compile(r"(\d+)(?::(\d+))?")
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
@@ -36,14 +38,15 @@ def nproc(text: str) -> int | str:
     return int(text)
 
 
-def one_node(text: str) -> int:
-    """Read a number of nodes, which can only be one for now."""
+def nodes(text: str) -> tuple[int, int]:
+    """Read a number of nodes, or MIN:MAX; return both."""
     match = _NODES.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is neither a number of nodes nor MIN:MAX")
-    if {match[1], match[2] or match[1]} != {"1"}:
-        raise ValueError(f"{text!r}: more than one node is not built yet; give 1 or leave it out")
-    return 1
+    fewest, most = int(match[1]), int(match[2] or match[1])
+    if not 0 < fewest <= most:
+        raise ValueError(f"{text!r}: give N or MIN:MAX, with 1 or more, and MIN not above MAX")
+    return fewest, most
 
 
 def no_restart_code(text: str) -> int:
@@ -100,6 +103,13 @@ def signals(text: str) -> list[int]:
     if not names:
         raise ValueError("no signal is named; leave it out for SIGTERM,SIGINT,SIGHUP,SIGQUIT")
     return [int(signal.Signals[name]) for name in dict.fromkeys(names)]
+
+
+def name(text: str) -> str:
+    """Read the name of a node: it becomes part of file names."""
+    if text and file_name(text) != text:
+        raise ValueError(f"{text!r}: use letters, digits, dots, dashes and underscores only")
+    return text
 
 
 def modules(text: str) -> list[str]:

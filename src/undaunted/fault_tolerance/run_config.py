@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from undaunted.health.check import Settings
+from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.progress.limits import Limits
 
 # SIGTERM, SIGINT, SIGHUP, SIGQUIT
@@ -23,6 +24,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     Attributes:
         run_id: name of the run; also the name of its default directory.
         node: name of this node in messages.
+        nodes: the other nodes of the job; None = there are none.
         nproc_per_node: number of local ranks.
         max_restarts: how often the whole job may be restarted.
         kind, target, args: the user's program, as in WorkerSpec.
@@ -59,8 +61,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         health_checks: what makes this node unhealthy; the devices and the socket are filled in.
         health_check_interval_s: time between two checks in a round, where they are cheap.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
-        message_dir: absolute path of the directory of messages of the ``nvrx`` logger, which are put
-            together in the run directory; "" = none.
+        message_dir: absolute path of the directory of messages of the ``nvrx`` logger, which are
+            put together in the run directory; "" = none.
         stdout_filters, stderr_filters: lines shown on that stream of the console that contain one
             of these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
         logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
@@ -81,6 +83,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
 
     run_id: str
     node: str
+    nodes: Nodes | None = None
     nproc_per_node: int
     max_restarts: int
     kind: Literal["script", "module", "run_path", "program"]

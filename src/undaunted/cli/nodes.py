@@ -1,0 +1,200 @@
+"""Options about the nodes of a job: how many there are, where they meet, who this one is."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Literal
+
+from undaunted.base.durations import parse_seconds
+from undaunted.cli.ft_options import option_name
+from undaunted.cli.parse import Parsed, UsageError
+from undaunted.coordinator.topology.domain import nvlink_domain
+from undaunted.coordinator.topology.group import replacement_group
+from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+from undaunted.fault_tolerance.nodes_config import Nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_PORT = 29400
+# Accepted because scripts for torchrun and NVRx set them; nothing here depends on them.
+_NOT_USED = {
+    "close_timeout",
+    "read_timeout",
+    "store_connect_wait_seconds",
+    "use_libuv",
+    "segment_check_interval",
+    "upscaling_enabled",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+}
+_TIMES = {
+    "timeout": "first_round_timeout_s",
+    "join_timeout": "join_timeout_s",
+    "last_call_timeout": "last_call_s",
+    "lease": "lease_s",
+    "away_timeout": "away_timeout_s",
+}
+_KNOWN = {*_TIMES, *_NOT_USED, "is_host", "takeover", "replacement_group_size"}
+
+
+def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
+    """Return what the launcher knows of the other nodes.
+
+    Raises:
+        UsageError: an option cannot be meant, or something is missing to find the others.
+    """
+    fewest, most = parsed.values["nnodes"]
+    conf = _conf(parsed)
+    endpoints = _endpoints(parsed)
+    is_host = conf.pop("is_host", None)
+    if is_host is None:
+        is_host = is_here(endpoints[0].rpartition(":")[0])
+    segment = parsed.values[option_name("segment")] or 0
+    if segment and fewest % segment:
+        raise UsageError(
+            f"{parsed.sources[option_name('segment')]} {segment}: {fewest} nodes cannot be divided "
+            f"into segments of {segment}; change one of them"
+        )
+    return Nodes(
+        min_nodes=fewest,
+        max_nodes=most,
+        elastic=parsed.values["elastic"],
+        restart_policy=_restart_policy(parsed),
+        endpoints=endpoints,
+        is_host=is_host,
+        address=_own_address(parsed, endpoints[0]),
+        infra_rank=_infra_rank(parsed, environ),
+        domain=_domain(environ, node) if segment else "",
+        group=replacement_group(environ),
+        segment=segment,
+        token_file=parsed.values["coordinator-token-file"] or "",
+        tls_ca=parsed.values["coordinator-tls-ca"] or "",
+        tls_cert=parsed.values["coordinator-tls-cert"] or "",
+        tls_key=parsed.values["coordinator-tls-key"] or "",
+        **conf,
+    )
+
+
+def is_here(host: str) -> bool:
+    """Whether ``host`` names this machine."""
+    name = host.strip("[]")
+    if name in {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}:
+        return True
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_own(family, address[0]) for family, _, _, _, address in found)
+
+
+def _is_own(family: int, address: Any) -> bool:
+    """Whether an address can be bound to, which only one's own can."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _endpoints(parsed: Parsed) -> list[str]:
+    given = parsed.values["rdzv-endpoint"]
+    if not given:
+        address = parsed.values["master-addr"]
+        if not address:
+            raise UsageError(
+                "several nodes need a place to meet: give --rdzv-endpoint HOST:PORT, the same on "
+                "all of them; HOST is the node that serves the coordinator"
+            )
+        given = f"{address}:{parsed.values['master-port'] or DEFAULT_PORT}"
+    return [_endpoint(parsed, part.strip()) for part in given.split(",")]
+
+
+def _endpoint(parsed: Parsed, text: str) -> str:
+    source = parsed.sources.get("rdzv-endpoint", "--master-addr")
+    host, colon, port = text.rpartition(":")
+    if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
+        host, port = text, str(DEFAULT_PORT)  # no port, or an IPv6 address without brackets
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"{source} {text}: give HOST:PORT, with a port from 1 to 65535")
+    return f"{host}:{port}"
+
+
+def _own_address(parsed: Parsed, endpoint: str) -> str:
+    """How the others reach this host: what was given, or from where it reaches the coordinator."""
+    given: str = parsed.values["local-addr"] or ""
+    if given:
+        return given.strip("[]")
+    host, _, port = endpoint.rpartition(":")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UsageError(
+            f"{parsed.sources.get('rdzv-endpoint', '--master-addr')} {endpoint}: "
+            f"{error.strerror or error}; correct the host, or give --local-addr with the address "
+            "of this node"
+        ) from None
+
+
+def _infra_rank(parsed: Parsed, environ: Mapping[str, str]) -> int | None:
+    if "node-rank" in parsed.sources:
+        rank: int = parsed.values["node-rank"]
+        return rank
+    try:
+        return infrastructure_rank(environ)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _domain(environ: Mapping[str, str], node: str) -> str:
+    try:
+        return nvlink_domain(environ, node)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _restart_policy(parsed: Parsed) -> Literal["any-failed", "min-healthy"]:
+    given = parsed.values["ft-restart-policy"]
+    return "min-healthy" if given == "min-healthy" else "any-failed"
+
+
+def _conf(parsed: Parsed) -> dict[str, Any]:
+    """Read ``--rdzv-conf``."""
+    given: dict[str, str] = parsed.values["rdzv-conf"] or {}
+    source = parsed.sources.get("rdzv-conf", "--rdzv-conf")
+    conf: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in _KNOWN:
+            known = ", ".join(sorted(_KNOWN))
+            raise UsageError(f"{source}: {name} is not known; known are {known}")
+        try:
+            if name in _TIMES:
+                conf[_TIMES[name]] = _seconds(text)
+            elif name == "replacement_group_size":
+                conf[name] = int(text)
+            elif name not in _NOT_USED:
+                conf[name] = _yes(text)
+        except ValueError:
+            raise UsageError(f"{source}: {name}={text} cannot be read") from None
+    return conf
+
+
+def _seconds(text: str) -> float:
+    seconds = parse_seconds(text)
+    if seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in {"0", "1", "true", "false", "yes", "no"}:
+        raise ValueError(text)
+    return text.lower() in {"1", "true", "yes"}
