@@ -179,3 +179,11 @@ def test_memory_that_was_waited_for_in_vain_is_noted() -> None:
         e.MemoryReclaimed(t=2 * MS, round=1, duration_ns=500 * MS, held=held),
     ]
     assert summarize(events).notes == [f"after round 1, 500 ms in vain for GPU memory: {held}"]
+
+
+def test_an_unhealthy_node_is_noted_unless_the_end_says_so() -> None:
+    problem = "the GPU check failed: GPU 0 needs a reset of the GPU"
+    checked = [at(1, e.NodeChecked), at(9, e.NodeChecked, 0, problem=problem)]
+    assert summarize(checked).notes == [f"the node was found unhealthy: {problem}"]
+    end = at(10, e.JobEnded, outcome="excluded", exit_code=1, reason=f"node a: {problem}")
+    assert summarize([*checked, end]).notes == []

@@ -23,6 +23,7 @@ from undaunted.journal.events import (
     JobStarted,
     JournalOpened,
     MemoryReclaimed,
+    NodeChecked,
     RankExited,
     RankMilestone,
     RoundProgress,
@@ -339,6 +340,12 @@ def _notes(events: Sequence[Event]) -> list[str]:
         if wait.held:
             took = format_duration(wait.duration_ns / _NS)
             notes.append(f"after round {wait.round}, {took} in vain for GPU memory: {wait.held}")
+    end = first(events, JobEnded)
+    notes += [
+        f"the node was found unhealthy: {checked.problem}"
+        for checked in every(events, NodeChecked)
+        if checked.problem and (end is None or checked.problem not in end.reason)
+    ]
     return notes
 
 

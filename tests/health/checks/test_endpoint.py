@@ -140,6 +140,5 @@ def test_the_service_is_asked(
     grpc.RpcError = RpcError  # type: ignore[attr-defined]
     grpc.insecure_channel = lambda target: Channel(target, reply)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "grpc", grpc)
-    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
     (tmp_path / "socket").touch()
     assert Endpoint(str(tmp_path / "socket")).run({}) == expected

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,14 +44,12 @@ class Endpoint(Check):
     def run(self, seen: dict[str, Any]) -> Finding | None:  # noqa: ARG002 - nothing to keep
         """See `Check`."""
         if not Path(self.subject).exists():
-            return skipped("there is no such socket: not asked")
+            return skipped("there is no such socket")
         sys.path += [path for path in self._import_path if path not in sys.path]
-        # What gRPC would say on the launcher's streams, it says in its exceptions as well.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
             grpc = importlib.import_module("grpc")
         except ImportError as error:
-            return skipped(f"not asked: it needs gRPC ({error}); pip install 'undaunted[health]'")
+            return skipped(f"that needs gRPC ({error}); pip install 'undaunted[health]'")
         try:
             with grpc.insecure_channel(f"unix:{self.subject}") as channel:
                 ask = channel.unary_unary(_METHOD, encode_arguments, decode_answer)
