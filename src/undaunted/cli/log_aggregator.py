@@ -26,8 +26,8 @@ Options:
   --once            write what is there, and end
 
 log_aggregator is another name for undaunted log-aggregator. Only one can be at
-work on a directory. One that was killed is followed by another that goes on
-where it was; its last messages may then be in the file twice.
+work on a directory; another that follows it goes on where it was. If the first
+one was killed, its last messages may be in the file twice.
 """
 _OPTIONS = ("log-file", "temp-dir", "wait-file")
 _USAGE_ERROR = 2

@@ -1,8 +1,8 @@
 """Putting the message files of a node together in one log, in the order of time.
 
 A thread does it. It is woken by inotify, reads bounded pieces, and alone waits for the log's disk.
-How far each file is in the log is kept beside the files: an aggregator that is killed has a
-successor that goes on there. At worst the last messages come twice; none is lost.
+How far each file is in a log is kept beside the files: an aggregator that is killed has a successor
+that goes on there. At worst the last messages come twice; none is lost.
 """
 
 from __future__ import annotations
@@ -166,19 +166,17 @@ class Aggregator:
         return fd
 
     def _read_positions(self) -> dict[str, int]:
-        """Return what an earlier aggregator wrote to this log; nothing if it is another log."""
+        """Return what an earlier aggregator has written, to whatever log."""
         try:
             with open(f"{self._directory}/{_POSITIONS}", encoding="utf-8") as file:  # noqa: PTH123
                 kept: Any = json.load(file)
-            if kept["log"] != self._log_path:
-                return {}
-            return {str(name): int(position) for name, position in kept["files"].items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return {str(name): int(position) for name, position in kept.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
     def _keep_positions(self) -> None:
         path = f"{self._directory}/{_POSITIONS}"
-        content = json.dumps({"log": self._log_path, "files": self._written})
+        content = json.dumps(self._written)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError):  # full: a successor would write some messages again
             fd = os.open(f"{path}.new", flags, 0o600)
