@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import launched
+from tests.e2e.launcher import DEADLINE_S, launched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,15 +64,51 @@ def test_a_healthy_node_restarts(tmp_path: Path) -> None:
         assert len(launcher.events("node_checked")) == 2
 
 
-def test_what_hangs_is_named_and_a_signal_ends_the_wait(tmp_path: Path) -> None:
-    """A health service that never answers would take a minute."""
-    import socket
+def test_a_signal_ends_the_wait_for_a_check_that_hangs(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    hang = "import threading; print('a check hangs', flush=True); threading.Event().wait()"
+    (tmp_path / "lib/grpc.py").write_text(hang)
+    (tmp_path / "socket").touch()
+    options = ("--ft-node-health-check-endpoint", str(tmp_path / "socket"))
+    path = os.pathsep.join(filter(None, [f"{tmp_path}/lib", os.environ.get("PYTHONPATH")]))
+    with launched(tmp_path, "print('a worker')", *options, PYTHONPATH=path) as launcher:
+        launcher.wait_for("a check hangs")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+        assert "a worker" not in launcher.text
 
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "s"))
-        silent.listen()
-        options = ("--ft-node-health-check-endpoint", str(tmp_path / "s"))
-        with launched(tmp_path, "print('a worker')", *options) as launcher:
-            launcher.wait_for("1 restart|0 restarts")
-            launcher.process.send_signal(signal.SIGTERM)
-            assert launcher.finish() in (0, 75), launcher.text
+
+LAUNCH = """
+import os, sys
+import msgspec
+from undaunted.cli.parse import parse
+from undaunted.cli.run import build_config
+from undaunted.fault_tolerance.front import run
+
+root, *argv = sys.argv[1:]
+config, _ = build_config(parse(argv, {}), os.environ, os.getcwd())
+checks = config.health_checks._replace(root=root)
+sys.exit(run(msgspec.structs.replace(config, health_checks=checks)))
+"""
+LOSES_LINK = """
+import pathlib, signal, sys
+pathlib.Path(sys.argv[1]).write_text("1")
+signal.pause()
+"""
+
+
+def test_a_link_that_is_lost_stops_the_round(tmp_path: Path) -> None:
+    counter = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("0")
+    (tmp_path / "launch.py").write_text(LAUNCH)
+    (tmp_path / "train.py").write_text(LOSES_LINK)
+    options = ("--ft-enable-nic-monitor", "--ft-node-health-check-interval", "50ms")
+    command = ("--run-dir", "run", "--max-restarts", "3", *options, "train.py", str(counter))
+    ended = subprocess.run(
+        [sys.executable, "launch.py", str(tmp_path), *command],
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    reason = "the NIC monitor check failed: mlx5_0 port 1 has lost its link (link_downed 0 -> 1)"
+    assert f" is unhealthy: {reason}" in ended.stderr.splitlines()[-1]

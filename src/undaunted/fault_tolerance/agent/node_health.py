@@ -116,6 +116,7 @@ class NodeHealth:
         self.end_watch()
         if self._has_periodic:
             self._watch = asyncio.get_running_loop().create_task(self._repeat(failed))
+            self._watch.add_done_callback(_raise)
 
     def end_watch(self) -> None:
         """Do not repeat them any more; `examine` may follow at once."""
@@ -184,6 +185,12 @@ class NodeHealth:
             self._program.kill()
             self._ended.append(self._program)
             self._program = None
+
+
+def _raise(task: asyncio.Task[None]) -> None:
+    """Have a bug of ours noticed: what the loop's callbacks raise ends the job."""
+    if not task.cancelled():
+        task.result()
 
 
 def _result(one: Result) -> e.CheckResult:
