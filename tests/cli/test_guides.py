@@ -25,6 +25,10 @@ LINES = (
     "--ft-node_health_check_endpoint /var/run/nodehealth.sock",
     "--ft-attrsvc-host 127.0.0.1 --ft-attrsvc-port 8000",
     "--ft_attrsvc_host 127.0.0.1 --ft_attrsvc_port 8000",
+    (
+        "--max-restarts 3 --ft-gpu-memory-reclaim-timeout 50.0 --ft-gpu-memory-tolerance-mb 512.0 "
+        "--ft-gpu-memory-poll-interval 2.0"
+    ),
     "--ft-use-infra-group-rank=True",
     "--ft-use-infra-group-rank=False",
     "--nproc-per-node=8",
@@ -69,6 +73,7 @@ REFUSED = {
 FILES = (
     ('attrsvc_host: "127.0.0.1"\n  attrsvc_port: 8000', "--ft-cfg-path ft.yaml"),
     ("use_infra_group_rank: false", "--ft-cfg-path ft.yaml"),
+    ('storage_healthcheck_path: "/data/checkpoints,/mnt/dataset"', "--ft-cfg-path ft.yaml"),
 )
 
 
@@ -96,10 +101,10 @@ def test_files_are_accepted(tmp_path: Path, text: str, line: str) -> None:
 
 
 def test_what_they_mean(tmp_path: Path) -> None:
-    megatron: Any = build(tmp_path, LINES[10]).limits
+    megatron: Any = build(tmp_path, LINES[11]).limits
     assert megatron.sections == {"setup": 600, "step": 180, "checkpointing": 420}
     assert megatron.out_of_section_s == 300
-    nemo: Any = build(tmp_path, LINES[11]).limits
+    nemo: Any = build(tmp_path, LINES[12]).limits
     assert (nemo.initial_heartbeat_s, nemo.heartbeat_s) == (1800, 300)
     assert build(tmp_path, LINES[3]).node_health_socket == "/var/run/nodehealth.sock"
 

@@ -97,6 +97,17 @@ def test_damaged_journals_give_what_is_there() -> None:
         assert profiling_events(RUN[:missing] + RUN[missing + 1 :])
 
 
+def test_results_of_an_attribution_service() -> None:
+    result = at(5000, journal.AttributionResult, 1, log_path="/l", duration_ns=2_000_000_000)
+    started, completed = profiling_events([result])
+    assert (started.event.value, completed.event.value) == (
+        "attribution_get_started",
+        "attribution_get_completed",
+    )
+    assert started.cycle == completed.cycle == 1
+    assert completed.wall_s - started.wall_s == pytest.approx(2.0)
+
+
 def test_events_of_ranks_are_in_the_view() -> None:
     events = [
         at(2, journal.RankEvent, 1, rank=3, name="profiling", at_ns=1, text="rendezvous_started"),

@@ -34,6 +34,8 @@ class ProfilingEvent(enum.Enum):
     RENDEZVOUS_COMPLETED = "rendezvous_completed"
     WORKER_START_STARTED = "worker_start_started"
     WORKER_START_COMPLETED = "worker_start_completed"
+    ATTRIBUTION_GET_STARTED = "attribution_get_started"
+    ATTRIBUTION_GET_COMPLETED = "attribution_get_completed"
 
 
 class ProfilingRecord(NamedTuple):
@@ -133,7 +135,8 @@ def profiling_events(events: Iterable[Event]) -> list[ProfilingRecord]:
 
     A rendezvous begins when there is nothing left to wait for (the launcher has started, the round
     before has stopped) and is complete when the coordinator has started the round. The first
-    failure of a round is the one that counts.
+    failure of a round is the one that counts. What an attribution service says belongs to the round
+    whose log it has read.
 
     Args:
         events: of one launch on one node (`Journal.launches`).
@@ -164,6 +167,13 @@ def profiling_events(events: Iterable[Event]) -> list[ProfilingRecord]:
             ]
         elif isinstance(event, journal.WorkersSpawned):
             found.append(_record(ProfilingEvent.WORKER_START_COMPLETED, event, event.round))
+        elif isinstance(event, journal.AttributionResult):
+            began_s = event.wall - event.duration_ns / 1e9
+            started = _record(ProfilingEvent.ATTRIBUTION_GET_STARTED, event, event.round)
+            found += [
+                started._replace(wall_s=began_s),
+                _record(ProfilingEvent.ATTRIBUTION_GET_COMPLETED, event, event.round),
+            ]
         elif isinstance(event, journal.RankEvent) and event.name == RANK_EVENT:
             found += [
                 _record(kind, event, event.round, event.rank)

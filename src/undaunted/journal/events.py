@@ -289,12 +289,14 @@ class TemplateLost(Event, tag="template_lost", frozen=True, kw_only=True):
 class AttributionResult(Event, tag="attribution_result", frozen=True, kw_only=True):
     """An attribution service said what ``log_path``, the log of round ``round``, shows.
 
-    ``action`` is what it recommends (``RESTART``, ``STOP``, ...), "" = nothing.
+    ``action`` is what it recommends (``RESTART``, ``STOP``, ...), "" = nothing; to get the result
+    took ``duration_ns``.
     """
 
     log_path: str
     action: str = ""
     text: str = ""
+    duration_ns: Nanoseconds = 0
 
 
 class AgentPaused(Event, tag="agent_paused", frozen=True, kw_only=True):

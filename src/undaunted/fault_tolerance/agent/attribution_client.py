@@ -38,12 +38,14 @@ class Answer(NamedTuple):
         log_path: the log that was analysed.
         action: what it recommends: ``RESTART``, ``STOP``, ...; "" if it recommends nothing.
         text: the result in one line.
+        duration_ns: how long it took to get it.
     """
 
     round: int
     log_path: str
     action: str
     text: str
+    duration_ns: int = 0
 
 
 class _Request(NamedTuple):
@@ -140,9 +142,10 @@ class AttributionClient:
 
     def _ask(self, request: _Request) -> Answer:
         query = urlencode({"log_path": request.log_path, "wait": "true"})
-        return read_answer(
-            request, _exchange(self._url, "GET", f"/logs?{query}", None, self._ask_s)
-        )
+        began_ns = time.monotonic_ns()
+        body = _exchange(self._url, "GET", f"/logs?{query}", None, self._ask_s)
+        answer = read_answer(request, body)
+        return answer._replace(duration_ns=time.monotonic_ns() - began_ns)
 
     def _say(self, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -317,6 +317,7 @@ class Scribe:
                 log_path=answer.log_path,
                 action=answer.action,
                 text=answer.text,
+                duration_ns=answer.duration_ns,
             )
         )
         advice = f" (it recommends {answer.action})" if answer.action else ""
