@@ -6,6 +6,7 @@ from undaunted.base.durations import parse_optional_seconds, parse_seconds
 from undaunted.cli import values
 from undaunted.cli.ft_options import ft_options
 from undaunted.cli.option import PROGRAM, SETTINGS, STOPPING, TESTING, WORKERS, Option
+from undaunted.cli.unused_options import UNUSED_OPTIONS
 from undaunted.fault_tolerance.config_schema import (
     ATTRIBUTION,
     DEVICES,
@@ -22,7 +23,6 @@ from undaunted.fault_tolerance.config_values import (
     choice,
     optional,
     unix_socket,
-    whole,
 )
 
 # Groups in the order of the help, each with its heading.
@@ -356,49 +356,7 @@ _OWN = (
         "CODE",
         default="93",
     ),
-    Option(
-        "monitor-interval",
-        UNUSED,
-        "Nothing is polled: an exit is seen at once",
-        parse_seconds,
-        "TIME",
-    ),
-    Option(
-        "event-log-handler",
-        UNUSED,
-        "Only null: the journal has all events",
-        values.event_log_handler,
-        "NAME",
-        default="null",
-    ),
-    Option(
-        "start-method",
-        UNUSED,
-        "See --worker-start",
-        choice("spawn", "fork", "forkserver"),
-        "METHOD",
-    ),
-    Option(
-        "ft-enable-log-server",
-        UNUSED,
-        "Send the logs per round of all nodes to one server",
-        boolean,
-        "true|false",
-        "switch",
-        default="false",
-        not_built="the log server",
-    ),
-    *(
-        Option(name, UNUSED, f"For the log server: {text}", convert, metavar, default=default)
-        for name, text, convert, metavar, default in (
-            ("ft-log-server-port", "its port", values.port, "PORT", "50051"),
-            ("ft-log-aggregator-count", "servers below it", values.count, "N", "0"),
-            ("ft-log-leaf-max-queue-chunks", "their queues", whole(-1), "N", "-1"),
-            ("ft-log-server-log-prefix", "its own log", str, "FILE", ""),
-            ("ft-log-server-graceful-shutdown-timeout", "its end", parse_seconds, "TIME", "60"),
-        )
-    ),
 )
 
 # All options, those of a group in the order of the help.
-OPTIONS: tuple[Option, ...] = (*_OWN, *ft_options())
+OPTIONS: tuple[Option, ...] = (*_OWN, *UNUSED_OPTIONS, *ft_options())
