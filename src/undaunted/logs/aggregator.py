@@ -69,6 +69,7 @@ class Aggregator:
         except OSError:
             os.close(self._lock)
             raise
+        _end_torn_line(self._log_path, log)
         self._written = self._read_positions()
         self._growth = Growth()
         self._growth.watch(self._directory)
@@ -183,3 +184,12 @@ class Aggregator:
             with os.fdopen(fd, "w", encoding="utf-8") as file:
                 file.write(content)
             os.replace(f"{path}.new", path)  # noqa: PTH105
+
+
+def _end_torn_line(path: str, log: LogFile) -> None:
+    """End the last line of the log, if one who was killed did not."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read(1) not in (b"", b"\n"):
+            log.write([b"\n"])
