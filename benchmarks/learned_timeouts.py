@@ -1,7 +1,7 @@
 """How soon learned limits find a hang, and how often they are wrong: the figures of
 docs/design/learned-timeouts.md.
 
-Simulated programs in virtual time, see tests/progress/workloads.py; takes ten seconds.
+Simulated programs in virtual time, see tests/progress/workloads.py; takes half a minute.
 
     python benchmarks/learned_timeouts.py [PROGRAMS]
 """
@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.progress import workloads
-from undaunted.progress.learning import FLOOR_S, MANY
+from undaunted.progress.learning import MANY
+from undaunted.progress.limits import FLOOR_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+WITHIN_3 = 640  # samples of a section from which on its limit is within 3 x the quantile
 
 
 def measure(make: Callable[[int], workloads.Workload], programs: int) -> list[str]:
@@ -28,10 +32,15 @@ def measure(make: Callable[[int], workloads.Workload], programs: int) -> list[st
     results = [workloads.simulate(make(seed)) for seed in range(programs)]
     wrong = sum(bool(result.false_kills) for result in results)
     lines = [f"{make.__name__}: {programs} programs, {wrong} ended without need", ""]
+    starts = [result.start_s for result in results if result.start_s is not None]
+    if starts:
+        median = statistics.median(starts)
+        lines += [f"first heartbeat: median {median:.0f} s, largest {max(starts):.0f} s", ""]
     lines.append("| limit of | programs | at the floor | median | largest | above 3 |")
     lines.append("|---|---|---|---|---|---|")
     for key, found in sorted(by_key(results).items()):
-        ratios = [limit_s / quantile_s for limit_s, quantile_s in found if limit_s > FLOOR_S + 0.1]
+        above_floor = (each for each in found if each.limit_s > FLOOR_S + 0.1)
+        ratios = [each.limit_s / each.quantile_s for each in above_floor]
         cells = [key, len(found), len(found) - len(ratios)]
         if ratios:
             cells += [f"{statistics.median(ratios):.2f}", f"{max(ratios):.2f}"]
@@ -40,19 +49,26 @@ def measure(make: Callable[[int], workloads.Workload], programs: int) -> list[st
     return lines
 
 
-def by_key(results: list[workloads.Result]) -> dict[str, list[tuple[float, float]]]:
-    """Limit and true quantile of each kind of limit, in seconds."""
-    found = defaultdict(list)
+def by_key(results: list[workloads.Result]) -> dict[str, list[workloads.Found]]:
+    """What was found for each kind of limit."""
+    kinds = defaultdict(list)
     for result in results:
-        for key, (limit_s, quantile_s, count) in result.found.items():
-            kind = key if count >= MANY else f"{key}, fewer than {MANY} samples"
-            found[kind].append((limit_s, quantile_s))
-    return found
+        for key, found in result.found.items():
+            kinds[key + samples(found.count)].append(found)
+    return kinds
+
+
+def samples(count: int) -> str:
+    """How many there were, in words."""
+    if count >= MANY:
+        return ""
+    return f", {WITHIN_3} to {MANY} samples" if count >= WITHIN_3 else f", fewer than {WITHIN_3}"
 
 
 def main() -> None:
     programs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     print("\n".join(measure(workloads.ordinary, programs)), end="\n\n")
+    print("\n".join(measure(workloads.long, programs // 10)), end="\n\n")
     print("\n".join(measure(workloads.rare, programs // 4)))
 
 

@@ -119,6 +119,18 @@ def test_warm_up_is_a_section(read):
     assert limits.sources["warmup"] == "rank_section_timeouts in ft.yaml"
 
 
+def test_how_limits_are_measured():
+    default, _ = settings.limits(parse(["train.py"], {}), {})
+    assert (default.learn, default.floor_s, default.confirm) == (True, 60.0, False)
+    options = (
+        "--ft-learn-timeouts=false",
+        "--ft-min-measured-timeout=5",
+        "--ft-skip-section-response=no",
+    )
+    given, _ = settings.limits(parse([*options, "train.py"], {}), {})
+    assert (given.learn, given.floor_s, given.confirm) == (False, 5.0, True)
+
+
 def test_no_limit_at_all_is_said():
     off = [f"--ft-{name}-timeout=none" for name in ("rank-heartbeat", "initial-rank-heartbeat")]
     _, notice = settings.limits(parse([*off, "train.py"], {}), {})
@@ -131,6 +143,7 @@ def test_monitoring_may_be_off():
     parsed = parse(["--ft-rank-section-timeouts=step:60", "train.py"], {})
     limits, notice = settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "1"})
     assert (limits.heartbeat_s, limits.initial_heartbeat_s, limits.sections) == (None, None, {})
+    assert not limits.learn
     assert notice == "NVRX_DISABLE_RANK_MONITORS is set: hangs will not be noticed"
     assert settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "0"})[1] == ""
     with pytest.raises(UsageError, match="NVRX_DISABLE_RANK_MONITORS: 'x' is neither"):

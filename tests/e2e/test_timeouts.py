@@ -32,14 +32,14 @@ def test_a_hang_is_noticed_at_a_calculated_limit(
             pause.wait(0.1)
         if first_round:
             assert client.calculate_and_set_hb_timeouts()
-            assert client.cfg.rank_heartbeat_timeout < 60
+            assert client.cfg.rank_heartbeat_timeout < 60  # --ft-min-measured-timeout
             pause.wait(600)
         else:
             assert client.hb_timeouts.were_calculated
             client.shutdown_workload_monitoring()
             assert client.calculate_and_set_hb_timeouts() is False
     """
-    options = ("--nproc-per-node", "2", "--max-restarts", "1")
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-min-measured-timeout", "0.5")
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
         (verdict,) = launcher.events("verdict")
@@ -69,8 +69,8 @@ def test_what_was_seen_is_kept_in_the_run_directory(tmp_path: Path) -> None:
         assert launcher.finish() == 0, launcher.text
     assert not path.exists(), "nothing was seen after the warm-up"
     gaps = {"counts": {"90": 5000}, "longest_ns": 10**10}
-    known = {"world_size": 1, "observed_ns": 10**14, "heartbeat": gaps}
-    path.write_text(json.dumps({"version": 1, "entries": [known]}))
+    known = {"world_size": 1, "observed_ns": 10**14, "samples": {"heartbeat": gaps}}
+    path.write_text(json.dumps({"version": 2, "entries": [known]}))
     with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
         assert launcher.finish() == 0, launcher.text
         (changed,) = launcher.events("limits_changed")

@@ -51,6 +51,9 @@ DEFAULTS = {
     "cycle_info_dir": None,
     "attribution_stop_action": None,
     "attribution_export_url": None,
+    # undaunted's own
+    "learn_timeouts": True,
+    "min_measured_timeout": 60.0,
 }
 
 

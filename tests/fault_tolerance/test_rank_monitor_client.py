@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import types
 
@@ -81,7 +82,7 @@ def test_the_rank_is_that_of_torch_distributed(area, monkeypatch):
     distributed = types.SimpleNamespace(
         is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 7
     )
-    monkeypatch.setitem(rank_monitor_client.sys.modules, "torch.distributed", distributed)
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
     client = RankMonitorClient()
     client.init_workload_monitoring()
     assert client.rank_info.global_rank == 7
@@ -237,6 +238,104 @@ def test_the_longest_description_fits(client, area):
     assert len(json.loads(asked[0])["description"]) == 300
 
 
+# --- strict mode ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strict_client(area):
+    area.set_limits(Limits(confirm=True))
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert client.cfg.skip_section_response is False
+    area.drain_kick()
+    return client
+
+
+def confirming(area, calls, reply=b"ok"):
+    """A launcher that answers so many requests."""
+    os.set_blocking(area.kick_fd, True)
+    seen = []
+
+    def answer():
+        while len(seen) < calls:
+            os.eventfd_read(area.kick_fd)
+            if (request := area.take_request(0)) is not None:
+                page = area.snapshot(0)
+                seen.append((request.payload, page.heartbeat_count, page.sections))
+                area.answer(0, request, reply)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread, seen
+
+
+CALLS = [
+    ("send_heartbeat", ()),
+    ("start_section", ("a",)),
+    ("end_section", ("a",)),
+    ("end_all_sections", ()),
+]
+
+
+def test_strict_calls_return_once_the_launcher_has_seen_them(strict_client, area):
+    thread, seen = confirming(area, len(CALLS))
+    for number, (method, arguments) in enumerate(CALLS, 1):
+        getattr(strict_client, method)(*arguments)
+        assert len(seen) == number
+    thread.join(20)
+    assert {payload for payload, _, _ in seen} == {b'{"confirm": true}'}
+    assert seen[0][1] == 1
+    assert seen[1][2]["a"].open_since_ns is not None
+    assert seen[2][2]["a"].open_since_ns is None
+
+
+@pytest.mark.parametrize(("method", "arguments"), CALLS)
+def test_a_strict_call_nobody_confirms(strict_client, method, arguments, monkeypatch):
+    monkeypatch.setattr(rank_monitor_client, "_CONFIRM_TIMEOUT_S", 0.02)
+    if method == "end_section":
+        with pytest.raises(RankMonitorClientError):
+            strict_client.start_section("a")
+    with pytest.raises(RankMonitorClientError, match=r"is not confirmed: .*within 0\.02 s"):
+        getattr(strict_client, method)(*arguments)
+
+
+def test_a_strict_call_that_is_refused(strict_client, area):
+    thread, _ = confirming(area, 1, b"no such thing")
+    with pytest.raises(RankMonitorClientError, match="send_heartbeat is refused: no such thing"):
+        strict_client.send_heartbeat()
+    thread.join(20)
+
+
+def test_strict_mode_without_a_launcher_asks_nobody(strict_client):
+    writer_module.current.detach("the test says so")
+    strict_client.send_heartbeat()
+
+
+def test_other_clients_wait_for_nobody(client, area):
+    area.drain_kick()
+    for method, arguments in CALLS:
+        getattr(client, method)(*arguments)
+    assert area.take_request(0) is None
+
+
+# --- wrong arguments ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [None, 3, b"step"])
+def test_names_of_sections_are_text(any_client, name):
+    with pytest.raises(TypeError, match=r"the name of a section is .*, not text"):
+        any_client.start_section(name)
+    any_client.start_section("step")  # nothing is open of it
+    any_client.end_all_sections()
+
+
+def test_the_number_of_warm_up_iterations_is_a_number():
+    client = RankMonitorClient()
+    with pytest.raises(TypeError, match="num_warmup_iters is '5', not a whole number"):
+        client.init_workload_monitoring("5")
+    assert not client.is_initialized
+
+
 # --- calculated limits ----------------------------------------------------------------------------
 
 
@@ -248,7 +347,7 @@ def train(client, *, sections=("a",)):
     client.send_heartbeat()
 
 
-def keeping(area, limits=Limits()):  # noqa: B008 - frozen
+def keeping(area, limits=Limits(floor_s=0)):  # noqa: B008 - frozen
     """A launcher that applies one request, as the agent does."""
     area.drain_kick()
     os.set_blocking(area.kick_fd, True)
@@ -296,7 +395,7 @@ def test_limits_of_sections_are_calculated_and_applied(client, area):
 def test_the_next_round_goes_on_from_calculated_limits(area):
     """Spec 3.1 item 9: upstream takes them for configured ones, and does not average."""
     calculated = {"heartbeat": [70.0, 20.0], "sections": {"a": 8.0}, "out_of_section": 4.0}
-    area.set_limits(with_calculated(Limits(safety_factor=3.0), calculated))
+    area.set_limits(with_calculated(Limits(safety_factor=3.0, floor_s=1.0), calculated))
     client = RankMonitorClient()
     client.init_workload_monitoring()
     assert client.cfg.safety_factor == 3.0

@@ -28,6 +28,7 @@ def areas():
         "ITERATION_NS",
         "LAST_CLOSE_NS",
         "SECTIONS_DROPPED",
+        "OUTSIDE_MAX_NS",
         "RING_HEAD",
     ]
     for name in words:
@@ -37,6 +38,7 @@ def areas():
         length = getattr(layout, f"{name}_BYTES") // layout.WORD_BYTES
         yield getattr(layout, name), HEADER + length, name
     yield layout.HEARTBEAT_HISTOGRAM, BUCKETS, "heartbeats"
+    yield layout.OUTSIDE_HISTOGRAM, BUCKETS, "outside"
     yield layout.ERROR, layout.ERROR_WORDS, "error"
     for index in range(layout.SECTION_SLOTS):
         yield layout.section_slot(index), layout.SECTION_WORDS, f"section {index}"

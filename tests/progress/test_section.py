@@ -146,3 +146,45 @@ def test_garbage_in_the_page_does_not_disturb_the_rank(area, writer):
         writer.request(b"ask", 0)
     writer.shut_down()
     writer.initialize()
+
+
+@pytest.mark.parametrize("name", [None, 3, b"step"])
+def test_a_name_is_text(writer, name):
+    """The script is wrong, which it should be told at its first use."""
+    with pytest.raises(TypeError, match=r"the name of a section is .*, not text"):
+        writer.section(name)
+
+
+def test_times_outside_sections_are_counted(area, writer, clock):
+    for now, action in (
+        (1_000, writer.open_section),
+        (2_000, writer.close_section),  # 5000 outside
+        (7_000, writer.open_section),
+        (8_000, writer.close_section),  # 90,000 outside
+        (98_000, writer.open_section),
+    ):
+        clock(now)
+        action("a")
+    page = area.snapshot(0)
+    assert page.outside_max_ns == 90_000
+    assert sum(page.outside_histogram) == 2
+    assert page.outside_histogram[bucket(5_000)] == page.outside_histogram[bucket(90_000)] == 1
+
+
+def test_time_with_any_section_open_is_not_outside(area, writer):
+    writer.open_section("a")
+    writer.open_section("b")
+    writer.close_section("a")
+    writer.open_section("a")
+    assert sum(area.snapshot(0).outside_histogram) == 0
+    writer.close_all()
+    writer.open_section("a")
+    assert sum(area.snapshot(0).outside_histogram) == 1
+
+
+def test_time_between_two_initialisations_is_not_outside(area, writer):
+    writer.open_section("a")
+    writer.shut_down()
+    writer.initialize()
+    writer.open_section("a")
+    assert sum(area.snapshot(0).outside_histogram) == 0

@@ -7,12 +7,15 @@ the rank right before each of the longest silences came to its end.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass, field
 
 from undaunted.progress import learning
 from undaunted.progress.histogram import BUCKETS, bucket
 from undaunted.progress.limits import Limits
+from undaunted.progress.observer import Observer
+from undaunted.progress.samples import HEARTBEAT, OUT_OF_SECTION, QUANTILE, START, Knowledge, merge
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot
 from undaunted.progress.timeouts import check
 
@@ -36,6 +39,29 @@ class Workload:
     checkpoint_every: int
     checkpoint_s: float
     launches: list[tuple[int, int]]  # (world size, steps)
+    load_s: float = 60.0  # a checkpoint, at the start of all launches but the first
+    fetch_s: float = 0.1  # a batch, outside all sections
+
+    def evaluation(self) -> float:
+        return self.evaluate_s * self.rng.uniform(0.9, 1.2)
+
+    def checkpoint(self) -> float:
+        return self.checkpoint_s * self.rng.uniform(0.7, 1.6)
+
+    def start(self, *, resumes: bool) -> float:
+        """Imports, connecting, loading: until the first heartbeat. The caches may be cold."""
+        load_s = self.load_s if resumes else 0
+        return (20 + load_s) * self.rng.lognormvariate(0, 0.4) * self.rng.choice([1, 2])
+
+    def compilation(self, *, first: bool) -> float:
+        """In the first step. A cache has the result, but for the first launch and if it is lost."""
+        cached = not first and self.rng.random() < 0.8
+        return self.compile_s * self.rng.uniform(0.8, 1.3) * (0.1 if cached else 1)
+
+    def fetch(self) -> float:
+        """Reading the next batch, outside of all sections; some wait for the file system."""
+        slow = self.rng.uniform(5, 20) if self.rng.random() < 0.01 else 1
+        return self.fetch_s * slow * self.rng.uniform(0.9, 1.2)
 
     def step(self, world: int) -> float:
         scale = self.step_s * self.launches[0][0] / world
@@ -68,8 +94,18 @@ def ordinary(seed: int) -> Workload:
         evaluate_s=step_s * rng.uniform(3, 25),
         checkpoint_every=rng.choice([50, 100, 200, 400]),
         checkpoint_s=step_s * rng.uniform(1, 30),
-        launches=[(world, steps // 3), other, (world, steps), (world, 300)],
+        launches=[(world, steps // 3), other, (world, steps), *[(world, 300)] * 5],
+        load_s=rng.uniform(10, 600),
+        fetch_s=step_s * rng.uniform(0.01, 0.1),
     )
+
+
+def long(seed: int) -> Workload:
+    """So many steps that every section is seen often."""
+    workload = ordinary(seed)
+    workload.launches = [(8, 36_000), (8, 300)]
+    workload.evaluate_every = workload.checkpoint_every = 50
+    return workload
 
 
 def rare(seed: int) -> Workload:
@@ -97,25 +133,49 @@ class Counter:
 
 
 @dataclass
+class Found:
+    """One kind of limit: when a hang at the end is noticed, and the truth. Seconds."""
+
+    limit_s: float
+    quantile_s: float
+    longest_s: float
+    count: int
+
+
+@dataclass
 class Result:
     """False kills; for each test how long a hang goes unnoticed at the end, and the truth."""
 
     false_kills: list[str] = field(default_factory=list)
-    found: dict[str, tuple[float, float, int]] = field(default_factory=dict)  # limit, q99.9, count
+    found: dict[str, Found] = field(default_factory=dict)
+    start_s: float | None = None  # limit of the first heartbeat, once it is learned
 
 
 class Run:
     """One launch: a page being written, and watched."""
 
-    def __init__(self, workload: Workload, world: int, past: learning.Knowledge, result: Result):
+    def __init__(self, workload: Workload, world: int, past: Knowledge, result: Result):
         self.workload, self.world, self.past, self.result = workload, world, past, result
-        self.now = 1 * S
+        self.now = self.began = 1 * S
         self.heartbeats = Counter()
         self.sections = {name: Counter() for name in ("step", "evaluation", "checkpoint")}
-        self.observer = learning.Observer(world)
+        self.outside = Counter()
+        self.closed_ns = 0
+        known_well = past.observed_ns >= learning.OBSERVED_S * S
+        self.observer = Observer(world, self.began, counts_start=known_well)
         self.samples: dict[str, list[int]] = {}
         self.learned = learning.learn(past, GIVEN)
         self.longest: dict[str, tuple[int, PageSnapshot]] = {}
+
+    def start(self, *, resumes: bool) -> None:
+        self.now += int(self.workload.start(resumes=resumes) * S)
+        page = PageSnapshot(phase=Phase.STARTING)
+        limits = learning.limits_for(page, GIVEN, self.learned)
+        result = check(
+            page, limits, now_ns=self.now - 1, started_ns=self.began, siblings_monitored=True
+        )
+        self.result.false_kills += [f"start: {each}" for each in result.expired]
+        self.first_ns = self.now
 
     def steps(self, count: int) -> None:
         for number in range(count):
@@ -128,14 +188,15 @@ class Run:
 
     def one_step(self, number: int) -> None:
         workload, began = self.workload, self.now
-        seconds = workload.step(self.world) + (workload.compile_s if number == 0 else 0)
+        self.now += int(workload.fetch() * S)
+        seconds = workload.step(self.world)
+        if number == 0:
+            seconds += workload.compilation(first=not self.past.samples)
         self.section("step", seconds, began)
         if number and number % workload.evaluate_every == 0:
-            length = workload.evaluate_s * workload.rng.uniform(0.9, 1.2)
-            self.section("evaluation", length, began)
+            self.section("evaluation", workload.evaluation(), began)
         if number and number % workload.checkpoint_every == 0:
-            length = workload.checkpoint_s * workload.rng.uniform(0.7, 1.6)
-            self.section("checkpoint", length, began)
+            self.section("checkpoint", workload.checkpoint(), began)
         self.silence("heartbeat", self.now - began, self.page(began))
         self.heartbeats.add(self.now - began)
         if number > WARMUP:
@@ -143,11 +204,21 @@ class Run:
 
     def section(self, name: str, seconds: float, heartbeat_ns: int) -> None:
         began, counter = self.now, self.sections[name]
+        if self.closed_ns:
+            self.between_sections(began - self.closed_ns, heartbeat_ns)
         self.now += int(seconds * S)
         self.silence(f"section:{name}", self.now - began, self.page(heartbeat_ns, name, began))
         counter.add(self.now - began)
+        self.closed_ns = self.now
         if counter.count > WARMUP:
             self.samples.setdefault(f"section:{name}", []).append(self.now - began)
+
+    def between_sections(self, ns: int, heartbeat_ns: int) -> None:
+        if ns > self.longest.get(OUT_OF_SECTION, (0,))[0]:
+            self.longest[OUT_OF_SECTION] = ns, self.snapshot(heartbeat_ns, closed_ns=self.closed_ns)
+        self.outside.add(ns)
+        if self.outside.count > WARMUP:
+            self.samples.setdefault(OUT_OF_SECTION, []).append(ns)
 
     def silence(self, key: str, ns: int, page: PageSnapshot | None) -> None:
         if page is not None:
@@ -160,7 +231,9 @@ class Run:
             return None
         return self.snapshot(heartbeat_ns, open_name, open_ns)
 
-    def snapshot(self, heartbeat_ns: int, open_name: str = "", open_ns: int = 0) -> PageSnapshot:
+    def snapshot(
+        self, heartbeat_ns: int, open_name: str = "", open_ns: int = 0, closed_ns: int = 0
+    ) -> PageSnapshot:
         sections = {
             name: SectionSnapshot(
                 name,
@@ -178,17 +251,22 @@ class Run:
             heartbeat_ns=heartbeat_ns,
             heartbeat_max_ns=self.heartbeats.longest_ns,
             heartbeat_histogram=tuple(self.heartbeats.counts),
+            first_heartbeat_ns=self.first_ns,
+            out_of_section_since_ns=closed_ns or None,
+            outside_max_ns=self.outside.longest_ns,
+            outside_histogram=tuple(self.outside.counts),
             sections=sections,
         )
 
     def judge(self) -> None:
         """Would the longest silences since the last look have been taken for a hang?"""
         for key, (ns, page) in self.longest.items():
-            since = (
-                page.heartbeat_ns
-                if key == "heartbeat"
-                else page.sections[key.removeprefix("section:")].open_since_ns
-            )
+            if key == HEARTBEAT:
+                since = page.heartbeat_ns
+            elif key == OUT_OF_SECTION:
+                since = page.out_of_section_since_ns
+            else:
+                since = page.sections[key.removeprefix("section:")].open_since_ns
             limits = learning.limits_for(page, GIVEN, self.learned)
             result = check(page, limits, now_ns=since + ns - 1, started_ns=0)
             self.result.false_kills += [f"{key}: {each}" for each in result.expired]
@@ -198,17 +276,21 @@ class Run:
         self.observer.look(0, self.snapshot(self.now), GIVEN.warmup_iterations)
         self.learned = learning.learn(self.knowledge(), GIVEN)
 
-    def knowledge(self) -> learning.Knowledge:
-        return learning.merge(self.past, self.observer.seen())
+    def knowledge(self) -> Knowledge:
+        return merge(self.past, self.observer.seen())
 
     def warm(self, key: str) -> bool:
-        counter = self.sections.get(key.removeprefix("section:"), self.heartbeats)
-        return counter.count > WARMUP
+        others = {HEARTBEAT: self.heartbeats, OUT_OF_SECTION: self.outside}
+        counter = self.sections.get(key.removeprefix("section:")) or others.get(key)
+        return counter is not None and counter.count > WARMUP
 
     def hang(self, key: str) -> float:
         """Fall silent now; return after how many seconds that is noticed."""
-        name = key.removeprefix("section:") if key != "heartbeat" else ""
-        page = self.snapshot(self.now, name, self.now if name else 0)
+        name = key.removeprefix("section:") if key.startswith("section:") else ""
+        closed_ns = self.now if key == OUT_OF_SECTION else 0
+        page = self.snapshot(self.now, name, self.now if name else 0, closed_ns)
+        if key == OUT_OF_SECTION:  # it would be noticed by its heartbeats first
+            page = dataclasses.replace(page, heartbeat_ns=None, first_heartbeat_ns=None)
         now = self.now
         limits = learning.limits_for(page, GIVEN, self.learned)
         while not (result := check(page, limits, now_ns=now, started_ns=0)).expired:
@@ -220,20 +302,29 @@ class Run:
 def simulate(workload: Workload) -> Result:
     """Let all launches run, each taught by those before it; hang at the end."""
     result = Result()
-    known: dict[int, learning.Knowledge] = {}
+    hangs: dict[str, tuple[int, float]] = {}
+    known: dict[int, Knowledge] = {}
     samples: dict[tuple[int, str], list[int]] = {}
     for world, steps in workload.launches:
-        past = known.get(world, learning.Knowledge(world_size=world))
+        past = known.get(world, Knowledge(world_size=world))
         run = Run(workload, world, past, result)
+        run.start(resumes=bool(known))
         run.steps(steps)
         known[world] = run.knowledge()
         for key, values in run.samples.items():
             samples.setdefault((world, key), []).extend(values)
         for key in run.learned:
             if run.warm(key):
-                result.found[key] = (world, run.hang(key), 0)
-    for key, (world, limit_s, _) in result.found.items():
-        values = sorted(samples[int(world), key])
-        quantile_s = values[int(learning.QUANTILE * len(values))] / S
-        result.found[key] = (limit_s, quantile_s, len(values))
+                hangs[key] = world, run.hang(key)
+        if START in run.learned:
+            result.start_s = run.learned[START].limit_s
+    for key, (world, limit_s) in hangs.items():
+        values = samples[world, key]
+        count, longest_s = len(values), max(values) / S
+        if key == "section:evaluation":
+            values = [int(workload.evaluation() * S) for _ in range(5000)]
+        elif key == "section:checkpoint":
+            values = [int(workload.checkpoint() * S) for _ in range(5000)]
+        quantile_s = sorted(values)[int(QUANTILE * len(values))] / S
+        result.found[key] = Found(limit_s, quantile_s, longest_s, count)
     return result

@@ -81,7 +81,7 @@ def _read_file(parsed: Parsed, path: str, cwd: str) -> tuple[dict[str, Any], str
 def limits(parsed: Parsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
     """Return the limits of the ranks, each with its source, and a line if there is none at all."""
     if _switch(environ, _OFF_SWITCH):
-        off = Limits(initial_heartbeat_s=None, heartbeat_s=None)
+        off = Limits(initial_heartbeat_s=None, heartbeat_s=None, learn=False)
         return off, f"{_OFF_SWITCH} is set: hangs will not be noticed"
     values = {field: parsed.values[option_name(field)] for field in _LIMITS.values()}
     sections: dict[str, float | None] = parsed.values[option_name("rank_section_timeouts")]
@@ -99,6 +99,9 @@ def limits(parsed: Parsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
         sections=sections,
         warmup_s=sections.get(_WARMUP),
         warmup_iterations=parsed.values[option_name("num_warmup_iterations")],
+        floor_s=parsed.values[option_name("min_measured_timeout")],
+        learn=parsed.values[option_name("learn_timeouts")],
+        confirm=not parsed.values[option_name("skip_section_response")],
         sources=sources,
     )
     if any(limit is not None for limit in (*values.values(), *sections.values())):

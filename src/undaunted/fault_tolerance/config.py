@@ -80,6 +80,19 @@ class FaultToleranceConfig:
         "X",
         "Limits that ranks calculate are so many times the longest wait seen",
     )
+    learn_timeouts: bool = _setting(
+        True, TIMEOUTS, read.boolean, _SWITCH, "Replace limits that nobody gave by learned ones"
+    )
+    min_measured_timeout: float = _setting(
+        60.0, TIMEOUTS, read.seconds, "TIME", "No limit that is learned or calculated is shorter"
+    )
+    skip_section_response: bool = _setting(
+        True,
+        TIMEOUTS,
+        read.boolean,
+        _SWITCH,
+        "false = RankMonitorClient has each call confirmed by the launcher, and raises otherwise",
+    )
     rank_termination_signal: signal.Signals = _setting(  # noqa: RUF009 - makes a field
         signal.SIGKILL, TIMEOUTS, read.signal_number, "SIGNAL", "Signal that ends a hung rank"
     )
@@ -256,13 +269,6 @@ class FaultToleranceConfig:
     )
     restart_check_interval: float = _setting(
         60.0, UNUSED, read.positive_seconds, "TIME", "Restarts are written to the journal at once"
-    )
-    skip_section_response: bool = _setting(
-        True,
-        UNUSED,
-        read.boolean,
-        _SWITCH,
-        "Heartbeats and sections have no reply to wait for; wrong use is always an error at once",
     )
 
     def __post_init__(self) -> None:

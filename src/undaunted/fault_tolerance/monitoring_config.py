@@ -19,7 +19,8 @@ class MonitoringConfig:
     launcher learns by itself are not among them.
 
     ``safety_factor`` is for calculated limits; ``calculated`` names those that are, as in
-    ``heartbeat``, ``section:NAME``, ``out_of_section``.
+    ``heartbeat``, ``section:NAME``, ``out_of_section``. In strict mode
+    ``skip_section_response`` is False.
     """
 
     initial_rank_heartbeat_timeout: float | None = None
@@ -27,6 +28,7 @@ class MonitoringConfig:
     rank_section_timeouts: dict[str, float | None] = field(default_factory=dict)
     rank_out_of_section_timeout: float | None = None
     safety_factor: float = 5.0
+    skip_section_response: bool = True
     calculated: frozenset[str] = frozenset()
 
 
@@ -46,6 +48,7 @@ def read_config(writer: PageWriter) -> MonitoringConfig:
         rank_section_timeouts=limits.sections,
         rank_out_of_section_timeout=limits.out_of_section_s,
         safety_factor=limits.safety_factor,
+        skip_section_response=not limits.confirm,
         calculated=frozenset(limits.sources),
     )
 

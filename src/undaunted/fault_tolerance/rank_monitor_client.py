@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.fault_tolerance import timeouts_calc
-from undaunted.fault_tolerance.data import RankInfo, WorkloadControlRequest, encode_request
+from undaunted.fault_tolerance.data import WorkloadControlRequest, encode_request
 from undaunted.fault_tolerance.monitoring_config import (
     MonitoringConfig,
     configured_timeouts,
     read_config,
 )
+from undaunted.fault_tolerance.rank_identity import who_am_i
 from undaunted.fault_tolerance.timeouts_calc import (
     HeartbeatTimeouts,
     SectionTimeouts,
@@ -27,15 +26,18 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Iterable, Mapping
 
+    from undaunted.fault_tolerance.data import RankInfo
     from undaunted.fault_tolerance.timeouts_calc import Maxima
     from undaunted.progress.writer import PageWriter
 
 _CONTROL_TIMEOUT_S = 10.0
+_CONFIRM_TIMEOUT_S = 10.0
+_CONFIRM = b'{"confirm": true}'
 _SYNC_TIMEOUT_S = 60.0
 
 
 class RankMonitorClientError(Exception):
-    """`RankMonitorClient` was used wrongly, or the launcher refused a request."""
+    """`RankMonitorClient` was used wrongly, or the launcher refused or did not answer."""
 
 
 class RankMonitorClient:
@@ -45,7 +47,9 @@ class RankMonitorClient:
     monitoring failed or the launcher is gone. What they do raise is `RankMonitorClientError` for
     wrong use: before `init_workload_monitoring`, opening a section twice, closing one that is not
     open. They do so for every section, whether a limit is set for it or not, and also without a
-    launcher, so that the same script has the same errors everywhere.
+    launcher, so that the same script has the same errors everywhere. A name that is no text is a
+    TypeError. In strict mode (``skip_section_response: false``) each of them also waits until the
+    launcher has confirmed it, for 10 s at most, and raises `RankMonitorClientError` otherwise.
 
     Without a launcher everything works and nothing is watched; this is said once.
 
@@ -53,7 +57,8 @@ class RankMonitorClient:
         cfg: limits the launcher applies; None before initialisation.
         is_initialized: between `init_workload_monitoring` and `shutdown_workload_monitoring`.
         rank_info: who this rank is; None before initialisation.
-        hb_timeouts: limits of heartbeats, configured or calculated; None before initialisation.
+        hb_timeouts: limits of heartbeats, configured or calculated (and applied with a minute at
+            least, see ``cfg``); None before initialisation.
         section_timeouts: limits of sections, likewise.
         timeouts_calc: what this client has measured; None before initialisation. Heartbeats and
             sections of `undaunted.step` and friends, which bypass the client, are not in it.
@@ -70,6 +75,7 @@ class RankMonitorClient:
         self.timeouts_calc: TimeoutsCalc | None = None
         self.loaded_hb_timeouts: HeartbeatTimeouts | None = None
         self.loaded_section_timeouts: SectionTimeouts | None = None
+        self._strict = False
         self._measured: TimeoutsCalc
         self._writer: PageWriter
 
@@ -82,15 +88,19 @@ class RankMonitorClient:
 
         Raises:
             RankMonitorClientError: it has begun already.
+            TypeError: the number is no whole number.
         """
+        if num_warmup_iters is not None and not isinstance(num_warmup_iters, int):
+            raise TypeError(f"num_warmup_iters is {num_warmup_iters!r}, not a whole number")
         if self.is_initialized:
             raise RankMonitorClientError(
                 "init_workload_monitoring was called already; call shutdown_workload_monitoring "
                 "before calling it again"
             )
         self._writer = current_writer()
-        self.rank_info = _who_am_i()
+        self.rank_info = who_am_i()
         self.cfg = read_config(self._writer)
+        self._strict = not self.cfg.skip_section_response
         self.hb_timeouts, self.section_timeouts = configured_timeouts(self.cfg)
         self.timeouts_calc = self._measured = TimeoutsCalc()
         self._writer.initialize(num_warmup_iters)
@@ -110,6 +120,8 @@ class RankMonitorClient:
             self._refuse("send_heartbeat")
         self._writer.heartbeat()
         self._measured.update_on_heartbeat()
+        if self._strict:
+            self._confirm("send_heartbeat")
 
     def start_section(self, section: str) -> None:
         """Open a section. Sections may nest and overlap in any order.
@@ -128,6 +140,8 @@ class RankMonitorClient:
             )
         self._writer.open_section(section)
         self._measured.update_on_section_start(section)
+        if self._strict:
+            self._confirm(f"start_section({section!r})")
 
     def end_section(self, section: str) -> None:
         """Close a section.
@@ -144,6 +158,8 @@ class RankMonitorClient:
             )
         self._writer.close_section(section)
         self._measured.update_on_section_end(section)
+        if self._strict:
+            self._confirm(f"end_section({section!r})")
 
     def end_all_sections(self) -> None:
         """Close all sections that are open, if any."""
@@ -152,6 +168,19 @@ class RankMonitorClient:
         self._writer.close_all()
         for section in list(self._measured.open_sections):
             self._measured.update_on_section_end(section)
+        if self._strict:
+            self._confirm("end_all_sections")
+
+    def _confirm(self, call: str) -> None:
+        """Wait until the launcher has seen what was stored; without one there is nobody to ask."""
+        if not self._writer.attached:
+            return
+        try:
+            reply = self._writer.request(_CONFIRM, _CONFIRM_TIMEOUT_S)
+        except (TimeoutError, RuntimeError) as error:
+            raise RankMonitorClientError(f"{call} is not confirmed: {error}") from None
+        if reply != b"ok":
+            raise RankMonitorClientError(f"{call} is refused: {reply.decode(errors='replace')}")
 
     # --- limits from measurements ---------------------------------------------------------------
 
@@ -363,23 +392,7 @@ class RankMonitorClient:
         )
 
 
-def _who_am_i() -> RankInfo:
-    """Ask torch.distributed if the program has set it up, else the environment."""
-    local_rank = _number("LOCAL_RANK")
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        global_rank = int(distributed.get_rank())
-    else:
-        global_rank = _number("RANK")
-    return RankInfo(global_rank, local_rank, os.uname().nodename, os.getpid())
-
-
 def _log() -> logging.Logger:
     import logging
 
     return logging.getLogger("undaunted")
-
-
-def _number(variable: str) -> int:
-    value = os.environ.get(variable, "")
-    return int(value) if value.isascii() and value.isdigit() else 0

@@ -100,7 +100,7 @@ class PageArea:
     def set_limits(self, limits: Limits) -> None:
         """Tell all ranks the limits they are held to, for ``RankMonitorClient.cfg``.
 
-        Limits too long for the page (about 3 KiB of JSON) are left out: ranks then know of none.
+        Limits too long for the page (about 2.5 KiB of JSON) are left out: ranks then know of none.
         """
         import msgspec
 

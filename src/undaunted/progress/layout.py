@@ -42,7 +42,8 @@ ITERATION_NS = 16  # R
 LAST_CLOSE_NS = 17  # R  when a section was last closed
 SECTIONS_DROPPED = 18  # R  openings that found the table full
 RING_HEAD = 19  # R  sequence number of the newest event, 0 = none
-# words 20 to 23 are free
+OUTSIDE_MAX_NS = 20  # R  longest time between two sections
+# words 21 to 23 are free
 HEAD_BYTES = 24 * WORD_BYTES  # all single words
 
 # --- identity: record of two words, pid and start time in clock ticks --------------------------
@@ -67,8 +68,11 @@ SECTION_MAX_NS = 14
 SECTION_HISTOGRAM = 15  # BUCKETS words
 OTHERS = "(others)"  # name of the last slot
 
+# --- times outside all sections, between two ----------------------------------------------------
+OUTSIDE_HISTOGRAM = SECTIONS + SECTION_SLOTS * SECTION_WORDS  # R  BUCKETS words
+
 # --- last error: record -------------------------------------------------------------------------
-ERROR = SECTIONS + SECTION_SLOTS * SECTION_WORDS  # R
+ERROR = OUTSIDE_HISTOGRAM + BUCKETS  # R
 ERROR_WORDS = 1024
 ERROR_BYTES = (ERROR_WORDS - RECORD_HEADER) * WORD_BYTES
 

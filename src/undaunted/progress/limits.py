@@ -8,6 +8,9 @@ import msgspec
 DEFAULT_INITIAL_HEARTBEAT_S = 3600.0
 DEFAULT_HEARTBEAT_S = 2700.0
 
+# No measured limit is shorter: it would gain nothing, as an unneeded restart costs about as much.
+FLOOR_S = 60.0
+
 CALCULATED = "calculated"  # source of limits that a rank has measured and asked for
 
 
@@ -23,6 +26,9 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
         warmup_s: limit that replaces the one of section ``step`` during warm-up.
         warmup_iterations: how many iterations after the first one of this round are warm-up.
         safety_factor: limits that a rank calculates are so many times what it has measured.
+        floor_s: no limit that is learned or calculated is shorter.
+        learn: limits that nobody gave are learned.
+        confirm: every heartbeat and section is confirmed by the launcher (strict mode).
         sources: where each limit comes from (``default``, ``--ft-...``, ``calculated``, ``learned
             from ...``), for messages; keyed ``initial_heartbeat``, ``heartbeat``,
             ``out_of_section``, ``section:NAME``.
@@ -35,4 +41,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     warmup_s: float | None = None
     warmup_iterations: int = 5
     safety_factor: float = 5.0
+    floor_s: float = FLOOR_S
+    learn: bool = True
+    confirm: bool = False
     sources: dict[str, str] = {}

@@ -61,6 +61,8 @@ def parse_page(page: bytes) -> PageSnapshot:
         initialized_ns=words[layout.INITIALIZED_NS] or None,
         first_step_ns=words[layout.FIRST_STEP_NS] or None,
         out_of_section_since_ns=None if open_now else words[layout.LAST_CLOSE_NS] or None,
+        outside_max_ns=words[layout.OUTSIDE_MAX_NS],
+        outside_histogram=_histogram(words, layout.OUTSIDE_HISTOGRAM),
         sections=sections,
         sections_dropped=words[layout.SECTIONS_DROPPED],
         error=_error(page),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.progress import layout
 from undaunted.progress.histogram import bucket
-from undaunted.progress.layout import LAST_CLOSE_NS
+from undaunted.progress.layout import LAST_CLOSE_NS, OUTSIDE_HISTOGRAM, OUTSIDE_MAX_NS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,13 +21,30 @@ class Section:
     threads that all hang pass its limit.
 
     Neither entering nor leaving makes a system call or takes a lock.
+
+    Args:
+        name: its name.
+        words: the page.
+        slot: first word of its slot there.
+        open_now: shared by all sections of a page; has an element for each that is entered.
     """
 
-    __slots__ = ("_count", "_histogram", "_last", "_max", "_open", "_starts", "_words", "name")
+    __slots__ = (
+        "_count",
+        "_histogram",
+        "_last",
+        "_max",
+        "_open",
+        "_open_now",
+        "_starts",
+        "_words",
+        "name",
+    )
 
-    def __init__(self, name: str, words: memoryview, slot: int) -> None:
+    def __init__(self, name: str, words: memoryview, slot: int, open_now: list[None]) -> None:
         self.name = name
         self._words = words
+        self._open_now = open_now
         self._starts: list[int] = []  # list methods are atomic: threads may overlap
         self._open = slot + layout.SECTION_OPEN_NS
         self._count = slot + layout.SECTION_COUNT
@@ -37,6 +54,9 @@ class Section:
 
     def __enter__(self) -> None:
         now = monotonic_ns()
+        if not self._open_now:
+            self._count_time_outside(now)
+        self._open_now.append(None)
         self._starts.append(now)
         self._words[self._open] = now
 
@@ -58,12 +78,26 @@ class Section:
         words[self._open] = now if starts else 0
         words[self._last] = duration
         try:
+            self._open_now.pop()
             if duration > words[self._max]:  # noqa: PLR1730 - max() costs more
                 words[self._max] = duration
             words[self._count] += 1
             words[self._histogram + bucket(duration)] += 1
-        except ValueError:
+        except (ValueError, IndexError):
             pass  # somebody wrote garbage into the page: a count is at its largest value
+
+    def _count_time_outside(self, now: int) -> None:
+        words = self._words
+        last_close = words[LAST_CLOSE_NS]
+        if not last_close:
+            return  # the first one
+        duration = now - last_close
+        try:
+            if duration > words[OUTSIDE_MAX_NS]:  # noqa: PLR1730 - max() costs more
+                words[OUTSIDE_MAX_NS] = duration
+            words[OUTSIDE_HISTOGRAM + bucket(duration)] += 1
+        except ValueError:
+            pass  # as above
 
     def is_open(self) -> bool:
         """Tell whether it was entered more often than left."""
@@ -77,6 +111,13 @@ class Section:
     def move_to(self, words: memoryview) -> None:
         """Store into other memory from now on."""
         self._words = words
+
+
+def encoded_name(name: object) -> bytes:
+    """Return the name of a section as it is stored; TypeError if it is no text."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a section is {name!r}, not text; write section('step')")
+    return name.encode(errors="replace")
 
 
 class OverflowSection(Section):

@@ -69,6 +69,8 @@ class PageSnapshot:
     initialized_ns: int | None = None
     first_step_ns: int | None = None
     out_of_section_since_ns: int | None = None  # None while a section is open
+    outside_max_ns: int = 0  # longest time between two sections
+    outside_histogram: tuple[int, ...] = ()
     sections: Mapping[str, SectionSnapshot] = field(default_factory=dict)
     sections_dropped: int = 0  # openings refused because the table was full
     error: ErrorRecord | None = None

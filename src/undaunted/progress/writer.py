@@ -28,7 +28,7 @@ from undaunted.progress.layout import (
 )
 from undaunted.progress.mailbox import Mailbox
 from undaunted.progress.reader import EVENT
-from undaunted.progress.section import OverflowSection, Section
+from undaunted.progress.section import OverflowSection, Section, encoded_name
 from undaunted.progress.snapshot import Phase
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class PageWriter:
         self._sections: dict[str, Section] = {}
         self._free_slots = iter(range(layout.SECTION_SLOTS - 1))
         others = layout.section_slot(layout.SECTION_SLOTS - 1)
-        self._others = OverflowSection(layout.OTHERS, self._words, others)
+        self._open_now: list[None] = []
+        self._others = OverflowSection(layout.OTHERS, self._words, others, self._open_now)
         self._event_numbers = itertools.count(self._words[layout.RING_HEAD] % 2**32 + 1)
         self._mailbox: Mailbox | None = None
         if attachment is not None:
@@ -310,14 +311,14 @@ class PageWriter:
                 )
 
     def _new_section(self, name: str) -> Section:
-        encoded = name.encode(errors="replace")
+        encoded = encoded_name(name)
         fits = 0 < len(encoded) <= layout.SECTION_NAME_BYTES
         index = next(self._free_slots, None) if fits else None
         if index is None:
             self._name_slot(layout.SECTION_SLOTS - 1, layout.OTHERS.encode())
             section: Section = self._others
         else:
-            new = Section(name, self._words, layout.section_slot(index))
+            new = Section(name, self._words, layout.section_slot(index), self._open_now)
             section = self._sections.setdefault(name, new)
             if section is new:  # else another thread was faster, and a slot stays empty
                 self._name_slot(index, encoded)

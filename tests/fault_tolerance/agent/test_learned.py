@@ -15,8 +15,8 @@ from undaunted.progress import learning
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.histogram import bucket
-from undaunted.progress.learning import Knowledge, Samples
 from undaunted.progress.limits import Limits
+from undaunted.progress.samples import HEARTBEAT, SECTION, START, WARMUP, Knowledge, Samples
 from undaunted.progress.snapshot import PageSnapshot, Phase
 from undaunted.progress.timeouts import Expired
 from undaunted.progress.writer import PageWriter
@@ -98,9 +98,8 @@ def remember(tmp_path, *entries, version=learned.VERSION):
 
 
 def known(world_size=2, heartbeat=STEADY, **sections):
-    return Knowledge(
-        world_size=world_size, observed_ns=LONG, heartbeat=heartbeat, sections=sections
-    )
+    samples = {HEARTBEAT: heartbeat} | {SECTION + name: of for name, of in sections.items()}
+    return Knowledge(world_size=world_size, observed_ns=LONG, samples=samples)
 
 
 def in_loop(call):
@@ -156,7 +155,7 @@ def test_what_rounds_show_adds_up(tmp_path, start, monkeypatch):
             writer.detach()
             writer_module.current = writer_module._NotYet()
         (entry,) = read(str(node.path))[0]
-        assert (entry.world_size, entry.heartbeat.total) == (2, 60)
+        assert (entry.world_size, entry.of(HEARTBEAT).total) == (2, 60)
         node.keeper.begin_round(2)
         assert node.watch.learned.keys() == {"heartbeat"}
         node.keeper.begin_round(3)
@@ -164,6 +163,41 @@ def test_what_rounds_show_adds_up(tmp_path, start, monkeypatch):
         node.keeper.end_round()
 
     in_loop(rounds)
+
+
+def test_starts_of_a_program_that_is_known_are_learned(tmp_path, start):
+    def rounds():
+        remember(tmp_path, known())
+        node = start()
+        for _ in range(learning.STARTS):
+            assert "initial_heartbeat" not in node.watch.learned
+            node.keeper.begin_round(2)
+            node.area.reset(0)
+            writer = node.attach()
+            for _ in range(7):
+                writer.heartbeat()
+            node.keeper.end_round()
+            writer.detach()
+            writer_module.current = writer_module._NotYet()
+        node.keeper.begin_round(2)
+        assert node.watch.learned.keys() == {HEARTBEAT, WARMUP + HEARTBEAT, START}
+        assert node.watch.learned[START].limit_s == learning.STARTS_FLOOR_S
+        starting = PageSnapshot(phase=Phase.STARTING)
+        assert node.watch._limits_for(starting).initial_heartbeat_s == learning.STARTS_FLOOR_S
+        node.keeper.end_round()
+
+    in_loop(rounds)
+
+
+def test_learning_can_be_switched_off(tmp_path, start):
+    def off():
+        remember(tmp_path, known(step=STEADY))
+        node = start(limits=Limits(learn=False))
+        node.keeper.begin_round(2)
+        assert node.watch.learned == {}
+        node.keeper.end_round()
+
+    in_loop(off)
 
 
 def test_another_program_is_not_taught(tmp_path, start):
@@ -198,9 +232,9 @@ def test_entries_for_other_numbers_of_ranks_are_kept(tmp_path, start):
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"[]", b'{"version": 1, "entries": [3]}', b"\xff\xfe", b"[" * 100_000,
-        b'{"version": 1, "entries": [{"world_size": 1, "heartbeat": {"counts": {"-1": 5}}}]}',
-        b'{"version": 1, "entries": [{"world_size": 1, "heartbeat": {"counts": {"5": -1}}}]}',
+        b"", b"{", b"[]", b'{"version": 2, "entries": [3]}', b"\xff\xfe", b"[" * 100_000,
+        b'{"version": 2, "entries": [{"world_size": 1, "samples": {"a": {"counts": {"-1": 5}}}}]}',
+        b'{"version": 2, "entries": [{"world_size": 1, "samples": {"a": {"counts": {"5": -1}}}}]}',
         b'{"version": 99}', b" " * (1 << 20) + b"{}",
     ],
 )  # fmt: skip
@@ -230,13 +264,12 @@ def test_the_end_of_a_round_that_never_began(start):
 # --- a hang ---------------------------------------------------------------------------------------
 
 
-def test_a_hang_is_noticed_at_the_learned_limit(tmp_path, start, monkeypatch):
-    monkeypatch.setattr(learning, "FLOOR_S", 0.05)
+def test_a_hang_is_noticed_at_the_learned_limit(tmp_path, start):
     quick = Samples({bucket(10**7): 5000}, 10**7)
 
     async def hang():
         remember(tmp_path, known(heartbeat=quick))
-        node = start()
+        node = start(limits=Limits(floor_s=0.05))
         done = asyncio.Event()
         node.watch.listener.limit_passed = lambda *args: (node.passed.append(args), done.set())
         node.watch.open()
@@ -267,7 +300,7 @@ REQUEST = {"heartbeat": [90.0, 3.0], "sections": {"a": 2.0}, "out_of_section": 1
 def test_calculated_limits_are_applied_and_told(tmp_path, start):
     def calculate():
         remember(tmp_path, known(a=STEADY))
-        node = start()
+        node = start(limits=Limits(floor_s=0.5))
         node.keeper.begin_round(2)
         assert node.told().safety_factor == 4.0
         assert node.keeper.take(json.dumps({"timeouts": REQUEST}).encode()) == b"ok"
@@ -286,6 +319,10 @@ def test_calculated_limits_are_applied_and_told(tmp_path, start):
         node.keeper.end_round()
 
     in_loop(calculate)
+
+
+def test_a_rank_may_ask_whether_anybody_is_there(start):
+    assert start().keeper.take(b'{"confirm": true}') == b"ok"
 
 
 def test_other_requests_are_for_others(start):
@@ -317,16 +354,26 @@ def test_requests_that_make_no_sense(start, request_):
 
 def test_what_is_missing_stays():
     limits = Limits(heartbeat_s=5.0, sections={"a": 1.0}, sources={"heartbeat": "--flag"})
-    changed = with_calculated(limits, {"sections": {"b": 2.0}})
-    assert changed.sections == {"a": 1.0, "b": 2.0}
+    changed = with_calculated(limits, {"sections": {"b": 90.0}})
+    assert changed.sections == {"a": 1.0, "b": 90.0}
     assert (changed.heartbeat_s, changed.out_of_section_s) == (5.0, None)
     assert changed.sources == {"heartbeat": "--flag", "section:b": "calculated"}
 
 
-def test_the_first_heartbeat_has_a_minute_at_least():
-    """A first start loads no checkpoint, and would leave no time for the one after a restart."""
-    changed = with_calculated(Limits(), {"heartbeat": [0.01, 3.0]})
-    assert (changed.initial_heartbeat_s, changed.heartbeat_s) == (60.0, 3.0)
+TINY = {"heartbeat": [0.01, 0.02], "sections": {"step": 0.0022}, "out_of_section": 0.001}
+
+
+def test_calculated_limits_are_a_minute_at_least():
+    changed = with_calculated(Limits(sections={"mine": 0.5}), TINY)
+    assert (changed.initial_heartbeat_s, changed.heartbeat_s) == (60.0, 60.0)
+    assert (changed.sections, changed.out_of_section_s) == ({"mine": 0.5, "step": 60.0}, 60.0)
+
+
+def test_the_user_may_want_shorter_ones():
+    """But not to the first heartbeat: the first start of a job has no checkpoint to load."""
+    changed = with_calculated(Limits(floor_s=0.01), TINY)
+    assert (changed.initial_heartbeat_s, changed.heartbeat_s) == (60.0, 0.02)
+    assert (changed.sections, changed.out_of_section_s) == ({"step": 0.01}, 0.01)
 
 
 def test_a_process_that_has_not_initialised_is_held_to_what_was_configured(start):

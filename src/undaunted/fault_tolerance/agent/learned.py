@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from undaunted.base.deadline import within
 from undaunted.progress import learning
-from undaunted.progress.learning import Knowledge, Observer
-from undaunted.progress.limits import CALCULATED, Limits
+from undaunted.progress.limits import CALCULATED, FLOOR_S, Limits
+from undaunted.progress.observer import Observer
+from undaunted.progress.samples import Knowledge, merge
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.scribe import Scribe
@@ -29,13 +31,17 @@ if TYPE_CHECKING:
 # Pages add up by themselves: how often they are looked at decides only how soon a limit changes,
 # and how much is lost when the launcher is killed.
 LOOK_EVERY_S = 30.0
-VERSION = 1
+VERSION = 2
 REQUEST_KEY = "timeouts"
+CONFIRM = {"confirm": True}
 _READ_DEADLINE_S = 1.0
 _MOST_BYTES = 1 << 20
 _MOST_ENTRIES = 16
 # A limit that moved by less than this part is not worth a line in the journal.
 _WORTH_TELLING = 0.1
+_NS = 1_000_000_000
+
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -71,7 +77,8 @@ class LimitKeeper:
     def begin_round(self, world_size: int) -> None:
         """New processes begin; what is known of as many ranks holds for them."""
         self._world_size = world_size
-        self._observer = Observer(world_size)
+        known_well = self._knowledge().observed_ns >= learning.OBSERVED_S * _NS
+        self._observer = Observer(world_size, time.monotonic_ns(), counts_start=known_well)
         self._apply()
         self._schedule()
 
@@ -99,12 +106,15 @@ class LimitKeeper:
     def take(self, payload: bytes) -> bytes | None:
         """Apply limits that a rank has calculated; return the answer, None if it is not about that.
 
-        Every rank sends the same; the first one has an effect.
+        Every rank sends the same; the first one has an effect. To be asked whether a heartbeat or
+        section has arrived is answered as well: the page has been read by then.
         """
         try:
             request = json.loads(payload)
         except ValueError:
             return None
+        if request == CONFIRM:
+            return b"ok"
         if not isinstance(request, dict) or REQUEST_KEY not in request:
             return None
         try:
@@ -150,19 +160,19 @@ class LimitKeeper:
 
     def _own_knowledge(self) -> Knowledge:
         past = self._own.get(self._world_size, Knowledge(world_size=self._world_size))
-        return past if self._observer is None else learning.merge(past, self._observer.seen())
+        return past if self._observer is None else merge(past, self._observer.seen())
 
     def _predecessor(self, own: Knowledge) -> Knowledge | None:
         """What earlier launches have left of the same program with as many ranks."""
         for entry in self._entries:
-            if entry.world_size == self._world_size and entry.fits(own.sections):
+            if entry.world_size == self._world_size and entry.fits(own.sections()):
                 return entry
         return None
 
     def _knowledge(self) -> Knowledge:
         own = self._own_knowledge()
         before = self._predecessor(own)
-        return own if before is None else learning.merge(before, own)
+        return own if before is None else merge(before, own)
 
     def _save(self) -> None:
         before = self._predecessor(self._own_knowledge())
@@ -209,7 +219,7 @@ def read(path: str) -> tuple[list[Knowledge], str]:
 def with_calculated(limits: Limits, request: Any) -> Limits:
     """Return the limits with those a rank has calculated put in.
 
-    The first heartbeat has a minute at least.
+    What was measured is raised to ``limits.floor_s`` at least, the first heartbeat to a minute.
 
     Args:
         limits: as they are.
@@ -226,23 +236,25 @@ def with_calculated(limits: Limits, request: Any) -> Limits:
     changes: dict[str, Any] = {}
     sources = dict(limits.sources)
     if asked.heartbeat is not None:
-        initial_s, changes["heartbeat_s"] = asked.heartbeat
+        initial_s, between_s = asked.heartbeat
+        changes["heartbeat_s"] = max(between_s, limits.floor_s)
         # Measured where there was nothing to load; after a restart there is a checkpoint.
-        changes["initial_heartbeat_s"] = max(initial_s, learning.FLOOR_S)
+        changes["initial_heartbeat_s"] = max(initial_s, limits.floor_s, FLOOR_S)
         sources |= {"initial_heartbeat": CALCULATED, "heartbeat": CALCULATED}
     if asked.sections:
-        changes["sections"] = {**limits.sections, **asked.sections}
+        floored = {name: max(limit, limits.floor_s) for name, limit in asked.sections.items()}
+        changes["sections"] = {**limits.sections, **floored}
         sources |= {f"section:{name}": CALCULATED for name in asked.sections}
     if asked.out_of_section is not None:
-        changes["out_of_section_s"] = asked.out_of_section
+        changes["out_of_section_s"] = max(asked.out_of_section, limits.floor_s)
         sources["out_of_section"] = CALCULATED
     return msgspec.structs.replace(limits, sources=sources, **changes)
 
 
 class _Calculated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    heartbeat: tuple[learning.PositiveSeconds, learning.PositiveSeconds] | None = None
-    sections: dict[str, learning.PositiveSeconds] = {}
-    out_of_section: learning.PositiveSeconds | None = None
+    heartbeat: tuple[PositiveSeconds, PositiveSeconds] | None = None
+    sections: dict[str, PositiveSeconds] = {}
+    out_of_section: PositiveSeconds | None = None
 
 
 def _limit_of(limits: Limits, key: str) -> float | None:

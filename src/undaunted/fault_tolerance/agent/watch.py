@@ -166,7 +166,7 @@ class PageWatch:
     def _limits_for(self, page: PageSnapshot) -> Limits:
         if page.phase in (Phase.EMPTY, Phase.STARTING):
             # Calculated limits were measured from the initialisation on, not from the start.
-            return self.configured
+            return limits_for(page, self.configured, self.learned)
         return limits_for(page, self.limits, self.learned)
 
     def _schedule_check(self, at_ns: int) -> None:
