@@ -1,0 +1,141 @@
+"""Connecting to a server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.base.text import format_duration
+from undaunted.coordinator.protocol import Message
+from undaunted.coordinator.wire.address import Address, from_socket, parse_address
+from undaunted.coordinator.wire.connection import Connection, describe
+from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.handshake import NONCE_BYTES, ClientHandshake, Terms
+from undaunted.coordinator.wire.resolve import resolve
+from undaunted.coordinator.wire.sockets import tune
+
+if TYPE_CHECKING:
+    import ssl
+
+    from undaunted.coordinator.wire.connection import End, Handler
+    from undaunted.coordinator.wire.resolve import Place
+
+CONNECT_S = 5.0
+
+
+async def connect(
+    address: str,
+    handler: Handler,
+    terms: Terms,
+    *,
+    tls: ssl.SSLContext | None = None,
+    messages: Any = Message,
+    timeout_s: float = CONNECT_S,
+) -> Connection:
+    """Connect, prove each other's knowledge of the token, return the connection.
+
+    `Handler.opened` has been called then, and what the server said at once has been received.
+
+    Args:
+        address: ``HOST:PORT``.
+        handler: gets what happens on the connection.
+        terms: job, version, token and name of this node.
+        tls: see `undaunted.coordinator.wire.tls.client_context`; None = none.
+        messages: type of the messages that are received: a union of tagged structs.
+        timeout_s: longest duration of all of it, name lookup included, seconds.
+
+    Raises:
+        ValueError: ``address`` is none.
+        WireError: there is no connection; says why.
+    """
+    parsed = parse_address(address)
+    if not parsed.host or not parsed.port:
+        raise ValueError(f"{address!r}: to connect, a host and a port are needed")
+    attempt = _Attempt(parsed, handler, terms, tls, msgspec.msgpack.Decoder(messages).decode)
+    try:
+        return await asyncio.wait_for(attempt.connect(timeout_s), timeout_s)
+    except asyncio.TimeoutError:
+        raise WireError(f"{parsed}: no answer within {format_duration(timeout_s)}") from None
+    except OSError as error:
+        raise WireError(f"{parsed}: {describe(error)}") from None
+
+
+class _Attempt:
+    """One try to get a connection; owns it until it ends."""
+
+    def __init__(
+        self,
+        address: Address,
+        handler: Handler,
+        terms: Terms,
+        tls: ssl.SSLContext | None,
+        decode: Any,
+    ) -> None:
+        self._address = address
+        self._handler = handler
+        self._terms = terms
+        self._tls = tls
+        self._decode = decode
+        self._result: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+
+    async def connect(self, timeout_s: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        places = await resolve(self._address, timeout_s)
+        sock, place = await _first_that_answers(places, deadline)
+        return await self._shake(sock, from_socket(place.sockaddr), deadline - loop.time())
+
+    async def _shake(self, sock: socket.socket, peer: Address, timeout_s: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        handshake = ClientHandshake(self._terms, os.urandom(NONCE_BYTES))
+        connection = Connection(sock, peer, handshake, self._handler, self, self._decode, timeout_s)
+        with_tls = self._tls is not None
+        try:
+            await loop.create_connection(
+                lambda: connection,
+                sock=sock,
+                ssl=self._tls,
+                server_hostname=self._address.host if with_tls else None,
+                ssl_handshake_timeout=timeout_s if with_tls else None,
+            )
+            return await self._result
+        except BaseException:
+            connection.drop("given up")
+            raise
+
+    def established(self, connection: Connection) -> None:
+        if not self._result.done():
+            self._result.set_result(connection)
+
+    def ended(self, _connection: Connection, end: End) -> None:
+        if not self._result.done():
+            error = WireError(f"{self._address}: {end.reason}", refused=end.refused)
+            self._result.set_exception(error)
+
+
+async def _first_that_answers(places: list[Place], deadline: float) -> tuple[socket.socket, Place]:
+    """Connect to the first place that can be; each gets a fair share of the time."""
+    loop = asyncio.get_running_loop()
+    problem: Exception = OSError("no address")
+    for index, place in enumerate(places):
+        share_s = (deadline - loop.time()) / (len(places) - index)
+        sock = socket.socket(place.family, socket.SOCK_STREAM)
+        try:
+            tune(sock)
+            await asyncio.wait_for(loop.sock_connect(sock, place.sockaddr), share_s)
+            # Where nobody listens, a socket may be connected with itself by chance.
+            if sock.getsockname() != sock.getpeername():
+                return sock, place
+            problem = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        except (OSError, asyncio.TimeoutError) as error:
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
+    raise problem

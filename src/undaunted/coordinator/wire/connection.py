@@ -1,0 +1,275 @@
+"""One connection, on either side: handshake, then messages, then the end with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from undaunted.base.text import format_duration, one_line
+from undaunted.coordinator.protocol import MAX_HANDSHAKE_BYTES, MAX_MESSAGE_BYTES
+from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.coordinator.wire.address import Address
+    from undaunted.coordinator.wire.handshake import Handshake
+
+# What may wait for a peer that does not read, in bytes, beside the message that is sent last.
+MAX_WAITING_BYTES = 1024 * 1024
+
+# How long what was sent before `close` may take to be delivered.
+_LINGER_S = 2.0
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Handler(Protocol):
+    """Who uses connections. The methods are called on the loop and must not block.
+
+    An exception of theirs goes to the loop's exception handler and costs that connection.
+    """
+
+    def opened(self, connection: Connection) -> None:
+        """The peer has proved itself."""
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """A message has come, of one of the types that were asked for."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """It is over, whoever ended it: called once for each connection that was opened."""
+
+
+class Owner(Protocol):
+    """Who made the connection: server or client."""
+
+    def established(self, connection: Connection) -> None:
+        """The handshake is over; `Handler.opened` follows."""
+
+    def ended(self, connection: Connection, end: End) -> None:
+        """It is over, opened or not; `Handler.closed` has been called if it was."""
+
+
+class End(msgspec.Struct, frozen=True):
+    """How a connection ended.
+
+    Attributes:
+        reason: for people.
+        fault: the peer did what it must not do.
+        refused: one of the two does not want the other.
+    """
+
+    reason: str
+    fault: bool = False
+    refused: bool = False
+
+
+class _State(enum.Enum):
+    SHAKING = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Connection(asyncio.Protocol):
+    """A peer that can be sent messages until it is gone.
+
+    Used on the loop it was made on. Nothing here waits, and nothing raises because of a peer.
+
+    Attributes:
+        peer: the other side's address.
+        node: name of the other side's node, where it is a client; "" before `Handler.opened`.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: Address,
+        handshake: Handshake,
+        handler: Handler,
+        owner: Owner,
+        decode: Callable[[bytes], Any],
+        handshake_s: float,
+    ) -> None:
+        """Not to be called by users: see `Server` and `connect`.
+
+        Args:
+            sock: connected; whoever adopts it into the loop owns it.
+            peer: address of the other side.
+            handshake: this side of it.
+            handler: gets what happens.
+            owner: is told when the handshake is over and when the connection is.
+            decode: from the content of a frame to a message; raises errors of msgspec.
+            handshake_s: longest duration until the handshake is over, TLS included, seconds.
+        """
+        self.peer = peer
+        self.node = ""
+        self._sock = sock
+        self._handshake = handshake
+        self._handler = handler
+        self._owner = owner
+        self._decode = decode
+        self._decoder = FrameDecoder(MAX_HANDSHAKE_BYTES)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._state = _State.SHAKING
+        self._was_open = False
+        self._end: End | None = None
+        late = f"no handshake within {format_duration(handshake_s)}"
+        self._timer = self._loop.call_later(handshake_s, self.drop, late)
+
+    # --- for users ------------------------------------------------------------------------------
+
+    def send(self, message: msgspec.Struct) -> bool:
+        """Send a message soon, after those before it; return whether it was taken.
+
+        It is not when the connection is ending. A peer that lets more than 1 MiB wait, and a
+        message that is longer than a frame, end the connection.
+        """
+        if self._state is not _State.OPEN or self._transport is None:
+            return False
+        if self._transport.is_closing():
+            return False
+        content = _ENCODER.encode(message)
+        if len(content) > MAX_MESSAGE_BYTES:
+            name = type(message).__name__
+            self.close(f"a {name} of {len(content)} bytes is longer than {MAX_MESSAGE_BYTES}")
+            return False
+        waiting = self._transport.get_write_buffer_size()
+        if waiting > MAX_WAITING_BYTES:
+            self.drop(f"it does not read: {waiting} bytes wait for it")
+            return False
+        self._transport.write(encode(content))
+        return True
+
+    def close(self, reason: str) -> None:
+        """End it when what was sent before is delivered, after 2 s at the latest.
+
+        Nothing is received any more. `Handler.closed` follows with this reason.
+        """
+        self._finish(End(reason))
+
+    # --- for owners -----------------------------------------------------------------------------
+
+    def drop(self, reason: str) -> None:
+        """End it at once, by the peer's fault."""
+        self._finish(End(reason, fault=True), at_once=True)
+
+    def failed(self, error: BaseException) -> None:
+        """It could not be adopted into the loop: TLS has failed, or time ran out."""
+        self._over(End(describe(error), fault=isinstance(error, ssl.SSLError)))
+
+    # --- for the loop ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._state is not _State.SHAKING:
+            transport.abort()
+        elif (first := self._handshake.begin()) is not None:
+            transport.write(encode(first))
+
+    def data_received(self, data: bytes) -> None:
+        """Take the frames that are complete."""
+        self._decoder.feed(data)
+        try:
+            while self._state in (_State.SHAKING, _State.OPEN):
+                frame = self._decoder.next()
+                if frame is None:
+                    return
+                if self._state is _State.OPEN:
+                    self._take(frame)
+                else:
+                    self._shake(frame)
+        except FrameError as error:
+            self.drop(str(error))
+
+    def eof_received(self) -> None:
+        """Nothing more will come."""
+        self._finish(End("the other side closed the connection"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everyone."""
+        self._over(End("the connection ended" if error is None else describe(error)))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _shake(self, frame: bytes) -> None:
+        assert self._transport is not None
+        step = self._handshake.received(frame)
+        if step.send is not None:
+            self._transport.write(encode(step.send))
+        if step.refusal:
+            self._finish(End(step.refusal, fault=True, refused=True))
+        elif step.done:
+            self._timer.cancel()
+            self._state = _State.OPEN
+            self._was_open = True
+            self._decoder.longest = MAX_MESSAGE_BYTES
+            self.node = self._handshake.node
+            self._owner.established(self)
+            self._call(self._handler.opened)
+
+    def _take(self, frame: bytes) -> None:
+        try:
+            message = self._decode(frame)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            self.drop(one_line(f"what came is no message: {error}", longest=200))
+            return
+        self._call(self._handler.received, message)
+
+    def _call(self, method: Callable[..., None], *arguments: object) -> None:
+        try:
+            method(self, *arguments)
+        except Exception as error:  # noqa: BLE001 - a bug of the handler, not of the peer
+            told = {"message": f"error in {method.__qualname__}", "exception": error}
+            self._loop.call_exception_handler({**told, "protocol": self})
+            self._finish(End(one_line(f"internal error: {error!r}")), at_once=True)
+
+    def _finish(self, end: End, *, at_once: bool = False) -> None:
+        """Begin to end it, in the loop's time; `_over` follows."""
+        if self._state in (_State.CLOSING, _State.CLOSED):
+            return
+        self._state = _State.CLOSING
+        self._end = end
+        self._timer.cancel()
+        if self._transport is None:
+            # TLS is being set up: make that fail.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+        elif at_once:
+            self._transport.abort()
+        else:
+            self._transport.close()
+            self._timer = self._loop.call_later(_LINGER_S, self._transport.abort)
+
+    def _over(self, end: End) -> None:
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        self._timer.cancel()
+        end = self._end or end
+        if self._was_open:
+            self._call(self._handler.closed, end.reason)
+        self._owner.ended(self, end)
+
+
+def describe(error: BaseException) -> str:
+    """Return why a connection failed, for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return one_line(f"TLS: {error.verify_message}")
+    if isinstance(error, ssl.SSLError):
+        return one_line(f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return one_line(str(error)) or type(error).__name__

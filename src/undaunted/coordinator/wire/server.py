@@ -1,0 +1,240 @@
+"""A server of connections: accepts, has them prove themselves, hands them over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.coordinator.protocol import Message
+from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
+from undaunted.coordinator.wire.complaints import Complaints
+from undaunted.coordinator.wire.connection import Connection, describe
+from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.handshake import NONCE_BYTES, ServerHandshake, Terms
+from undaunted.coordinator.wire.resolve import resolve
+from undaunted.coordinator.wire.sockets import listen, tune
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable
+
+    from undaunted.coordinator.wire.connection import End, Handler
+
+HANDSHAKE_S = 5.0
+
+_RESOLVE_S = 10.0
+_CLOSE_S = 5.0
+_ACCEPTS_IN_A_ROW = 64  # then it is the turn of others on the loop
+_PAUSE_S = 0.5  # before accepting is tried again
+_HALF_OPEN = 64  # beside two for each node
+_LOOPBACK_ONLY = (
+    "without a token only this machine may be listened at (127.0.0.1); give all nodes the same "
+    "UNDAUNTED_TOKEN or --coordinator-token-file"
+)
+
+
+class Server:
+    """Listens at one address until closed. Used on one loop.
+
+    Attributes:
+        nodes: how many nodes the job may have; limits how many connections may be half-open.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handler: Handler,
+        terms: Terms,
+        *,
+        tls: ssl.SSLContext | None = None,
+        remark: Callable[[str], None] | None = None,
+        messages: Any = Message,
+        handshake_s: float = HANDSHAKE_S,
+    ) -> None:
+        """Prepare; nothing listens before `start`.
+
+        Args:
+            address: ``HOST:PORT``; port 0 = any that is free; no host = all interfaces.
+            handler: gets the connections.
+            terms: job, version and token. Without a token only loopback is listened at.
+            tls: see `undaunted.coordinator.wire.tls.server_context`; None = none.
+            remark: called on the loop with lines about peers that did what they must not do: five
+                a minute, the others are counted. None = nobody is told.
+            messages: type of the messages that are received: a union of tagged structs.
+            handshake_s: longest duration of a handshake, seconds.
+
+        Raises:
+            ValueError: ``address`` is none.
+        """
+        self.nodes = 1
+        self._address = parse_address(address)
+        self._handler = handler
+        self._terms = terms
+        self._tls = tls
+        self._remark = remark
+        self._decode = msgspec.msgpack.Decoder(messages).decode
+        self._handshake_s = handshake_s
+        self._complaints = Complaints()
+        self._flush: asyncio.TimerHandle | None = None
+        self._listeners: list[socket.socket] = []
+        self._resumptions: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._connections: set[Connection] = set()
+        self._half_open: dict[Connection, None] = {}  # the oldest first
+        self._adoptions: set[asyncio.Task[None]] = set()
+        self._gone = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            WireError: that is not possible, or not allowed without a token.
+        """
+        try:
+            places = await resolve(self._address, _RESOLVE_S, passive=True)
+            if not self._terms.token and not all(is_loopback(p.sockaddr[0]) for p in places):
+                raise WireError(f"cannot listen at {self._address}: {_LOOPBACK_ONLY}")
+            self._listeners = listen(places)
+        except OSError as error:
+            line = f"cannot listen at {self._address}: {describe(error)}"
+            raise WireError(line, number=error.errno or 0) from None
+        for listener in self._listeners:
+            self._resume(listener)
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Numeric addresses that are listened at, with the port that was found."""
+        return [from_socket(listener.getsockname()) for listener in self._listeners]
+
+    @property
+    def port(self) -> int:
+        """The port, 0 when nothing listens."""
+        return self.addresses[0].port if self._listeners else 0
+
+    async def close(self, reason: str) -> None:
+        """Stop to listen and close all connections; wait until they are gone, 5 s at most."""
+        loop = asyncio.get_running_loop()
+        for timer in self._resumptions.values():
+            timer.cancel()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        self._listeners = []
+        for connection in list(self._connections):
+            connection.close(reason)
+        with contextlib.suppress(asyncio.TimeoutError):
+            while self._connections:
+                self._gone.clear()
+                await asyncio.wait_for(self._gone.wait(), _CLOSE_S)
+        if self._flush is not None:
+            self._flush.cancel()
+            self._tell_rest()
+
+    # --- accepting ------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_IN_A_ROW):
+            try:
+                sock, sockaddr = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._pause(listener, error)
+                return
+            self._welcome(sock, from_socket(sockaddr))
+
+    def _welcome(self, sock: socket.socket, peer: Address) -> None:
+        try:
+            tune(sock)
+        except OSError:
+            sock.close()  # it is gone already
+            return
+        if not self._terms.token and not is_loopback(peer.host):
+            sock.close()
+            self._complain(f"connection from {peer} closed: {_LOOPBACK_ONLY}")
+            return
+        while len(self._half_open) >= self._half_open_limit():
+            self._drop_oldest()
+        handshake = ServerHandshake(self._terms, os.urandom(NONCE_BYTES))
+        connection = Connection(
+            sock, peer, handshake, self._handler, self, self._decode, self._handshake_s
+        )
+        self._connections.add(connection)
+        self._half_open[connection] = None
+        task = asyncio.get_running_loop().create_task(self._adopt(sock, connection))
+        self._adoptions.add(task)
+        task.add_done_callback(self._adoptions.discard)
+
+    async def _adopt(self, sock: socket.socket, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        limit = self._handshake_s if self._tls is not None else None
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=limit
+            )
+        except (OSError, asyncio.TimeoutError) as error:
+            connection.failed(error)
+
+    def _half_open_limit(self) -> int:
+        """Half-open connections must leave descriptors for the others."""
+        wanted = _HALF_OPEN + 2 * self.nodes
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 4))
+
+    def _drop_oldest(self) -> None:
+        if self._half_open:
+            oldest = next(iter(self._half_open))
+            count = len(self._half_open)
+            del self._half_open[oldest]
+            oldest.drop(f"it says nothing, and {count} connections are in their handshakes")
+
+    def _pause(self, listener: socket.socket, error: OSError) -> None:
+        """Do not turn in circles while there is no descriptor for what wants to come in."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        self._resumptions[listener] = loop.call_later(_PAUSE_S, self._resume, listener)
+        self._complain(f"cannot accept connections at {self._address}: {describe(error)}")
+        self._drop_oldest()
+
+    def _resume(self, listener: socket.socket) -> None:
+        self._resumptions.pop(listener, None)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    # --- what connections tell ------------------------------------------------------------------
+
+    def established(self, connection: Connection) -> None:
+        """It is not half-open any more."""
+        self._half_open.pop(connection, None)
+
+    def ended(self, connection: Connection, end: End) -> None:
+        """Forget it."""
+        self._half_open.pop(connection, None)
+        self._connections.discard(connection)
+        if not self._connections:
+            self._gone.set()
+        if end.fault:
+            who = f"{connection.peer} ({connection.node})" if connection.node else connection.peer
+            self._complain(f"connection from {who} closed: {end.reason}")
+
+    def _complain(self, line: str) -> None:
+        if self._remark is None:
+            return
+        loop = asyncio.get_running_loop()
+        for text in self._complaints.note(line, loop.time()):
+            self._remark(text)
+        due_s = self._complaints.due_s()
+        if due_s is not None and self._flush is None:
+            self._flush = loop.call_at(due_s, self._tell_rest)
+
+    def _tell_rest(self) -> None:
+        self._flush = None
+        for text in self._complaints.flush(asyncio.get_running_loop().time()):
+            if self._remark is not None:
+                self._remark(text)

@@ -1,0 +1,126 @@
+"""Where the job's token comes from: a file that only this user can read, or the environment."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING
+
+from undaunted.base.deadline import within
+from undaunted.base.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+VARIABLE = "UNDAUNTED_TOKEN"
+SHORTEST = 16  # characters: who records a handshake can try tokens until one fits
+LONGEST = 4096  # bytes of a file
+
+_DISK_S = 10.0  # longest wait for the disk
+_MAKE_ONE = "make one with: python3 -c 'import secrets; print(secrets.token_hex(32))'"
+
+
+class TokenError(Exception):
+    """There is no usable token; the message says why and what to do. It never shows the token."""
+
+
+def find_token(
+    environ: Mapping[str, str], path: Path | None = None, *, create: bool = False
+) -> bytes:
+    """Return the job's token, b"" if none was given.
+
+    Args:
+        environ: the environment; its ``UNDAUNTED_TOKEN`` is used when there is no ``path``.
+        path: file with the token.
+        create: make the file, with a random token, if it does not exist.
+
+    Raises:
+        TokenError: the file cannot be used, or the token is too short.
+    """
+    if path is None:
+        text = environ.get(VARIABLE, "")
+        return _checked(text.encode("utf-8", "surrogateescape"), VARIABLE) if text else b""
+    late: bytes | TokenError = TokenError(
+        f"token file {path}: the disk has not answered for {_DISK_S:.0f} s"
+    )
+    found = within(_DISK_S, lambda: _attempt(path, create=create), late)
+    if isinstance(found, TokenError):
+        raise found
+    return found
+
+
+def _attempt(path: Path, *, create: bool) -> bytes | TokenError:
+    try:
+        if create:
+            _create(path)
+        return _checked(_read(path), f"token file {path}")
+    except TokenError as error:
+        return error
+    except OSError as error:
+        return TokenError(f"token file {path}: {error.strerror or error}")
+
+
+def _create(path: Path) -> None:
+    """Make the file with all of its content at once, unless there is one."""
+    if path.is_symlink() or path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(draft, flags, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_hex(32).encode() + b"\n")
+            file.flush()
+            os.fsync(fd)
+        os.link(draft, path)
+    except FileExistsError:
+        return  # another launcher was faster; its token counts
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes:
+    # Non-blocking, or the open of a pipe would wait for somebody who writes.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        remedy = f"give the file itself, or set {VARIABLE}"
+        raise TokenError(f"token file {path}: is a symbolic link; {remedy}") from None
+    try:
+        if problem := _problem(os.fstat(fd)):
+            raise TokenError(f"token file {path}: {problem}")
+        return os.read(fd, LONGEST + 1)
+    finally:
+        os.close(fd)
+
+
+def _problem(status: os.stat_result) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return "is no regular file"
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to you (user {os.geteuid()})"
+    if status.st_mode & 0o077:
+        return f"others may use it (mode {status.st_mode & 0o777:04o}); run chmod 600 on it"
+    if status.st_size > LONGEST:
+        return f"has {status.st_size} bytes, a token has at most {LONGEST}"
+    return ""
+
+
+def _checked(content: bytes, where: str) -> bytes:
+    token = content.strip()
+    if len(content) > LONGEST:
+        raise TokenError(f"{one_line(where)}: longer than {LONGEST} bytes")
+    if not token:
+        raise TokenError(f"{one_line(where)}: is empty; {_MAKE_ONE}")
+    if len(token) < SHORTEST:
+        raise TokenError(
+            f"{one_line(where)}: the token has {len(token)} characters, it needs at least "
+            f"{SHORTEST}; {_MAKE_ONE}"
+        )
+    return token

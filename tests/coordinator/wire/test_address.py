@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("node0:29400", Address("node0", 29400)),
+        (" 10.0.0.1:0 ", Address("10.0.0.1", 0)),
+        ("[::1]:65535", Address("::1", 65535)),
+        (":29400", Address("", 29400)),
+    ],
+)
+def test_addresses_are_read_and_written(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert str(address) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "node0", "node0:", "node0:http", "node0:65536", "node0:-1", "node0:²", "29400"]
+)
+def test_others_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="is no address; give HOST:PORT, as in node0:29400"):
+        parse_address(text)
+
+
+def test_ipv6_needs_brackets() -> None:
+    with pytest.raises(ValueError, match="needs brackets"):
+        parse_address("::1:29400")
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
+    try:
+        parse_address(text)
+    except ValueError:
+        return
+
+
+def test_addresses_of_sockets() -> None:
+    assert str(from_socket(("10.0.0.1", 5))) == "10.0.0.1:5"
+    assert str(from_socket(("fe80::1%eth0", 5, 0, 2))) == "[fe80::1%eth0]:5"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::", "0.0.0.0", "::ffff:10.0.0.1", "fe80::1%e", "x"])
+def test_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
