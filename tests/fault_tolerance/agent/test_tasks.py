@@ -22,6 +22,22 @@ def test_a_task_that_fails_is_reported() -> None:
     assert [type(error) for error in asyncio.run(main())] == [ZeroDivisionError]
 
 
+def test_a_task_that_loses_the_request_to_end_is_asked_again() -> None:
+    async def deaf() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        tasks = Tasks(lambda error: None)
+        tasks.start(deaf())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(tasks.cancel(), 30)
+
+    asyncio.run(main())
+
+
 def test_cancelled_tasks_have_ended_and_are_no_failure() -> None:
     async def main() -> None:
         tasks = Tasks(lambda error: None)

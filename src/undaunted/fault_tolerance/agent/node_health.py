@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 # A wait counts at most so much: when this process itself was stopped, its checks were as well.
 _SLICE_S = 1.0
-_SEND_S = 10.0  # a socket's buffer holds it all, usually
 _CHUNK = 1 << 16
-_LONGEST_LINE = 1 << 20
+_LONGEST = 1 << 20  # what is not taken yet
 _NS = 1_000_000_000
 
 
@@ -166,7 +165,7 @@ class NodeHealth:
             self._end_program()  # whoever has killed it: another one knows what it knew
         try:
             program = self._program or self._start()
-            await program.send(request(self._number, periodic=periodic))
+            program.send(request(self._number, periodic=periodic))
             await _collect(program, examination)
         except (OSError, ValueError) as error:
             examination.end(str(error))
@@ -210,14 +209,15 @@ async def _collect(program: _Program, examination: Examination) -> None:
         OSError, ValueError: the program is gone, or says something else.
     """
     waited_s = 0.0
-    while (left_s := examination.wait_s(waited_s)) > 0:
-        began = time.monotonic()
-        line: bytes | None = None
-        with contextlib.suppress(asyncio.TimeoutError):
-            line = await asyncio.wait_for(program.line(), min(left_s, _SLICE_S))
-        waited_s += min(time.monotonic() - began, _SLICE_S)
-        if line is not None:
+    while True:
+        for line in program.lines():
             examination.take(line, waited_s)
+        left_s = examination.wait_s(waited_s)
+        if left_s <= 0:
+            return
+        began = time.monotonic()
+        await program.news(min(left_s, _SLICE_S))
+        waited_s += min(time.monotonic() - began, _SLICE_S)
 
 
 class _Program:
@@ -232,6 +232,8 @@ class _Program:
         self._sock.setblocking(False)
         self._buffer = bytearray()
         self._unsent = first
+        self._gone = ""
+        self._news = asyncio.Event()
         with theirs:
             command = [sys.executable, "-I", "-S", PROGRAM, str(theirs.fileno())]
             try:
@@ -240,42 +242,63 @@ class _Program:
                 self._sock.close()
                 raise
         self._pidfd = process.open_pidfd(self.pid)
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._read)
 
     def is_alive(self) -> bool:
         return self._pidfd is not None and not process.wait_pidfd(self._pidfd, 0)
 
-    async def send(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         """Say something; the first time, what is to be said first.
 
         Raises:
-            OSError: the program is gone, or does not read.
+            OSError: the program is gone, or has not read for long.
         """
         data, self._unsent = self._unsent + line, b""
-        sending = asyncio.get_running_loop().sock_sendall(self._sock, data)
-        try:
-            await asyncio.wait_for(sending, _SEND_S)
-        except asyncio.TimeoutError:
-            raise OSError("the program that makes them does not read") from None
+        with contextlib.suppress(BlockingIOError):
+            if self._sock.send(data) == len(data):  # a socket's buffer holds all of it
+                return
+        raise OSError("the program that makes them does not read")
 
-    async def line(self) -> bytes:
-        """Return the next line. Cancelling it loses nothing.
+    def lines(self) -> list[bytes]:
+        """Return the lines that have come.
 
         Raises:
-            OSError: there will be none.
-            ValueError: it is too long.
+            OSError: there are none, and there will be none.
         """
-        while b"\n" not in self._buffer:
-            chunk = await asyncio.get_running_loop().sock_recv(self._sock, _CHUNK)
-            if not chunk:
-                raise OSError("the program that makes them ended")
-            self._buffer += chunk
-            if len(self._buffer) > _LONGEST_LINE:
-                raise ValueError("the program that makes them says too much")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return bytes(line)
+        *lines, rest = bytes(self._buffer).split(b"\n")
+        if self._gone and not lines:
+            raise OSError(self._gone)
+        self._buffer[:] = rest
+        return lines
+
+    async def news(self, seconds: float) -> None:
+        """Wait until something has come, or for so long."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+            self._news.clear()
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._buffer += data
+        if not data:
+            self._gone = "the program that makes them ended"
+        elif len(self._buffer) > _LONGEST:
+            self._gone = "the program that makes them says too much"
+        if self._gone:
+            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        self._news.set()
 
     def kill(self) -> None:
         """End it; the agent reaps it like every child."""
+        asyncio.get_running_loop().remove_reader(self._sock.fileno())
         self._sock.close()
         if self._pidfd is not None:
             process.signal_pidfd(self._pidfd, signal.SIGKILL)

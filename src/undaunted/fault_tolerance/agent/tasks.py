@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+# Before Python 3.12 `asyncio.wait_for` loses a request to end that comes together with the result.
+_CANCEL_AGAIN_S = 0.1
+
 
 class Tasks:
     """Tasks of one owner.
@@ -28,9 +31,10 @@ class Tasks:
 
     async def cancel(self) -> None:
         """End all of them."""
-        for task in self._running:
-            task.cancel()
-        await self.wait()
+        while self._running:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=_CANCEL_AGAIN_S)
 
     async def wait(self) -> None:
         """Wait until all have ended; only for those that are bounded by themselves."""
