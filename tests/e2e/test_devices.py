@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tests.e2e.launcher import Launcher, launched
 from tests.fault_tolerance.agent.devices import device, devices, provider
 from undaunted.base import numa
+from undaunted.health import nvml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +50,66 @@ def test_a_restart_waits_for_device_memory(tmp_path: Path) -> None:
         )
         assert exited < reclaimed < stopped
         assert "memory" not in launcher.text, "nothing to tell the user"
+
+
+# One device. For the first looks it lists the process whose number is in the file.
+DRIVER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
+static int looks;
+int nvmlInit_v2(void) { return 0; }
+const char *nvmlErrorString(int code) { return code ? "error" : "ok"; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &looks; return 0; }
+int nvmlDeviceGetUUID(void *device, char *name, unsigned size) {
+    if (device != &looks) return 2;
+    strncpy(name, "GPU-1", size);
+    return 0;
+}
+int nvmlDeviceGetMemoryInfo_v2(void *device, Memory *memory) {
+    if (device != &looks || memory->version != (sizeof(Memory) | 2 << 24)) return 25;
+    memory->used = 1 << 20;
+    return 0;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *table) {
+    FILE *file = fopen(getenv("FAKE_NVML_PID"), "r");
+    unsigned room = *count;
+    *count = 0;
+    if (device != &looks || room < 1 || !file) return 2;
+    if (++looks < 4 && fscanf(file, "%u", &table[0].pid) == 1) {
+        table[0].used = 5ull << 30;
+        *count = 1;
+    }
+    fclose(file);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_provider_for_nvidia_with_a_driver_in_c(tmp_path: Path) -> None:
+    (tmp_path / "driver.c").write_text(DRIVER)
+    build = ["cc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "driver.c"]
+    subprocess.run(build, cwd=tmp_path, check=True, timeout=60)
+    script = f"""
+        import os, sys
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            print(os.getpid(), file=open({str(tmp_path / "pid")!r}, "w"))
+            sys.exit(3)
+    """
+    env = {
+        "UNDAUNTED_DEVICE_PROVIDER": nvml.__file__,
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "FAKE_NVML_PID": str(tmp_path / "pid"),
+    }
+    with launched(tmp_path, script, *RESTART, **env) as launcher:
+        assert launcher.finish() == 0
+        (event,) = launcher.events("memory_reclaimed")
+        assert (event["devices"], event["pids"]) == (1, [int((tmp_path / "pid").read_text())])
+        assert not {"held", "skipped"} & set(event)
 
 
 def test_memory_that_stays_in_use_delays_a_restart_and_no_more(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def family_of(launcher: Launcher, ranks: int) -> list[int]:
 @pytest.mark.parametrize("mode", ["warm", "fresh"])
 def test_nobody_survives_the_death_of_the_launcher(tmp_path: Path, victim: str, mode: str) -> None:
     options = ("--nproc-per-node", "2", "--worker-start", mode)
-    with launched(tmp_path, FAMILY, *options) as launcher:
+    with launched(tmp_path, FAMILY, *options, TMPDIR=str(tmp_path)) as launcher:
         pids = family_of(launcher, ranks=2)
         agent = launcher.agent_pid
         os.kill(launcher.process.pid if victim == "front" else agent, signal.SIGKILL)
@@ -57,6 +57,7 @@ def test_nobody_survives_the_death_of_the_launcher(tmp_path: Path, victim: str, 
         assert code == (-signal.SIGKILL if victim == "front" else 1)
         if victim == "agent":
             launcher.wait_for(r"agent .*was killed by signal 9")
+        assert list(tmp_path.glob("undaunted-errors-*")) == []
 
 
 def test_a_finished_job_leaves_nobody_behind(tmp_path: Path) -> None:

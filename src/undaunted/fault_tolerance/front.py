@@ -167,6 +167,9 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
 def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
+        from undaunted.fault_tolerance.agent import error_files
+
+        error_files.remove_of(agent_pid)
         _say(
             config,
             f"the agent (pid {agent_pid}) was killed by signal {-code} and left "

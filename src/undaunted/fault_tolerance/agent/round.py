@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
-import tempfile
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import oom
-from undaunted.fault_tolerance.agent import binding
+from undaunted.fault_tolerance.agent import binding, error_files
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
 from undaunted.fault_tolerance.output import destinations
@@ -85,10 +82,7 @@ class RoundFactory:
         self._shared = begun.environment
         self._plug_in = begun.plug_in
         self._faults = FaultPlan.parse(config.faults)
-        # On a local disk, since the agent reads it: a hung file system must not stop the agent.
-        self._errors = ""  # without: verdicts have the exception hook's record
-        with contextlib.suppress(OSError):
-            self._errors = tempfile.mkdtemp(prefix="undaunted-errors-")
+        self._errors = error_files.make()  # without: verdicts have the exception hook's record
 
     def begin(self, start: Start) -> Round:
         """Make round ``start.round``.
@@ -122,8 +116,7 @@ class RoundFactory:
 
     def close(self) -> None:
         """Remove the directory of error files."""
-        if self._errors:
-            shutil.rmtree(self._errors, ignore_errors=True)
+        error_files.remove(self._errors)
 
     def _choose_output(self, start: Start, envs: list[dict[str, str]]) -> Chosen:
         config = self._config
