@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 # How long a check may take before its silence is a finding.
 DEADLINE_S = 10.0
-# The same for a service: it makes checks of its own, which take their time.
+# The same for GPUs: a driver that nobody has used for a while takes seconds per device to begin.
+GPU_DEADLINE_S = 60.0
+# The same for a service: it makes checks of its own, which take their time. The longest of all.
 SERVICE_DEADLINE_S = 70.0
 INFINIBAND = "sys/class/infiniband"  # below the root
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})

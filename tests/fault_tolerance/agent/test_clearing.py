@@ -126,7 +126,7 @@ def test_only_the_node_is_checked(tmp_path: Path) -> None:
 
     async def main() -> str:
         cleared = clearing(told, provider(tmp_path, "end"), **options)
-        assert cleared.longest_s == pytest.approx(25)
+        assert cleared.longest_s == pytest.approx(85)
         try:
             return await asyncio.wait_for(cleared.clear(set()), 60)
         finally:

@@ -27,7 +27,7 @@ from undaunted.health.answers import (
     first_line,
     request,
 )
-from undaunted.health.check import DEADLINE_S, SERVICE_DEADLINE_S, needed
+from undaunted.health.check import SERVICE_DEADLINE_S, needed
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ class NodeHealth:
     @property
     def longest_s(self) -> float:
         """How long `examine` takes at most, seconds; 0 = there is nothing to check."""
-        if not self.wanted:
-            return 0.0
-        return START_S + (SERVICE_DEADLINE_S if self._settings.endpoint else DEADLINE_S)
+        return START_S + SERVICE_DEADLINE_S if self.wanted else 0.0
 
     def pids(self) -> set[int]:
         """The program, and earlier ones that cannot end."""

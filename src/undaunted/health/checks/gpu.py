@@ -11,7 +11,15 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
-from undaunted.health.check import Check, Finding, Settings, has_gpus, join, skipped
+from undaunted.health.check import (
+    GPU_DEADLINE_S,
+    Check,
+    Finding,
+    Settings,
+    has_gpus,
+    join,
+    skipped,
+)
 from undaunted.health.nvml import Nvml, NvmlError
 
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -90,6 +98,7 @@ class Gpus(Check):
     """All GPUs that the job may use."""
 
     name = "GPU"
+    deadline_s = GPU_DEADLINE_S
     periodic = True
 
     def __init__(self, visible: str | None, library: Any = None) -> None:
