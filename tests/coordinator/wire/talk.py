@@ -41,7 +41,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
             await asyncio.wait_for(test(*args, **kwargs), DEADLINE_S)
 
         asyncio.run(main())
-        assert not raised
+        assert [str(context) for context in raised] == []
 
     return run
 
@@ -121,6 +121,7 @@ async def pair(
         finally:
             client.close("the test is over")
             await at_client.until(lambda: bool(at_client.ends))
+            await at_server.until(lambda: bool(at_server.ends))
 
 
 class Raw:

@@ -13,6 +13,7 @@ import msgspec
 from undaunted.base.text import format_duration
 from undaunted.coordinator.protocol import Message
 from undaunted.coordinator.wire.address import Address, from_socket, parse_address
+from undaunted.coordinator.wire.bounded import bounded
 from undaunted.coordinator.wire.connection import Connection, describe
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ClientHandshake, Terms
@@ -58,7 +59,10 @@ async def connect(
         raise ValueError(f"{address!r}: to connect, a host and a port are needed")
     attempt = _Attempt(parsed, handler, terms, tls, msgspec.msgpack.Decoder(messages).decode)
     try:
-        return await asyncio.wait_for(attempt.connect(timeout_s), timeout_s)
+        return await bounded(attempt.connect(timeout_s), timeout_s)
+    except asyncio.CancelledError:
+        attempt.give_up()
+        raise
     except asyncio.TimeoutError:
         raise WireError(f"{parsed}: no answer within {format_duration(timeout_s)}") from None
     except OSError as error:
@@ -81,6 +85,7 @@ class _Attempt:
         self._terms = terms
         self._tls = tls
         self._decode = decode
+        self._connection: Connection | None = None
         self._result: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
     async def connect(self, timeout_s: float) -> Connection:
@@ -94,6 +99,7 @@ class _Attempt:
         loop = asyncio.get_running_loop()
         handshake = ClientHandshake(self._terms, os.urandom(NONCE_BYTES))
         connection = Connection(sock, peer, handshake, self._handler, self, self._decode, timeout_s)
+        self._connection = connection
         with_tls = self._tls is not None
         try:
             await loop.create_connection(
@@ -105,8 +111,14 @@ class _Attempt:
             )
             return await self._result
         except BaseException:
-            connection.drop("given up")
+            self.give_up()
             raise
+
+    def give_up(self) -> None:
+        """Nobody wants the connection any more."""
+        self._result.cancel()
+        if self._connection is not None:
+            self._connection.drop("given up")
 
     def established(self, connection: Connection) -> None:
         if not self._result.done():
@@ -116,6 +128,7 @@ class _Attempt:
         if not self._result.done():
             error = WireError(f"{self._address}: {end.reason}", refused=end.refused)
             self._result.set_exception(error)
+            self._result.exception()  # has been seen, should nobody wait any more
 
 
 async def _first_that_answers(places: list[Place], deadline: float) -> tuple[socket.socket, Place]:
@@ -127,7 +140,7 @@ async def _first_that_answers(places: list[Place], deadline: float) -> tuple[soc
         sock = socket.socket(place.family, socket.SOCK_STREAM)
         try:
             tune(sock)
-            await asyncio.wait_for(loop.sock_connect(sock, place.sockaddr), share_s)
+            await bounded(loop.sock_connect(sock, place.sockaddr), share_s)
             # Where nobody listens, a socket may be connected with itself by chance.
             if sock.getsockname() != sock.getpeername():
                 return sock, place

@@ -69,9 +69,12 @@ async def resolve(address: Address, timeout_s: float, *, passive: bool = False) 
 
     threading.Thread(target=run, name="undaunted-resolve", daemon=True).start()
     try:
-        return await asyncio.wait_for(answer, timeout_s)
-    except asyncio.TimeoutError:
-        raise OSError(f"the name {address.host} was not looked up in time") from None
+        await asyncio.wait({answer}, timeout=timeout_s)
+        if answer.done():
+            return answer.result()
+    finally:
+        answer.cancel()
+    raise OSError(f"the name {address.host} was not looked up in time")
 
 
 def _look_up(address: Address, *, passive: bool, numeric: bool = False) -> list[Place]:
