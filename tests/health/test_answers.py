@@ -71,6 +71,7 @@ def test_silence_names_the_check() -> None:
     one.take(announce(STORAGE, GPU, SERVICE), 2.0)
     one.take(line(check=1), 2.0)
     assert one.wait_s(11.0) == 61.0  # the service may take longer
+    assert one.waits_for() == "the storage check of /mnt/data, the health service check"
     one.take(line(check=2), 11.0)
     assert one.wait_s(11.0) == 1.0
     assert one.wait_s(12.0) == 0.0
@@ -89,6 +90,7 @@ def test_a_service_may_be_silent() -> None:
 def test_a_program_that_does_not_begin_or_ends_is_no_fault_of_the_node() -> None:
     one = Examination(1, {})
     assert one.wait_s(START_S) == 0.0
+    assert one.waits_for() == "the health checks to begin"
     assert one.stuck
     assert one.report().problem() == ""
     assert "did not begin within 10 s" in one.report().notes()[0]

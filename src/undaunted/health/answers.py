@@ -60,15 +60,17 @@ class Result:
     text: str = ""
     failed: bool = False
 
+    def what(self) -> str:
+        """Which check it was."""
+        return f"the {self.name} check" + (f" of {self.subject}" if self.subject else "")
+
     def line(self) -> str:
         """As a sentence: which check, what it found."""
-        of = f" of {self.subject}" if self.subject else ""
-        if self.seconds is None and self.name:
-            return f"the {self.name} check{of} {self.text}"
         if not self.name:
             return self.text
-        what = "failed" if self.failed else "could not tell"
-        return f"the {self.name} check{of} {what}: {self.text}"
+        if self.seconds is None:
+            return f"{self.what()} {self.text}"
+        return f"{self.what()} {'failed' if self.failed else 'could not tell'}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,12 @@ class Examination:
             return max(0.0, START_S - now_s)
         ends = [self._announced_s + one.deadline_s for one in self._missing()]
         return max(0.0, max(ends, default=0.0) - now_s)
+
+    def waits_for(self) -> str:
+        """Name the checks that have not answered yet."""
+        if self._announced is None:
+            return "the health checks to begin"
+        return ", ".join(Result(one.name, one.subject).what() for one in self._missing())
 
     @property
     def stuck(self) -> bool:

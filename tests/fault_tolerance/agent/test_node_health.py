@@ -139,11 +139,15 @@ def test_a_check_that_hangs_is_named_and_the_program_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
 ) -> None:
     program(monkeypatch, tmp_path, "tell(number, checks=[CHECK])\nsignal.pause()")
+    monkeypatch.setattr(node_health, "_LATE_S", 0.01)
 
     async def main() -> None:
         one = health(tmp_path, told, storage_paths=("/data",))
         problem = await asyncio.wait_for(one.examine(), DEADLINE_S)
         assert problem == "the storage check of /data did not answer within 0.05 s"
+        late, failed = told.lines
+        assert late.startswith("still waiting for the ")
+        assert failed == f"this node is unhealthy: {problem}"
         await ended(one)
         one.close()
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # A wait counts at most so much: when this process itself was stopped, its checks were as well.
 _SLICE_S = 1.0
+_LATE_S = 5.0  # after which it is said what is waited for
 _CHUNK = 1 << 16
 _LONGEST = 1 << 20  # what is not taken yet
 _NS = 1_000_000_000
@@ -155,6 +156,9 @@ class NodeHealth:
                 self._said.add(note)
                 self._scribe.say(one_line(note))
 
+    def _say_late(self, examination: Examination) -> None:
+        self._scribe.say(one_line(f"still waiting for {examination.waits_for()}"))
+
     async def _ask(self, *, periodic: bool) -> Checked:
         began_ns = time.monotonic_ns()
         self._number += 1
@@ -164,7 +168,7 @@ class NodeHealth:
         try:
             program = self._program or self._start()
             program.send(request(self._number, periodic=periodic))
-            await _collect(program, examination)
+            await _collect(program, examination, self._say_late)
         except (OSError, ValueError) as error:
             examination.end(str(error))
         if examination.stuck:
@@ -200,8 +204,10 @@ def _result(one: Result) -> e.CheckResult:
     )
 
 
-async def _collect(program: _Program, examination: Examination) -> None:
-    """Take lines until there will be none, or time is up.
+async def _collect(
+    program: _Program, examination: Examination, late: Callable[[Examination], None]
+) -> None:
+    """Take lines until there will be none, or time is up; call ``late`` once if that takes long.
 
     Raises:
         OSError, ValueError: the program is gone, or says something else.
@@ -215,7 +221,9 @@ async def _collect(program: _Program, examination: Examination) -> None:
             return
         began = time.monotonic()
         await program.news(min(left_s, _SLICE_S))
-        waited_s += min(time.monotonic() - began, _SLICE_S)
+        before_s, waited_s = waited_s, waited_s + min(time.monotonic() - began, _SLICE_S)
+        if before_s < _LATE_S <= waited_s:
+            late(examination)
 
 
 class _Program:
