@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.fault_tolerance import function_call
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -76,3 +74,10 @@ def test_files_are_for_this_user_only(tmp_path: Path, monkeypatch: pytest.Monkey
     assert modes == {"call.json": 0o600, "result-0.json": 0o600}
     function_call.forget_result(0)
     assert function_call.read_results(tmp_path, 1) == {0: None}
+
+
+def test_functions_are_shown_by_their_names() -> None:
+    path, *rest = function_call.program(test_functions_are_shown_by_their_names)
+    assert Path(path).is_file()
+    assert function_call.shown([path, *rest]) == ["test_functions_are_shown_by_their_names()"]
+    assert function_call.shown(["train.py", "x"]) == ["train.py", "x"]

@@ -159,6 +159,7 @@ def test_function_of_the_script_itself(tmp_path: Path) -> None:
         """,
     )
     assert done.stdout == "{0: 8}\n", done.stderr
+    assert "1 rank of double() on" in done.stderr
 
 
 NOTEBOOK = """

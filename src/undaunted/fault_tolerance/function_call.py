@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
 DIRECTORY_VARIABLE = "UNDAUNTED_CALL"
 _CALL = "call.json"
+_PROGRAM = str(Path(__file__).parent / "worker" / "call_function.py")
 _REMEDY = "or install cloudpickle (pip install 'undaunted[notebook]')"
+
+
+def program(function: Callable[..., Any]) -> list[str]:
+    """Return the program of a rank that is to call this function; its argument is for people."""
+    return [_PROGRAM, f"{_text(function)}()"]
+
+
+def shown(argv: list[str]) -> list[str]:
+    """Return a program with its arguments as its user knows it."""
+    return argv[1:] if argv[0] == _PROGRAM else argv
 
 
 def write_call(directory: Path, function: Callable[..., Any], args: Sequence[Any]) -> None:

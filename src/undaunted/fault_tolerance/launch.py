@@ -111,7 +111,7 @@ class elastic_launch:  # noqa: N801 - torch's name
                 function_call.write_call(directory, self._entrypoint, args)
                 env[function_call.DIRECTORY_VARIABLE] = name
                 env.pop("PYTHON_EXEC", None)  # the interpreter that knows the function
-                program = [str(Path(__file__).parent / "worker" / "call_function.py")]
+                program = function_call.program(self._entrypoint)
             else:
                 program = _program(self._entrypoint, args)
             how = [*options(self._config, run_id), *settings(self._config, directory)]

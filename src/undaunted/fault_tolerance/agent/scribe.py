@@ -10,6 +10,7 @@ from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import format_duration, one_line
 from undaunted.fault_tolerance.agent.messages import ERROR, INFO, Messages
+from undaunted.fault_tolerance.function_call import shown
 from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
@@ -62,7 +63,7 @@ class Scribe:
     def job_started(self) -> None:
         """The launcher begins."""
         config = self._config
-        argv = [config.target, *config.args]
+        argv = shown([config.target, *config.args])
         limits: dict[str, float | None] = {
             "initial_heartbeat": config.limits.initial_heartbeat_s,
             "heartbeat": config.limits.heartbeat_s,
@@ -82,7 +83,7 @@ class Scribe:
             )
         )
         self._messages.say(
-            f"{_count(config.nproc_per_node, 'rank')} of {config.target} on {config.node}, "
+            f"{_count(config.nproc_per_node, 'rank')} of {argv[0]} on {config.node}, "
             f"{_count(config.max_restarts, 'restart')} allowed; "
             f"report: undaunted report {config.run_dir}",
             level=INFO,
