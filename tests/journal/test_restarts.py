@@ -148,6 +148,17 @@ def test_workers_that_could_not_be_started() -> None:
     assert (run.rounds[0].outcome, run.rounds[0].cause) == ("spawn", "spawn: no such interpreter")
 
 
+def test_results_of_an_attribution_service_are_notes() -> None:
+    results = [
+        at(21, e.AttributionResult, 0, log_path="/l", action="STOP", text="out of memory"),
+        at(22, e.AttributionResult, 1, log_path="/l", text="nothing"),
+    ]
+    assert summarize([*begin(10, 0), *results]).notes == [
+        "attribution of round 0 (it recommends STOP): out of memory",
+        "attribution of round 1: nothing",
+    ]
+
+
 def test_notes_tell_what_else_happened() -> None:
     run = summarize(
         [

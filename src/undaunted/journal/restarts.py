@@ -13,6 +13,7 @@ import msgspec
 from undaunted.base.text import format_duration
 from undaunted.journal.events import (
     AgentPaused,
+    AttributionResult,
     ControlRequested,
     Decision,
     Event,
@@ -340,6 +341,9 @@ def _notes(events: Sequence[Event]) -> list[str]:
         if wait.held:
             took = format_duration(wait.duration_ns / _NS)
             notes.append(f"after round {wait.round}, {took} in vain for GPU memory: {wait.held}")
+    for result in every(events, AttributionResult):
+        advice = f" (it recommends {result.action})" if result.action else ""
+        notes.append(f"attribution of round {result.round}{advice}: {result.text}")
     end = first(events, JobEnded)
     notes += [
         f"the node was found unhealthy: {checked.problem}"
