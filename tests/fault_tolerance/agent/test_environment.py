@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from undaunted.coordinator.core.policy import Start
+from undaunted.coordinator.core.messages import Start
 from undaunted.fault_tolerance.agent.environment import (
     RankPlace,
     shared_environment,

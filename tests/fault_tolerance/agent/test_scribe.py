@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
-from undaunted.coordinator.core import policy
+from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.scribe import Scribe
 
@@ -59,8 +59,8 @@ def test_a_restart_that_is_taken_back_is_not_counted(
     it = scribe(tmp_path)
     for number in (0, 1):
         it.round_started(a_round(number))
-        it.decided(policy.Decided(number, "restart", "rank 0 crashed", 1))
-    it.decided(policy.Decided(1, "end", "no progress", 1))
-    it.job_ended(policy.End("a", policy.Outcome.NO_RESTART, "no progress"))
+        it.decided(job.Decided(number, "restart", "rank 0 crashed", 1))
+    it.decided(job.Decided(1, "end", "no progress", 1))
+    it.job_ended(job.End("a", job.Outcome.NO_RESTART, "no progress"))
     it.close()
     assert "no restart, 1 restart: no progress" in capfd.readouterr().err

@@ -66,14 +66,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is there, with nothing running on it."""
+    """A node is there, with nothing running on it.
+
+    Of a node that is there already it only brings what it says of itself up to date.
+    """
 
     info: NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """Nobody hears of the node any more; whatever ran there is over or will be in a moment."""
+    """Nobody hears of the node any more; whatever ran there is over or will be in a moment.
+
+    ``reason`` names the node, for a person: ``node b is lost: connection reset``.
+    """
 
     node: str
     reason: str
@@ -258,7 +264,7 @@ class Decided:
 class Blamed:
     """For journal and user of every node: the first cause of the end of a round, as a line.
 
-    ``victims`` are nodes that failed because of it.
+    ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
     """
 
     round: int

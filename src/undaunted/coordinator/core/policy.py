@@ -1,24 +1,29 @@
 """The job policy: one deterministic state machine for the whole job.
 
-Events come from node agents, commands go to them. There is no clock, socket or thread in here, so
-that the same code runs inside a single agent, behind a server, and in a simulator.
+Events come from nodes, commands go to them (see `messages`). There is no clock, socket or thread in
+here, so that the same code runs inside a single agent, behind a server, and in a simulator.
 
-States::
-
-    FORMING   waiting for the nodes of the first round
-    RUNNING   a round runs
-    STOPPING  every node of the round has been told to stop; `_after` says what follows
-    ENDED     the outcome is decided and sent; nothing changes it
-
-Events of a round that is over are stale and ignored. Whatever arrives in ENDED is ignored.
+This module says what each event means; how rounds follow one another, and the states, are in
+`rounds`. Reports about a round that is over are stale and ignored. When the job has ended, a node
+that joins is told the outcome; nothing else is heard.
 """
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations, ProgressTracker
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core import placement
+from undaunted.coordinator.core.blame import Cause
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.members import Members
+from undaunted.coordinator.core.rounds import Ending, Rounds, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["JobPolicy", "PolicyConfig", "State"]
 
 # SIGTERM to SIGKILL when nothing is lost by being quick: a peer is dead or hung, so the others
 # wait in communication, where a Python-level SIGTERM handler cannot run.
@@ -27,423 +32,330 @@ GRACE_AFTER_FAILURE_S = 2.0
 GRACE_ON_REQUEST_S = 15.0
 
 
-class Outcome(enum.Enum):
-    """How a job ends; the value is the launcher's exit code (see docs/exit-codes.md)."""
-
-    FINISHED = ("finished", 0)
-    FAILED = ("failed", 1)
-    EXCLUDED = ("excluded", 1)
-    PREEMPTED = ("preempted", 75)
-    NO_RESTART = ("no_restart", 93)
-
-    @property
-    def label(self) -> str:
-        """The name used in the journal."""
-        return self.value[0]
-
-    @property
-    def exit_code(self) -> int:
-        """The launcher's exit code."""
-        return self.value[1]
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyConfig:
-    """What the job policy needs to know (progress: see `ProgressTracker`). None = by cause."""
-
-    min_nodes: int = 1
-    max_restarts: int = 0
-    max_no_progress_cycles: int = 3
-    min_progress_iterations: int = 1
-    stop_timeout_s: float | None = None
-    term_timeout_s: float = 1800.0
-
-
-# --- events -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
-    """A node offers ``slots`` ranks."""
-
-    node: str
-    slots: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFailed:
-    """A rank of the node crashed or hangs, or its workers could not be started."""
-
-    node: str
-    round: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFinished:
-    """Every rank of the node exited with 0."""
-
-    node: str
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStopped:
-    """No process of the round is left on the node. ``all_ok``: every rank had exited with 0.
-
-    ``iterations``: how far the round came.
-    """
-
-    node: str
-    round: int
-    all_ok: bool = False
-    unkillable: tuple[int, ...] = ()
-    iterations: Iterations = NO_ITERATIONS
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUnhealthy:
-    """A check of the node has failed, before or in a round (-1: before the first)."""
-
-    node: str
-    round: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownRequested:
-    """A rank asked to end the workload for good, or ``by`` names who did."""
-
-    node: str
-    round: int
-    description: str
-    by: str = "a rank"
-
-
-@dataclass(frozen=True, slots=True)
-class ExclusionRequested:
-    """A rank asked to go on without its node."""
-
-    node: str
-    round: int
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Preempted:
-    """The launcher of a node was told by a signal to stop."""
-
-    node: str
-    signal: int
-    signal_name: str
-
-
-Event = (
-    NodeJoined
-    | NodeFailed
-    | NodeFinished
-    | NodeStopped
-    | NodeUnhealthy
-    | ShutdownRequested
-    | ExclusionRequested
-    | Preempted
-)
-
-
-# --- commands -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start a round on ``node``: its ranks are ``first_rank`` .. ``first_rank + slots - 1``."""
-
-    node: str
-    round: int
-    group_rank: int
-    group_world_size: int
-    first_rank: int
-    slots: int
-    world_size: int
-    max_restarts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Stop the round on ``node``: ``signal`` now, SIGKILL after ``grace_s``."""
-
-    node: str
-    round: int
-    reason: str
-    grace_s: float
-    signal: int = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """For the journal and the user: ``restart`` or ``end``, and why. The last of a round holds."""
-
-    round: int
-    action: str
-    reason: str
-    restarts_left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A line for the user, which changes nothing."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The job is over for ``node``."""
-
-    node: str
-    outcome: Outcome
-    reason: str
-
-
-Command = Start | Stop | Decided | Remark | End
-
-
-class State(enum.Enum):
-    """See the module's documentation."""
-
-    FORMING = enum.auto()
-    RUNNING = enum.auto()
-    STOPPING = enum.auto()
-    ENDED = enum.auto()
-
-
 @dataclass(slots=True)
-class _Member:
-    slots: int
-    finished: bool = False
-    stopped: bool = False
-    all_ok: bool = False
-    iterations: Iterations = NO_ITERATIONS
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """What follows once every node has stopped; None in `JobPolicy._after` means a restart."""
-
-    outcome: Outcome
-    reason: str
-    unless_all_ok: bool = False
-
-
-@dataclass(slots=True)
-class JobPolicy:
+class JobPolicy(Rounds):
     """See the module's documentation. Feed events to `handle`, carry out what it returns."""
 
-    config: PolicyConfig
-    state: State = State.FORMING
-    round: int = -1
-    restarts_used: int = 0
-    _members: dict[str, _Member] = field(default_factory=dict)
-    _after: _Ending | None = None
-    _signals: set[int] = field(default_factory=set)  # what the ranks of this round were told
-    _progress: ProgressTracker = field(init=False)
+    @classmethod
+    def restored(
+        cls,
+        config: PolicyConfig,
+        *,
+        round: int,  # noqa: A002 - called so everywhere
+        nodes: Iterable[m.NodeInfo],
+        restarts_used: int = 0,
+        excluded: Mapping[str, str] | None = None,
+        reached: int | None = None,
+        stalled: Iterable[str] = (),
+    ) -> JobPolicy:
+        """Go on where another policy of the job stopped, with its round running.
 
-    def __post_init__(self) -> None:
-        """Begin to count rounds without progress."""
-        c = self.config
-        limits = (c.max_no_progress_cycles, c.min_progress_iterations)
-        self._progress = ProgressTracker(*limits, max_restarts=c.max_restarts)
+        Args:
+            config: the job's.
+            round: its number.
+            nodes: that take part in it, in the order of group ranks; feed NodeLost of those that
+                are not there, NodeJoined of spares. None at all: it waits for nodes.
+            restarts_used: see `Rounds`.
+            excluded: see the property.
+            reached: see `progress`.
+            stalled: see `progress`.
+        """
+        policy = cls(config, round=round, restarts_used=restarts_used)
+        known = list(nodes)
+        policy.members = Members(placement.places(known))
+        policy.roster.here.update({node.name: node for node in known})
+        policy.roster.excluded.update(excluded or {})
+        policy.tracker.restore(reached, stalled)
+        if known:
+            policy.state = State.RUNNING
+        return policy
 
     @property
-    def restarts_left(self) -> int:
-        """Restarts the job may still take."""
-        return max(0, self.config.max_restarts - self.restarts_used)
+    def ended(self) -> bool:
+        """Whether the outcome is decided and sent."""
+        return self.state is State.ENDED
 
-    def handle(self, event: Event) -> list[Command]:
+    @property
+    def running(self) -> bool:
+        """Whether the round has been started and not stopped."""
+        return self.state is State.RUNNING
+
+    @property
+    def places(self) -> tuple[m.Place, ...]:
+        """Of the last round that was started."""
+        return tuple(member.place for member in self.members.all)
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """Nodes that are not taken back, and why."""
+        return self.roster.excluded
+
+    @property
+    def progress(self) -> tuple[int | None, tuple[str, ...]]:
+        """The highest iteration reached, and one text per round in a row without progress."""
+        return self.tracker.known
+
+    def handle(self, event: m.Event) -> list[m.Command]:  # noqa: C901, PLR0912 - a case each
         """Take one event; return the commands it causes, in order."""
-        if self.state is State.ENDED:
-            return []
+        if self.ending is not None:
+            return self._too_late(event, self.ending)
         match event:
-            case NodeJoined():
-                return self._joined(event)
-            case Preempted():
+            case m.NodeJoined():
+                return self._joined(event.info)
+            case m.NodeLost():
+                return self._lost(event)
+            case m.TableAccepted():
+                return self._accepted(event)
+            case m.Preempted():
                 return self._preempted(event)
-            case NodeUnhealthy() if self.state is State.FORMING:
+            case m.NodeUnhealthy():
                 return self._unhealthy(event)
-        if event.node not in self._members or event.round != self.round:
+            case m.QuorumLost():
+                return self._quorum_lost(event)
+            case m.QuorumRegained():
+                return self._quorum_regained()
+            case m.TimerFired():
+                return self._timer(event)
+        if not self.in_round or event.round != self.round or event.node not in self.members.seats:
             return []  # stale, or from a stranger
         match event:
-            case NodeFailed():
+            case m.NodeFailed():
                 return self._failed(event)
-            case NodeFinished():
+            case m.NodeFinished():
                 return self._finished(event)
-            case NodeStopped():
+            case m.NodeStopped():
                 return self._stopped(event)
-            case NodeUnhealthy():
-                return self._unhealthy(event)
-            case ShutdownRequested():
-                return self._end_on_request(event, Outcome.NO_RESTART, "a shutdown")
-            case ExclusionRequested():
-                return self._end_on_request(event, Outcome.EXCLUDED, "its node to be excluded")
+            case m.ExclusionRequested():
+                return self._exclusion_requested(event)
+            case m.ShutdownRequested():
+                return self._shutdown_requested(event)
 
-    # --- one method per event -------------------------------------------------------------------
+    # --- nodes come and go ----------------------------------------------------------------------
 
-    def _joined(self, event: NodeJoined) -> list[Command]:
-        if self.state is not State.FORMING or event.node in self._members:
+    def _too_late(self, event: m.Event, ending: Ending) -> list[m.Command]:
+        if not isinstance(event, m.NodeJoined):
             return []
-        self._members[event.node] = _Member(slots=event.slots)
-        if len(self._members) < self.config.min_nodes:
-            return []
-        return self._start_round()
+        return [m.End(event.info.name, ending.outcome, ending.reason)]
 
-    def _failed(self, event: NodeFailed) -> list[Command]:
-        if self.state is not State.RUNNING:
-            return []  # the round is being stopped already
-        if self.restarts_left == 0:
-            budget = self.config.max_restarts
-            why = f"no restart is left of {budget}" if budget else "--max-restarts is 0"
-            ending = _Ending(Outcome.FAILED, f"{event.detail}; {why}")
-            return self._stop_round(event.detail, ending)
-        self.restarts_used += 1
-        return self._stop_round(event.detail, None)
-
-    def _finished(self, event: NodeFinished) -> list[Command]:
-        if self.state is not State.RUNNING:
+    def _joined(self, info: m.NodeInfo) -> list[m.Command]:
+        if info.name in self.roster.here:
+            self.roster.here[info.name] = info
             return []
-        self._members[event.node].finished = True
-        if not all(member.finished for member in self._members.values()):
-            return []
-        ending = _Ending(Outcome.FINISHED, "every rank exited with 0")
-        return self._stop_round("the work is done", ending, grace_s=GRACE_AFTER_FAILURE_S)
-
-    def _stopped(self, event: NodeStopped) -> list[Command]:
-        member = self._members[event.node]
-        member.stopped, member.all_ok, member.iterations = True, event.all_ok, event.iterations
-        if self.state is not State.STOPPING or not all(m.stopped for m in self._members.values()):
-            return []
-        return self._restart() if self._after is None else self._end(self._after)
-
-    def _unhealthy(self, event: NodeUnhealthy) -> list[Command]:
-        reason = f"node {event.node} is unhealthy: {event.reason}"
-        ending = _Ending(Outcome.EXCLUDED, reason)
-        if self.state is State.RUNNING:
-            return self._stop_round(reason, ending)
+        if reason := self.roster.excluded.get(info.name):
+            return [m.End(info.name, m.Outcome.EXCLUDED, reason)]
+        self.roster.join(info)
         if self.state is State.FORMING:
-            return self._end(ending, event.node)
-        if self._after is not None:
+            return self.form()
+        if self.state is not State.RUNNING:
             return []
-        self._after = ending
-        self.restarts_used -= 1  # the one that does not take place
-        return [Decided(self.round, "end", reason, self.restarts_left)]
+        if self.config.elastic and len(self.members) < self.config.most_nodes:
+            return [m.SetTimer("grow", self.round, self.config.last_call_s)]
+        return [m.Remark(f"node {info.name} has joined as a spare")]
 
-    def _end_on_request(
-        self, event: ShutdownRequested | ExclusionRequested, outcome: Outcome, what: str
-    ) -> list[Command]:
-        said = f": {event.description}" if event.description else ""
-        by = event.by if isinstance(event, ShutdownRequested) else "a rank"
-        reason = f"{by} on node {event.node} asked for {what}{said}"
-        ending = _Ending(outcome, reason)
-        if self.state is State.RUNNING:
-            return self._stop_round(reason, ending, grace_s=self._grace(GRACE_ON_REQUEST_S))
-        return self._instead_of_restart(ending)
-
-    def _preempted(self, event: Preempted) -> list[Command]:
-        reason = f"the launcher on node {event.node} received {event.signal_name}"
-        ending = _Ending(Outcome.PREEMPTED, reason, unless_all_ok=True)
-        if self.state is State.RUNNING:
-            return self._stop_round(
-                reason, ending, grace_s=self.config.term_timeout_s, signal=event.signal
-            )
+    def _lost(self, event: m.NodeLost) -> list[m.Command]:
+        node = event.node
+        self.roster.go(node)
+        if self.state is State.FORMING or node in self.formation.prepared:
+            return self.form()
+        if not self.in_round or node not in self.members.unstopped:
+            return []  # it took no part, or had stopped
+        worked, finished = self.members.works(node), self.members.has_finished(node)
+        self.members.lose(node)
+        if not finished:
+            self.blame.lost(node, event.reason)
         if self.state is State.STOPPING:
-            commands = self._instead_of_restart(ending)
-            return commands + self._tell_too(reason, event.signal)
-        return self._end(ending, event.node)
+            return self.over_if_stopped()
+        return self._node_down(node, event.reason) if worked else self._finish_if_done()
 
-    # --- leaves ---------------------------------------------------------------------------------
-
-    def _restart(self) -> list[Command]:
-        """Start the next round, unless the job does not come any further."""
-        seen = [member.iterations for member in self._members.values()]
-        reason = self._progress.round_over(self.round, seen)
-        if reason:
-            self.restarts_used -= 1  # the one that does not take place
-            decided = Decided(self.round, "end", reason, self.restarts_left)
-            return [decided, *self._end(_Ending(Outcome.NO_RESTART, reason))]
-        remarks: list[Command] = [Remark(text) for text in (self._progress.remark(seen),) if text]
-        return remarks + self._start_round()
-
-    def _instead_of_restart(self, ending: _Ending) -> list[Command]:
-        """The round is being stopped already: do not start another one after it."""
-        if self._after is None:
-            self._after = ending
-        return []
-
-    def _tell_too(self, reason: str, signal: int) -> list[Command]:
-        """Pass another kind of signal on to ranks that are being stopped; their grace goes on.
-
-        Not the same once more: it would interrupt what a handler does about the first.
-        """
-        if signal in self._signals:
-            return []
-        self._signals.add(signal)
+    def _preempted(self, event: m.Preempted) -> list[m.Command]:
+        node = event.node
+        reason = f"the launcher on node {node} received {event.signal_name}"
+        if not self._takes_part(node):
+            self.gone = reason
+            return self._go_on_without(node, m.Outcome.PREEMPTED, reason)
+        self.roster.leaving[node] = reason
         grace_s = self.config.term_timeout_s
-        return [
-            Stop(node, self.round, reason, grace_s, signal)
-            for node, member in self._members.items()
-            if not member.stopped
-        ]
+        if self.state is State.RUNNING:
+            return self.stop_round(reason, None, grace_s, signal=event.signal)
+        return [*self.stops(reason, grace_s, event.signal)]
 
-    def _start_round(self) -> list[Command]:
-        self.round += 1
-        self.state = State.RUNNING
-        self._after = None
-        self._signals.clear()
-        world_size = sum(member.slots for member in self._members.values())
-        commands: list[Command] = []
-        first_rank = 0
-        for group_rank, (node, member) in enumerate(self._members.items()):
-            member.finished = member.stopped = member.all_ok = False
-            commands.append(
-                Start(
-                    node=node,
-                    round=self.round,
-                    group_rank=group_rank,
-                    group_world_size=len(self._members),
-                    first_rank=first_rank,
-                    slots=member.slots,
-                    world_size=world_size,
-                    max_restarts=self.config.max_restarts,
-                )
-            )
-            first_rank += member.slots
+    def _unhealthy(self, event: m.NodeUnhealthy) -> list[m.Command]:
+        node, reason = event.node, f"node {event.node} is unhealthy: {event.reason}"
+        takes_part = self._takes_part(node)
+        if takes_part and event.round != self.round:
+            return []  # stale
+        self.roster.unhealthy[node] = reason
+        if takes_part:
+            return self._bar(node, reason, self._grace_s(GRACE_AFTER_FAILURE_S))
+        return self._go_on_without(node, m.Outcome.EXCLUDED, reason)
+
+    def _takes_part(self, node: str) -> bool:
+        """Whether the round must be over before the node can be dismissed."""
+        if self.state is State.STOPPING and node in self.roster.here:
+            return self.members.is_there(node)
+        return self.state is State.RUNNING and node in self.members.unstopped
+
+    def _go_on_without(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
+        """Nothing runs on the node: dismiss it at once."""
+        commands = self.dismiss(node, outcome, reason)
+        if self.state is State.FORMING or node in self.formation.prepared:
+            commands += self.form()
         return commands
 
-    def _stop_round(
-        self, reason: str, after: _Ending | None, *, grace_s: float | None = None, signal: int = 15
-    ) -> list[Command]:
-        self.state = State.STOPPING
-        self._after = after
-        self._signals.add(signal)
+    # --- what happens in a round ----------------------------------------------------------------
+
+    def _accepted(self, event: m.TableAccepted) -> list[m.Command]:
+        if self.state is not State.PREPARING or event.round != self.round + 1:
+            return []
+        commands = self.start(event)
+        few = len(self.members) < min(self.config.most_nodes, len(self.roster.here))
+        if self.config.elastic and few:
+            commands.append(m.SetTimer("grow", self.round, self.config.last_call_s))
+        return commands
+
+    def _failed(self, event: m.NodeFailed) -> list[m.Command]:
+        node = event.node
+        self.blame.failed(node, event.detail, victim=event.victim)
+        if self.state is not State.RUNNING or not self.members.works(node):
+            return []  # the round, or this node's part of it, is being stopped already
+        self.members.fail(node)
+        return self._node_down(node, self._of_node(node, event.detail))
+
+    def _finished(self, event: m.NodeFinished) -> list[m.Command]:
+        if self.state is not State.RUNNING:
+            return []
+        self.members.finish(event.node)
+        return self._finish_if_done()
+
+    def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
+        node = event.node
+        self.blame.judged(node, event.verdict, victim=event.victim)
+        if node not in self.members.unstopped:
+            return []
+        worked = self.members.works(node) and not event.all_ok
+        self.members.stop(node, all_ok=event.all_ok, iterations=event.iterations)
+        if self.state is State.STOPPING:
+            return self.over_if_stopped()
+        if worked:
+            detail = event.verdict or "its ranks were stopped"
+            self.blame.failed(node, detail, victim=event.victim)
+            return self._node_down(node, self._of_node(node, detail))
+        if reason := self.roster.barred(node):
+            return self.dismiss(node, m.Outcome.EXCLUDED, reason)
+        return self._finish_if_done()
+
+    def _exclusion_requested(self, event: m.ExclusionRequested) -> list[m.Command]:
+        said = f": {event.description}" if event.description else ""
+        reason = f"a rank on node {event.node} asked for its node to be excluded{said}"
+        self.roster.excluded[event.node] = reason
+        return self._bar(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
+
+    def _shutdown_requested(self, event: m.ShutdownRequested) -> list[m.Command]:
+        said = f": {event.description}" if event.description else ""
+        reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
+        ending = Ending(m.Outcome.NO_RESTART, reason)
+        if self.state is State.RUNNING:
+            return self.stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
+        return self.instead_of_restart(ending)
+
+    def _bar(self, node: str, reason: str, grace_s: float) -> list[m.Command]:
+        """A node of the round takes part in no other one."""
+        self.blame.failed(node, reason)
+        ending = self.hopeless(reason)
+        if self.state is State.STOPPING:
+            return [] if ending is None else self.instead_of_restart(ending)
+        if not self.members.works(node):
+            return []
+        if ending is not None:
+            return self.stop_round(reason, ending, grace_s)
+        self.members.fail(node)
+        return self._node_down(node, reason, grace_s, m.Outcome.EXCLUDED)
+
+    # --- what follows ---------------------------------------------------------------------------
+
+    def _node_down(
+        self,
+        node: str,
+        why: str,
+        grace_s: float | None = None,
+        outcome: m.Outcome = m.Outcome.FAILED,
+    ) -> list[m.Command]:
+        """A node does not work any more: go on without it, or restart, or end the job."""
         if grace_s is None:
-            grace_s = self._grace(GRACE_AFTER_FAILURE_S)
-        action = "restart" if after is None else "end"
-        why = reason if after is None else after.reason
-        commands: list[Command] = [Decided(self.round, action, why, self.restarts_left)]
-        commands += [
-            Stop(node, self.round, reason, grace_s, signal)
-            for node, member in self._members.items()
-            if not member.stopped
-        ]
-        return commands
+            grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
+        if not self.config.min_healthy or self.members.healthy < self.config.min_nodes:
+            return self._restart(why, grace_s, outcome)
+        stops = self.members.stops([node], self.round, why, grace_s, 15)
+        text = f"{why}; {self.members.healthy} of {len(self.members)} nodes go on"
+        return [*stops, m.Remark(text), *self._finish_if_done()]
 
-    def _grace(self, by_cause_s: float) -> float:
+    def _restart(self, why: str, grace_s: float, outcome: m.Outcome) -> list[m.Command]:
+        if self.restarts_left == 0:
+            limit = self.config.max_restarts
+            budget = f"no restart is left of {limit}" if limit else "--max-restarts is 0"
+            ending = Ending(outcome, f"{why}; {budget}", budget)
+            return self.stop_round(why, ending, grace_s)
+        self.restarts_used += 1
+        return self.stop_round(why, None, grace_s, counted=True)
+
+    def _finish_if_done(self) -> list[m.Command]:
+        if self.members.any_runs:
+            return []
+        reason = "every rank exited with 0"
+        if self.members.finished < len(self.members):
+            reason += f" on {self.members.finished} of {len(self.members)} nodes"
+        grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
+        return self.stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
+
+    def _of_node(self, node: str, detail: str) -> str:
+        return detail if len(self.members) == 1 else Cause(node, detail).text
+
+    def _grace_s(self, by_cause_s: float) -> float:
         return by_cause_s if self.config.stop_timeout_s is None else self.config.stop_timeout_s
 
-    def _end(self, ending: _Ending, *others: str) -> list[Command]:
-        """End the job, also for nodes that have not joined."""
-        self.state = State.ENDED
-        all_ok = bool(self._members) and all(member.all_ok for member in self._members.values())
-        if ending.unless_all_ok and all_ok:
-            reason = f"{ending.reason}, and every rank exited with 0"
-            ending = _Ending(Outcome.FINISHED, reason)
-        nodes = dict.fromkeys((*self._members, *others))
-        return [End(node, ending.outcome, ending.reason) for node in nodes]
+    # --- the leader's own events ----------------------------------------------------------------
+
+    def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
+        self.no_quorum = f"no quorum: {event.reason}"
+        if self.state is State.PREPARING:
+            return self.form()
+        if self.state is not State.RUNNING:
+            return []
+        self.blame.lost("", self.no_quorum)
+        grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
+        return self._restart(self.no_quorum, grace_s, m.Outcome.FAILED)
+
+    def _quorum_regained(self) -> list[m.Command]:
+        self.no_quorum = ""
+        if self.state is not State.FORMING:
+            return []
+        return self.form() if self.after is None else self.end(self.after)
+
+    def _timer(self, event: m.TimerFired) -> list[m.Command]:
+        upcoming = self.state in {State.FORMING, State.PREPARING}
+        if event.round != self.round + upcoming:
+            return []
+        match event.name, self.state:
+            case "last_call", State.FORMING:
+                self.formation.last_call_over()
+                return self.form()
+            case "remark", State.FORMING:
+                return self.formation.remark(event.round)
+            case ("join", State.FORMING) | ("prepare", State.PREPARING):
+                return self.form_timed_out()
+            case "grow", State.RUNNING:
+                return self._grow()
+            case "stop", State.STOPPING:
+                return self.stop_timed_out()
+        return []
+
+    def _grow(self) -> list[m.Command]:
+        """Take in nodes that have joined an elastic job."""
+        chosen = self.formation.choose(self.members.seats)
+        if isinstance(chosen, str) or self.members.finished:
+            return []
+        now, then = len(self.members), len(chosen.places)
+        if then <= now:
+            return []
+        reason = f"nodes have joined: the job grows from {now} to {then} nodes"
+        return self.stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))

@@ -68,6 +68,16 @@ class ProgressTracker:
             self._compare(number, seen.last, self._reached)
         return self._explanation() if 0 < self.max_rounds <= len(self._stalled) else ""
 
+    @property
+    def known(self) -> tuple[int | None, tuple[str, ...]]:
+        """What must not be forgotten: the highest iteration, and the rounds without progress."""
+        return self._reached, tuple(self._stalled)
+
+    def restore(self, reached: int | None, stalled: Iterable[str]) -> None:
+        """Go on from what `known` was."""
+        self._reached, self._stalled = reached, list(stalled)
+        self._from = reached or 0
+
     def remark(self, nodes: Iterable[Iterations]) -> str:
         """Return what the user should know about the tracking itself; each job is told once."""
         problem = _together(nodes).problem
@@ -81,7 +91,7 @@ class ProgressTracker:
     def _compare(self, number: int, last: int | None, reached: int) -> None:
         if last is not None and last - reached >= self.min_iterations:
             self._stalled.clear()
-        else:
+        elif self.max_rounds > 0:
             if not self._stalled:
                 self._from = reached
             how = "began no iteration" if last is None else f"reached {last}"

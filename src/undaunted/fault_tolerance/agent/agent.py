@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.deadline import within
-from undaunted.coordinator.core import policy
+from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.attribution import Attribution
 from undaunted.fault_tolerance.agent.clearing import Clearing
@@ -163,7 +163,8 @@ class Agent:
         if problem := self._injected(0) or await self._health.examine():
             self._unhealthy(problem)
         else:
-            self._orders.post(policy.NodeJoined(self._config.node, self._config.nproc_per_node))
+            about = job.NodeInfo(self._config.node, self._config.nproc_per_node)
+            self._orders.post(job.NodeJoined(about))
 
     # --- events and commands --------------------------------------------------------------------
 
@@ -175,23 +176,23 @@ class Agent:
         for command in self._node.handle(event):
             self._carry_out(command)
 
-    def _obey(self, order: policy.Command) -> None:
+    def _obey(self, order: job.Command) -> None:
         """Carry out a command of the job policy."""
         match order:
-            case policy.Start():
+            case job.Start():
                 self._begin_round(order)
-            case policy.Stop():
+            case job.Stop():
                 self._stop_ordered = True
                 self._health.end_watch()
                 self._scribe.stop_requested(order)
                 restart = self._restart_decided
                 self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
-            case policy.Decided():
+            case job.Decided():
                 self._restart_decided = order.action == "restart"
                 self._scribe.decided(order)
-            case policy.Remark(text=text):
+            case job.Remark(text=text):
                 self._scribe.say(text)
-            case policy.End():
+            case job.End():
                 self._end(order)
 
     def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
@@ -225,20 +226,20 @@ class Agent:
             case m.ReportFailed():
                 self._report_failed(command)
             case m.ReportFinished():
-                self._orders.post(policy.NodeFinished(self._config.node, self._node.round))
+                self._orders.post(job.NodeFinished(self._config.node, self._node.round))
             case m.ReportStopped():
                 self._round_stopped(command)
 
-    def _end(self, end: policy.End) -> None:
+    def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
-        if end.outcome is policy.Outcome.FAILED and self._scribe.root_cause is not None:
+        if end.outcome is job.Outcome.FAILED and self._scribe.root_cause is not None:
             serve_error_file(self._scribe.root_cause)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
 
     # --- a round --------------------------------------------------------------------------------
 
-    def _begin_round(self, start: policy.Start) -> None:
+    def _begin_round(self, start: job.Start) -> None:
         self._timers.cancel()
         self._stop_ordered = False
         try:
@@ -251,12 +252,12 @@ class Agent:
         self._limits.begin_round(start.world_size)
         self._post(m.StartRound(start.round, start.slots))
 
-    def _cannot_begin(self, start: policy.Start, error: OSError) -> None:
+    def _cannot_begin(self, start: job.Start, error: OSError) -> None:
         """Tell the policy that the round has failed; the node never hears of it."""
         detail = f"round {start.round} cannot begin: {error.strerror or error}"
         self._scribe.spawn_failed(detail)
-        self._orders.post(policy.NodeFailed(self._config.node, start.round, detail))
-        self._orders.post(policy.NodeStopped(self._config.node, start.round))
+        self._orders.post(job.NodeFailed(self._config.node, start.round, detail))
+        self._orders.post(job.NodeStopped(self._config.node, start.round))
 
     async def _spawn(self) -> None:
         current = self._this_round()
@@ -289,7 +290,7 @@ class Agent:
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._examiner.crash_detected(self._this_round(), report.local_rank, report.detail)
-        self._orders.post(policy.NodeFailed(self._config.node, self._node.round, detail))
+        self._orders.post(job.NodeFailed(self._config.node, self._node.round, detail))
 
     def _child_ended(self) -> None:
         self._tree.look()
@@ -306,7 +307,7 @@ class Agent:
         return injected(self._config.gpu_failures, next_round, self._config.infra_rank)
 
     def _unhealthy(self, problem: str) -> None:
-        self._orders.post(policy.NodeUnhealthy(self._config.node, self._node.round, problem))
+        self._orders.post(job.NodeUnhealthy(self._config.node, self._node.round, problem))
 
     def _round_stopped(self, report: m.ReportStopped) -> None:
         unkillable = self._tree.left() if report.unkillable else ()
@@ -323,9 +324,9 @@ class Agent:
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
-        self._tasks.start(self._report_stopped(policy.NodeStopped(*about, iterations=seen)))
+        self._tasks.start(self._report_stopped(job.NodeStopped(*about, iterations=seen)))
 
-    async def _report_stopped(self, stopped: policy.NodeStopped) -> None:
+    async def _report_stopped(self, stopped: job.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)
         self._orders.post(replace(stopped, iterations=iterations))
 
@@ -390,7 +391,7 @@ class Agent:
         self._scribe.signal_received(name, first=not self._stop_ordered, again=again)
         self._restart_decided = False
         self._post(m.NoRestart())
-        self._orders.post(policy.Preempted(self._config.node, number, name))
+        self._orders.post(job.Preempted(self._config.node, number, name))
 
     def told_to_kill(self) -> None:
         """No more grace."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core import policy
+from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.output.destinations import round_log_path
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Attribution:
         if answer.action == _STOP and self._config.attribution_may_end_job:
             why = f"after round {answer.round}: {answer.text}"
             about = (self._config.node, self._round, why)
-            self._orders.post(policy.ShutdownRequested(*about, by="the attribution service"))
+            self._orders.post(job.ShutdownRequested(*about, by="the attribution service"))
 
     def _problem(self, line: str) -> None:
         self._scribe.say(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from undaunted.coordinator.core.policy import Start
+    from undaunted.coordinator.core.messages import Start
     from undaunted.fault_tolerance.run_config import RunConfig
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from undaunted.coordinator.core import policy
+from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.policy import JobPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ class Orders(Protocol):
     never from inside of another order or event of the node.
     """
 
-    def post(self, event: policy.Event) -> None:
+    def post(self, event: job.Event) -> None:
         """Report something; returns at once. Orders that it causes come later."""
 
     async def close(self) -> None:
@@ -40,12 +42,12 @@ class OwnOrders:
     """
 
     def __init__(
-        self, config: RunConfig, turns: Turns, obey: Callable[[policy.Command], None]
+        self, config: RunConfig, turns: Turns, obey: Callable[[job.Command], None]
     ) -> None:
         self._turns = turns
         self._obey = obey
-        self._policy = policy.JobPolicy(
-            policy.PolicyConfig(
+        self._policy = JobPolicy(
+            PolicyConfig(
                 max_restarts=config.max_restarts,
                 stop_timeout_s=config.stop_timeout_s,
                 term_timeout_s=config.term_timeout_s,
@@ -54,13 +56,21 @@ class OwnOrders:
             )
         )
 
-    def post(self, event: policy.Event) -> None:
+    def post(self, event: job.Event) -> None:
         """Have the policy decide about ``event`` and its orders obeyed."""
         self._turns.take(lambda: self._decide(event))
 
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _decide(self, event: policy.Event) -> None:
+    def _decide(self, event: job.Event) -> None:
+        if self._policy.ended:
+            return
         for order in self._policy.handle(event):
-            self._obey(order)
+            match order:
+                case job.Prepare(round=number):  # nobody else needs to learn the table
+                    self.post(job.TableAccepted(number, "", 0))
+                case job.SetTimer():
+                    pass  # all of them are about waiting for other nodes
+                case _:
+                    self._obey(order)

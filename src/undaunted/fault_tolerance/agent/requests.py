@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core import policy
+from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
 
 if TYPE_CHECKING:
@@ -40,6 +40,6 @@ class Requests:
         self.area.answer(local_rank, message, b"ok")
         about = (self.node, current.number, request.description)
         if request.action is WorkloadAction.ShutdownWorkload:
-            self.orders.post(policy.ShutdownRequested(*about))
+            self.orders.post(job.ShutdownRequested(*about))
         elif request.action is WorkloadAction.ExcludeThisNode:
-            self.orders.post(policy.ExclusionRequested(*about))
+            self.orders.post(job.ExclusionRequested(*about))

@@ -17,7 +17,7 @@ from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.core.policy import Start
+    from undaunted.coordinator.core.messages import Start
     from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.output.destinations import RankOutput
     from undaunted.fault_tolerance.run_config import RunConfig

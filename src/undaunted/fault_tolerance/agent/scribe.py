@@ -15,7 +15,7 @@ from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.core import policy
+    from undaunted.coordinator.core import messages as job
     from undaunted.coordinator.core.progress import Iterations
     from undaunted.fault_tolerance.agent.attribution_client import Answer
     from undaunted.fault_tolerance.agent.judge import Judgement
@@ -95,7 +95,7 @@ class Scribe:
             return config.log_dir
         return str(Path(config.applog_prefix).parent) if config.applog_prefix else ""
 
-    def job_ended(self, end: policy.End) -> None:
+    def job_ended(self, end: job.End) -> None:
         """The outcome is decided."""
         outcome = end.outcome
         self._journal.record(
@@ -110,7 +110,7 @@ class Scribe:
         text = f"{outcome.label.replace('_', ' ')}{again}: {end.reason}"
         self._messages.say(text, level=ERROR if outcome.exit_code else INFO)
 
-    def decided(self, decided: policy.Decided) -> None:
+    def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
         self._journal.record(
             self._event(
@@ -213,7 +213,7 @@ class Scribe:
             )
         )
 
-    def stop_requested(self, stop: policy.Stop) -> None:
+    def stop_requested(self, stop: job.Stop) -> None:
         """The round is to be stopped."""
         self._journal.record(self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s))
 

@@ -1,0 +1,109 @@
+"""How the next round comes about: who is waited for, how long, and what is said meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import format_duration
+from undaunted.coordinator.core import placement
+from undaunted.coordinator.core.messages import Command, Place, Prepare, Remark, SetTimer
+from undaunted.coordinator.core.roster import Roster, name_some
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from undaunted.coordinator.core.config import PolicyConfig
+
+# When to say whom the job waits for.
+FIRST_REMARK_S = 10.0
+REMARK_EVERY_S = 60.0
+
+
+@dataclass(slots=True)
+class Formation:
+    """Chooses the nodes of the next round out of those that are there.
+
+    Attributes:
+        config: the job's.
+        roster: who is there.
+        prepared: places of the round that is being prepared, by node; empty = none is.
+        problem: why no round can be prepared.
+    """
+
+    config: PolicyConfig
+    roster: Roster = field(default_factory=Roster)
+    prepared: dict[str, Place] = field(default_factory=dict)
+    problem: str = ""
+    _last_call: bool | None = None  # True = running, False = over
+    _waited_s: float | None = None  # until the last remark; None = nobody waits
+
+    def attempt(self, number: int, seats: Mapping[str, int], *, held: str = "") -> list[Command]:
+        """Prepare round ``number`` if enough nodes are there, otherwise wait for more.
+
+        Args:
+            number: of the round.
+            seats: group ranks of the last round, by node.
+            held: why no round may be prepared, "" = it may.
+        """
+        self.prepared = {}
+        self.problem = held or self._too_few()
+        if not self.problem and self._last_call and self._more_may_come(number):
+            return []
+        chosen: placement.Placement | str = self.problem or self.choose(seats)
+        if isinstance(chosen, str):
+            self.problem = chosen
+            return self._wait(number)
+        if self._more_may_come(number):
+            self._last_call = True
+            return [SetTimer("last_call", number, self.config.last_call_s)]
+        self._last_call, self._waited_s = False, None
+        self.prepared = {place.node: place for place in chosen.places}
+        return [
+            Prepare(number, chosen.places),
+            SetTimer("prepare", number, self.config.join_timeout_s),
+        ]
+
+    def choose(self, seats: Mapping[str, int]) -> placement.Placement | str:
+        """Place the nodes that may take part, or say why that does not go."""
+        return placement.choose(self.roster.candidates(), seats, self.config.rules)
+
+    def last_call_over(self) -> None:
+        """The first round waits for no more nodes than it needs."""
+        self._last_call = False
+
+    def limit_s(self, number: int) -> float:
+        """How long round ``number`` may wait for enough nodes."""
+        return self.config.join_timeout_s if number else self.config.first_timeout_s
+
+    def remark(self, number: int) -> list[Command]:
+        """Say whom the job waits for, and when that will be said again."""
+        first = not self._waited_s
+        self._waited_s = (self._waited_s or 0) + (FIRST_REMARK_S if first else REMARK_EVERY_S)
+        again = SetTimer("remark", number, REMARK_EVERY_S)
+        if not self.problem:
+            return [again]
+        left = format_duration(max(0.0, self.limit_s(number) - self._waited_s))
+        return [Remark(f"waiting up to {left} more: {self.describe()}"), again]
+
+    def describe(self) -> str:
+        """What is missing, and who is here."""
+        here = f" ({name_some(self.roster.here)})" if self.roster.here else ""
+        return f"{self.problem}{here}"
+
+    def _too_few(self) -> str:
+        here, needed = len(self.roster.here), self.config.min_nodes
+        return f"{here} of {needed} nodes are here" if here < needed else ""
+
+    def _more_may_come(self, number: int) -> bool:
+        here = len(self.roster.here)
+        return number == 0 and self._last_call is not False and here < self.config.most_nodes
+
+    def _wait(self, number: int) -> list[Command]:
+        if self._waited_s is not None:
+            return []
+        self._waited_s = 0.0
+        return [
+            SetTimer("join", number, self.limit_s(number)),
+            SetTimer("remark", number, FIRST_REMARK_S),
+        ]
