@@ -135,6 +135,8 @@ def test_the_user_may_want_shorter_limits():
     [
         (samples((30, 3)), 600.0),
         (samples((30, 2), (400, 1)), 2000.0),
+        (samples((30, 2), (1000, 1)), 3600.0),
+        (samples((30, 2), (2000, 1)), 4000.0),
         (samples((30, 2)), None),
         (samples((30, 3), raised_s=1200), 1200.0),
     ],

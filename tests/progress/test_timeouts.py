@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +120,19 @@ def test_time_outside_sections():
 def test_time_outside_sections_counts_once_one_was_used():
     page = PageSnapshot(phase=Phase.INITIALIZED, initialized_ns=1)
     assert watches(page, OUTSIDE) == []
+
+
+def test_time_before_the_first_step_is_not_outside_sections():
+    """After `setup` a program may compile and load; as NVRx, where `warmup` has no limit."""
+    outside = {"out_of_section_since_ns": ago(10)}
+    limits = msgspec.structs.replace(OUTSIDE, sections={"setup": 5.0, "step": 5.0})
+    assert watches(with_sections({"setup": None}, **outside), limits) == []
+    late = [("outside sections", "")]
+    assert watches(with_sections({"setup": None, "step": None}, **outside), limits) == late
+    warm = msgspec.structs.replace(limits, warmup_s=5.0)
+    assert watches(with_sections({"setup": None}, **outside), warm) == late
+    others = msgspec.structs.replace(OUTSIDE, sections={"setup": 5.0})
+    assert watches(with_sections({"setup": None}, **outside), others) == late
 
 
 WARMUP = Limits(sections={"step": 10.0, "other": 10.0}, warmup_s=100.0, warmup_iterations=3)

@@ -38,7 +38,8 @@ ABOVE_FEW = 5.0  # ... x the square root of MANY / samples, but no more than thi
 SOME = 30  # samples of a section from which on that is done
 OBSERVED_S = 4 * 3600.0  # until then something rare, as the first checkpoint, may not have come yet
 STARTS = 3  # rounds after that time which show how long a start takes, and how its first steps ...
-ABOVE_STARTS = 5.0  # ... when the longest is taken this often ...
+ABOVE_STARTS = 5.0  # ... when the longest is taken this often, up to the ceiling ...
+ABOVE_LONG_STARTS = 2.0  # ... but this often in any case ...
 STARTS_FLOOR_S = 600.0  # ... and at least this long
 AFTER_A_KILL = 2.0  # times the limit that ended a rank: should it have been wrong, not again
 
@@ -70,11 +71,11 @@ def learn(knowledge: Knowledge, given: Limits) -> dict[str, Learned]:
         limit = _limit(knowledge.of(key), at_least, given.floor_s)
         if limit is not None:
             found[key] = limit
-            warmup = _limit_of_start(knowledge.of(WARMUP + key))
+            warmup = _limit_of_start(knowledge.of(WARMUP + key), DEFAULT_HEARTBEAT_S)
             if warmup is not None:
                 found[WARMUP + key] = warmup
     if _is_default(given, START) and given.initial_heartbeat_s is not None:
-        start = _limit_of_start(knowledge.of(START))
+        start = _limit_of_start(knowledge.of(START), given.initial_heartbeat_s)
         if start is not None:
             found[START] = start
     return found
@@ -110,10 +111,16 @@ def _limit(samples: Samples, at_least: int, floor_s: float) -> Learned | None:
     return Learned(_round_up(limit_s), _LEARNED + samples.summary())
 
 
-def _limit_of_start(samples: Samples) -> Learned | None:
+def _limit_of_start(samples: Samples, ceiling_s: float) -> Learned | None:
     if samples.total < STARTS:
         return None
-    limit_s = max(ABOVE_STARTS * samples.longest_ns / _NS, STARTS_FLOOR_S, samples.raised_s)
+    longest_s = samples.longest_ns / _NS
+    limit_s = max(
+        min(ABOVE_STARTS * longest_s, ceiling_s),
+        ABOVE_LONG_STARTS * longest_s,
+        STARTS_FLOOR_S,
+        samples.raised_s,
+    )
     return Learned(_round_up(limit_s), _STARTS + samples.summary())
 
 

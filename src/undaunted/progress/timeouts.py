@@ -80,7 +80,8 @@ def check(
 
     Each open section is judged on its own. The heartbeat test runs once a heartbeat was sent; the
     initial one until then, unless sections show that the rank lives by those. Time outside sections
-    counts once a section was used. A rank that was shut down, has recorded an error, or whose page
+    counts once a section was used; if section ``step`` has a limit and warm-up none, once that one
+    was used. A rank that was shut down, has recorded an error, or whose page
     cannot be read is held to nothing.
 
     Args:
@@ -121,10 +122,16 @@ def _running(
         limit = _section_limit(section, page, limits)
         if limit is not None and section.open_since_ns is not None:
             yield _Running("section", section.name, section.open_since_ns, *limit)
-    if page.out_of_section_since_ns is not None and limits.out_of_section_s is not None:
+    since_ns, limit_s = page.out_of_section_since_ns, limits.out_of_section_s
+    if since_ns is not None and limit_s is not None and not _expects_first_step(page, limits):
         source = _source(limits, "out_of_section")
-        since_ns = page.out_of_section_since_ns
-        yield _Running("outside sections", "", since_ns, limits.out_of_section_s, source)
+        yield _Running("outside sections", "", since_ns, limit_s, source)
+
+
+def _expects_first_step(page: PageSnapshot, limits: Limits) -> bool:
+    """Preparing for the first step has no limit where ``step`` has one, but ``warmup`` has none."""
+    limited = STEP_SECTION in limits.sections and limits.warmup_s is None
+    return limited and STEP_SECTION not in page.sections
 
 
 def _heartbeat(page: PageSnapshot, limits: Limits) -> Iterator[_Running]:
