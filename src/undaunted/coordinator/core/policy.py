@@ -171,7 +171,9 @@ class JobPolicy(Rounds):
         node = event.node
         reason = f"the launcher on node {node} received {event.signal_name}"
         if not self._takes_part(node):
-            self.gone = reason
+            alone = not (self.roster.here.keys() - {node})
+            if self.state is not State.RUNNING and (alone or self.round >= 0):
+                self.gone = reason
             return self._go_on_without(node, m.Outcome.PREEMPTED, reason)
         self.roster.leaving[node] = reason
         grace_s = self.config.term_timeout_s
@@ -266,9 +268,9 @@ class JobPolicy(Rounds):
             return [] if ending is None else self.instead_of_restart(ending)
         if not self.members.works(node):
             return []
-        if ending is not None:
-            return self.stop_round(reason, ending, grace_s)
         self.members.fail(node)
+        if ending is not None and not self._enough_healthy():
+            return self.stop_round(reason, ending, grace_s)
         return self._node_down(node, reason, grace_s, m.Outcome.EXCLUDED)
 
     # --- what follows ---------------------------------------------------------------------------
@@ -283,11 +285,15 @@ class JobPolicy(Rounds):
         """A node does not work any more: go on without it, or restart, or end the job."""
         if grace_s is None:
             grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
-        if not self.config.min_healthy or self.members.healthy < self.config.min_nodes:
+        if not self._enough_healthy():
             return self._restart(why, grace_s, outcome)
         stops = self.members.stops([node], self.round, why, grace_s, 15)
         text = f"{why}; {self.members.healthy} of {len(self.members)} nodes go on"
         return [*stops, m.Remark(text), *self._finish_if_done()]
+
+    def _enough_healthy(self) -> bool:
+        """Whether the round goes on although a node of it does not work any more."""
+        return self.config.min_healthy and self.members.healthy >= self.config.min_nodes
 
     def _restart(self, why: str, grace_s: float, outcome: m.Outcome) -> list[m.Command]:
         if self.restarts_left == 0:
@@ -341,8 +347,10 @@ class JobPolicy(Rounds):
                 return self.form()
             case "remark", State.FORMING:
                 return self.formation.remark(event.round)
-            case ("join", State.FORMING) | ("prepare", State.PREPARING):
+            case "join", State.FORMING:
                 return self.form_timed_out()
+            case "prepare", State.PREPARING:
+                return self.prepare_timed_out()
             case "grow", State.RUNNING:
                 return self._grow()
             case "stop", State.STOPPING:

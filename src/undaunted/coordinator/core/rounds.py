@@ -67,7 +67,7 @@ class Rounds:
         tracker: of progress.
         after: how the job ends after it, None = another round follows.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
-        gone: why nodes have left the job since the last start, "" = none has.
+        gone: why nodes have left the job since the last round, "" = none has.
     """
 
     config: PolicyConfig
@@ -117,7 +117,7 @@ class Rounds:
         commands = self.formation.attempt(self.round + 1, seats, held=self.no_quorum)
         if self.formation.prepared:
             self.state = State.PREPARING
-        elif self.formation.problem and not self.no_quorum:
+        elif self.formation.problem and not (self.no_quorum and self.roster.here):
             ending = self.hopeless() or self._deserted()
             return commands if ending is None else self.end(ending)
         return commands
@@ -139,10 +139,7 @@ class Rounds:
 
     def _deserted(self) -> Ending | None:
         """Nodes have left in order, and the others are too few: they are not waited for."""
-        first_round_may_come = self.round < 0 and self.roster.here
-        if not self.gone or first_round_may_come:
-            return None
-        return Ending(m.Outcome.PREEMPTED, self.gone)
+        return Ending(m.Outcome.PREEMPTED, self.gone) if self.gone else None
 
     def form_timed_out(self) -> list[m.Command]:
         """Nodes have been waited for long enough."""
@@ -155,6 +152,13 @@ class Rounds:
         if self._why:
             reason += f"; round {self.round} had been stopped because of this: {self._why}"
         return self.end(self.after or Ending(m.Outcome.FAILED, reason))
+
+    def prepare_timed_out(self) -> list[m.Command]:
+        """The table has been waited for long enough."""
+        limit = format_duration(self.config.join_timeout_s)
+        reason = f"round {self.round + 1} could not be started within {limit}: not every node of "
+        reason += "it, or no quorum, has confirmed that it knows the table"
+        return self.end(Ending(m.Outcome.FAILED, reason))
 
     def start(self, accepted: m.TableAccepted) -> list[m.Command]:
         """Start the round that has been prepared."""
@@ -240,7 +244,9 @@ class Rounds:
             return [*commands, *self._let_go(), *self.form()]
         self.after = self._with_first_cause(self.after)
         if self.no_quorum and not finished:
-            return commands + self.form()
+            commands += self._let_go()
+            if self.roster.here:
+                return commands + self.form()
         return commands + self.end(self.after)
 
     def instead_of_restart(self, ending: Ending) -> list[m.Command]:

@@ -1,0 +1,51 @@
+"""Which of many reports is the cause."""
+
+from __future__ import annotations
+
+from undaunted.coordinator.core.blame import Blame, Cause
+from undaunted.coordinator.core.messages import Blamed
+
+
+def test_nothing_has_failed() -> None:
+    assert Blame().verdict(0) is None
+
+
+def test_the_first_report_that_is_not_of_a_victim() -> None:
+    blame = Blame()
+    blame.failed("a", "connection reset", victim=True)
+    blame.lost("d", "node d is lost: silence")
+    blame.failed("b", "signal 11")
+    blame.failed("c", "exit code 1")
+    assert blame.verdict(3) == Blamed(3, "b", "signal 11", ("a",))
+
+
+def test_a_lost_node_before_victims() -> None:
+    blame = Blame()
+    blame.failed("a", "connection reset", victim=True)
+    blame.lost("d", "node d is lost: silence")
+    blame.lost("e", "node e is lost: silence")
+    assert blame.verdict(0) == Blamed(0, "d", "node d is lost: silence", ("a",))
+
+
+def test_of_victims_the_first() -> None:
+    blame = Blame()
+    blame.failed("b", "connection reset", victim=True)
+    blame.failed("a", "broken pipe", victim=True)
+    assert blame.verdict(0) == Blamed(0, "b", "connection reset", ("a",))
+
+
+def test_what_a_node_finds_out_later_counts() -> None:
+    blame = Blame()
+    blame.failed("a", "exit code 1")
+    blame.failed("a", "said again")
+    blame.judged("a", "", victim=True)  # nothing new
+    assert blame.first_cause == Cause("a", "exit code 1")
+    blame.judged("a", "lost its peer", victim=True)
+    blame.judged("b", "rank 9 (node b) raised ValueError", victim=False)
+    assert blame.verdict(0) == Blamed(0, "b", "rank 9 (node b) raised ValueError", ("a",))
+
+
+def test_a_cause_names_its_node_once() -> None:
+    assert Cause("a", "signal 11").text == "node a: signal 11"
+    assert Cause("a", "rank 1 (node a, pid 7) crashed").text == "rank 1 (node a, pid 7) crashed"
+    assert Cause("", "no quorum").text == "no quorum"
