@@ -8,6 +8,7 @@ import enum
 import os
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,6 +29,20 @@ MAX_WAITING_BYTES = 1024 * 1024
 # How long what was sent before `close` may take to be delivered.
 _LINGER_S = 2.0
 
+_READ_BYTES = 64 * 1024
+
+
+class _Scratch(threading.local):
+    """What is read lands here and is taken out at once, so that all connections of a loop share it.
+
+    A buffer that is made for every read, as in `asyncio.Protocol`, costs more than the read.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_READ_BYTES))
+
+
+_scratch = _Scratch()
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -78,7 +93,7 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """A peer that can be sent messages until it is gone.
 
     Used on the loop it was made on. Nothing here waits, and nothing raises because of a peer.
@@ -177,9 +192,13 @@ class Connection(asyncio.Protocol):
         elif (first := self._handshake.begin()) is not None:
             transport.write(encode(first))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Return where the loop may write what it reads."""
+        return _scratch.view
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take the frames that are complete."""
-        self._decoder.feed(data)
+        self._decoder.feed(_scratch.view[:nbytes])
         try:
             while self._state in (_State.SHAKING, _State.OPEN):
                 frame = self._decoder.next()

@@ -30,7 +30,7 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._start = 0  # of the next frame
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take in what has come."""
         self._buffer += data
 
