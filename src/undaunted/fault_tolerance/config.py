@@ -219,7 +219,7 @@ class FaultToleranceConfig:
         HEALTH,
         read.optional(read.absolute_paths),
         "PATHS",
-        "Absolute paths that must be readable, separated by commas",
+        "Before a round: absolute paths, separated by commas, that must be readable",
         aliases=("ft-storage-health-check-path",),
     )
     # --- attribution service ---
