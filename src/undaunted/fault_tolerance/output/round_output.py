@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # How long the last output of a round may take to reach the console, and its log. The next round
 # does not wait for it, only the end of the job does.
 _SHOW_S = 5.0
-_LOG_S = 300.0
+_LOG_S = 120.0
 
 
 class RoundOutput:
