@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from undaunted.fault_tolerance.nodes_config import Nodes  # noqa: TC001 - a type of a field
 from undaunted.health.check import Settings
-from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.progress.limits import Limits
 
 # SIGTERM, SIGINT, SIGHUP, SIGQUIT
