@@ -318,6 +318,18 @@ class EventsLost(Event, tag="events_lost", frozen=True, kw_only=True):
     reason: str = ""
 
 
+class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
+    """In a job of several nodes: what ended round ``number`` first, on which node.
+
+    ``victims`` are nodes that failed because of it.
+    """
+
+    number: int
+    node: str
+    line: str
+    victims: list[str] = []
+
+
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
     """The last event. ``outcome``: finished, failed, preempted, excluded, no_restart."""
 
@@ -340,6 +352,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     StopRequested,
     RankExited,
     RoundStopped,
+    RoundBlamed,
     MemoryReclaimed,
     NodeChecked,
     Decision,

@@ -137,6 +137,16 @@ def test_gives_up_without_a_coordinator():
     assert harness.follower.state is State.ENDED
 
 
+def test_a_misfit_ends_it_after_a_while():
+    harness = Harness()
+    while not harness.all(f.GiveUp):
+        harness.pass_time(1)
+        harness.handle(f.Closed(harness.link, "the token is another one", refused=True))
+    assert 10 <= harness.now / S - 100 < 13
+    assert harness.last(f.GiveUp).reason == "the token is another one"
+    assert len(harness.all(f.Say)) == 1
+
+
 def test_final_refusal_ends_it():
     harness = Harness()
     harness.handle(f.Opened(harness.link))
@@ -270,6 +280,62 @@ def test_the_first_member_claims_after_a_reset_and_leads_by_quorum():
     assert (lead.epoch, lead.lost) == (claim.epoch, "a")
     harness.pass_time(0)
     assert harness.last(f.Dial).address == "host-b:1"
+
+
+def test_no_answer_of_the_dead_leader_does_not_undo_a_claim():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    while not [e for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]:
+        harness.others_say(c=True)
+        harness.handle(f.Answered("a", None))
+        harness.pass_time(0.3)
+    claim = harness.last(f.Ask).message
+    harness.handle(f.Answered("a", None))
+    grant = p.Grant(
+        node="c", incarnation="c1", epoch=claim.epoch, granted=True, ledger=ledger("abc")
+    )
+    harness.handle(f.Answered("c", grant))
+    assert harness.last(f.Lead).epoch == claim.epoch
+
+
+def test_a_claim_that_nobody_answers_is_made_again():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(8):
+        harness.others_say(c=True)
+        harness.pass_time(1)
+    claims = [e.message.epoch for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]
+    assert len(set(claims)) > 2
+    assert claims == sorted(claims)
+
+
+def test_ranks_do_not_wait_for_ever_for_a_leader():
+    harness = Harness("c", give_up_s=20.0).running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(30):
+        harness.others_say(b=True)
+        harness.pass_time(1)
+    assert harness.all(f.StopRanks)
+
+
+def test_told_to_stop_without_a_leader_and_without_ranks():
+    harness = Harness()
+    harness.handle(
+        f.Tell(p.Report(number=0, kind="preempted", round=-1, text="SIGTERM", signal=15))
+    )
+    assert harness.last(f.Leave).reason == "the launcher received SIGTERM"
+
+
+def test_told_to_stop_while_the_leader_is_away():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    told = p.Report(number=0, kind="preempted", round=-1, text="SIGINT", signal=2)
+    stop = harness.handle(f.Tell(told))[0]
+    assert (stop.signal, stop.grace_s) == (2, 1800.0)
+    harness.handle(f.Tell(p.Report(number=0, kind="failed", round=0)))
+    assert not harness.all(f.Leave)
+    harness.handle(f.Tell(p.Report(number=0, kind="stopped", round=0)))
+    assert harness.all(f.Leave)
 
 
 def test_a_refused_claim_teaches_the_later_epoch():

@@ -26,12 +26,12 @@ CONFIG = RunConfig(
     stdout=[0] * 4,
     stderr=[0] * 4,
 )
-START = Start("a", 2, 1, 2, 4, 4, 8, 3)
+START = Start("a", 2, 1, 2, 4, 4, 8, 3, "127.0.0.1", 12345)
 
 
 def environment(shared: dict[str, str], **options: str) -> dict[str, str]:
     place = RankPlace(local_rank=1, page="v1:3:1:4:5:6", error_file=options.pop("error", "/e"))
-    return worker_environment(shared, CONFIG, START, 12345, place, **options)
+    return worker_environment(shared, CONFIG, START, place, **options)
 
 
 def test_torchruns_contract() -> None:
@@ -63,14 +63,14 @@ def test_virtual_local_rank_is_0_with_one_device_of_its_own() -> None:
     place = RankPlace(local_rank=1, page="p", error_file="/e")
     for visible, own in (("4, 7,9", "7"), ("GPU-a,GPU-b", "GPU-b"), (None, "1")):
         shared = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-        env = worker_environment(shared, config, START, 1, place)
+        env = worker_environment(shared, config, START, place)
         assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", own)
         assert env["RANK"] == "5"
 
 
 def test_socket_of_the_health_service_is_handed_on() -> None:
     config = msgspec.structs.replace(CONFIG, node_health_socket="/run/health")
-    env = worker_environment({}, config, START, 1, RankPlace(0, "p", "/e"))
+    env = worker_environment({}, config, START, RankPlace(0, "p", "/e"))
     assert env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] == "/run/health"
     assert "UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT" not in environment({})
 

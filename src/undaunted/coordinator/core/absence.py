@@ -25,6 +25,8 @@ TAKEOVER_AFTER_RESET_S = 3.0
 # Members claim one after the other, in the order of group ranks, so that one of them wins.
 TURN_S = 0.5
 ASK_AGAIN_S = 1.0
+# Answers to a claim come within this time.
+CLAIM_S = 0.9
 # A member whose claim was granted has so long to lead before others claim again.
 OTHER_SUCCEEDS_S = 2.0
 # The answer of another member counts for so long.
@@ -48,6 +50,7 @@ class Absence:
     away_timeout_s: float
     _answers: dict[str, tuple[int, p.MissAnswer]] = field(default_factory=dict)  # when, what
     _claim: int = 0  # epoch of a claim that is under way
+    _claimed_ns: int = 0
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
     _tried: bool = False  # a claim of this node has failed
     _granted_ns: int | None = None  # a claim of another one was granted
@@ -62,6 +65,8 @@ class Absence:
         knows = self.knows
         if not knows.votes:
             return []
+        if now - self._claimed_ns >= round(CLAIM_S * _NS):
+            self._claim = 0  # who has not answered to it by now will not
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
         asks: list[f.Command] = [
             f.Ask(seat.node, seat.address, miss)
@@ -82,10 +87,7 @@ class Absence:
         if isinstance(answer, p.MissAnswer):
             self._answers[answer.node] = (now, answer)
             return self._set_claim(now)
-        if isinstance(answer, p.Grant):
-            return self._granted(answer)
-        self._claim = 0  # perhaps the others are enough the next time
-        return []
+        return self._granted(answer) if isinstance(answer, p.Grant) else []
 
     def claim(self, now: int) -> list[f.Command]:
         """It is this node's turn: claim to lead."""
@@ -96,6 +98,7 @@ class Absence:
         self._tried = True
         latest = max(knows.promised, knows.epoch)
         knows.promised = self._claim = election.next_epoch(latest, knows.incarnation)
+        self._claimed_ns = now
         self._grants = {knows.me: knows.ledger}
         claim = p.Claim(
             node=knows.node,

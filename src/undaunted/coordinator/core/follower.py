@@ -29,6 +29,8 @@ _NS = 1_000_000_000
 MINORITY_GRACE_S = 2.0
 REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
+# A process of another job or version may still be at the endpoint for so long.
+REFUSED_FOR_S = 10.0
 # Reports of one round that are kept for a leader who takes over.
 KEPT_REPORTS = 64
 
@@ -68,6 +70,7 @@ class Follower:
     _reports: list[p.Report] = field(default_factory=list)
     _reported: int = 0
     _acknowledged: int = 0
+    _told_to_stop: p.Report | None = None  # by a signal to the launcher
 
     def __post_init__(self) -> None:
         """A leader says later what the lease really is."""
@@ -98,6 +101,11 @@ class Follower:
                 return self._table_known(event)
             case f.TimerFired(name=name):
                 return self._timer(name, now)
+
+    @property
+    def leader(self) -> str:
+        """Address of the leader that is followed, "" = there is none."""
+        return self._address if self.state is State.FOLLOWING else ""
 
     # --- the connection -------------------------------------------------------------------------
 
@@ -136,16 +144,24 @@ class Follower:
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
         self._forget_link()
-        self._why = event.reason
-        if event.final:
-            self.state = State.ENDED
-            return [f.GiveUp(event.reason)]
+        news, self._why = event.reason != self._why, event.reason
         if self.state is State.FOLLOWING:
             return self._lost(now, reset=True)
+        seeking = self.state is State.SEEKING
+        if seeking and event.refused and now - self._idle_ns >= round(REFUSED_FOR_S * _NS):
+            return self._end(event.reason)
+        commands: list[f.Command] = []
+        if seeking and news:
+            limit_s = self.config.give_up_s
+            commands = [f.Say(f"looking for the coordinator (up to {limit_s:g} s): {event.reason}")]
         if self._next:
-            return [f.SetTimer("dial", 0.0)]
+            return [*commands, f.SetTimer("dial", 0.0)]
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REDIAL_LONGEST_S)
-        return [f.SetTimer("dial", pause_s)]
+        return [*commands, f.SetTimer("dial", pause_s)]
+
+    def _end(self, reason: str) -> list[f.Command]:
+        self.state = State.ENDED
+        return [f.Hangup(self._link), f.GiveUp(reason)]
 
     def _forget_link(self) -> None:
         self._link += 1  # what still comes from the old one is not for us
@@ -192,9 +208,10 @@ class Follower:
     def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
         if refused.leader and refused.leader != self._address:
             self._next = [refused.leader]
+        if refused.final:
+            return self._end(refused.reason)
         hangup = f.Hangup(self._link)
-        closed = f.Closed(self._link, refused.reason, refused.final)
-        return [hangup, *self._closed(closed, now)]
+        return [hangup, *self._closed(f.Closed(self._link, refused.reason), now)]
 
     def _ordered(self, order: p.Order) -> list[f.Command]:
         if order.number <= self._last_order:
@@ -236,10 +253,26 @@ class Follower:
         self._reported += 1
         report = msgspec.structs.replace(report, number=self._reported)
         self._reports = [*self._reports[-KEPT_REPORTS + 1 :], report]
+        if report.kind == "preempted":
+            self._told_to_stop = report
         if report.kind == "stopped" and report.round == self.round:
             self.running = False
             self._idle_ns = now
-        return [f.Send(self._link, report)] if self.state is State.FOLLOWING else []
+        if self.state is State.FOLLOWING:
+            return [f.Send(self._link, report)]
+        return self._leave_alone(report) if self._told_to_stop is not None else []
+
+    def _leave_alone(self, report: p.Report) -> list[f.Command]:
+        """The launcher was told to stop while there is no leader to say what follows."""
+        told = self._told_to_stop
+        assert told is not None
+        reason = f"the launcher received {told.text}"
+        if not self.running:
+            self.state = State.ENDED
+            return [f.Hangup(self._link), f.Leave(reason)]
+        if report.kind != "preempted":
+            return []
+        return [f.StopRanks(self.round, reason, self.config.term_timeout_s, report.signal)]
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -282,10 +315,8 @@ class Follower:
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
-        self.state = State.ENDED
         where = ", ".join(self.config.endpoints)
-        reason = f"no coordinator for {limit_s:g} s (--rdzv-endpoint {where}): {self._why}"
-        return [f.Hangup(self._link), f.GiveUp(reason)]
+        return self._end(f"no coordinator for {limit_s:g} s (--rdzv-endpoint {where}): {self._why}")
 
     # --- the leader is gone ---------------------------------------------------------------------
 
@@ -302,7 +333,8 @@ class Follower:
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
         if not self.running:
             return []
-        if absence.quorum_misses(now):
+        too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
+        if absence.quorum_misses(now) and not too_long:
             return [f.SetTimer("minority", ASK_AGAIN_S)]
         reason = f"the coordinator at {self._address} is gone: {self._why}"
         if self.knows.votes:
@@ -340,7 +372,7 @@ class Follower:
             incarnation=self.config.incarnation,
             epoch=self.knows.epoch,
             lost=lost,
-            leader="" if lost or self.state is State.ENDED else self._address,
+            leader=self.leader,
         )
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:

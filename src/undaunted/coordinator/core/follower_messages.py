@@ -18,6 +18,7 @@ class FollowerConfig:
         endpoints: where a leader may be found at first, ``host:port`` each.
         lease_s: until a leader's lease is known.
         away_timeout_s: without a leader, and when nobody can take over, ranks go on so long.
+        term_timeout_s: from a signal to the launcher until SIGKILL to its ranks.
         give_up_s: so long after there is neither a leader nor a running rank, the node ends.
     """
 
@@ -31,6 +32,7 @@ class FollowerConfig:
     group: str = ""
     lease_s: float = 5.0
     away_timeout_s: float = 60.0
+    term_timeout_s: float = 1800.0
     give_up_s: float = 300.0
 
 
@@ -59,11 +61,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The connection is gone, or could not be made. ``final``: and it is no use to try again."""
+    """The connection is gone, or could not be made.
+
+    ``refused``: one side does not want the other: version, token or job do not fit.
+    """
 
     link: int
     reason: str
-    final: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +166,12 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class StopRanks:
-    """Stop whatever runs here, without an order: this node may be in a minority."""
+    """Stop whatever runs here, without an order: this node may be in a minority, or leaves."""
 
     round: int
     reason: str
     grace_s: float
+    signal: int = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,13 @@ class Lead:
 @dataclass(frozen=True, slots=True)
 class StandDown:
     """If this node leads: no more. Somebody else does, with a later epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The launcher was told to stop, its ranks have, and there is no leader to ask."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +227,7 @@ Command = (
     | StopRanks
     | Lead
     | StandDown
+    | Leave
     | GiveUp
     | SetTimer
     | Say

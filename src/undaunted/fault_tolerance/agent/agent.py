@@ -109,7 +109,7 @@ class Agent:
         self._rounds = RoundFactory(config, begun)
         self._turns = Turns()
         self._news = News(self._rounds, self._scribe, self._post)
-        self._orders: Orders = OwnOrders(config, self._turns, self._obey)
+        self._orders = self._find_orders()
         self._attribution = Attribution(config, self._scribe, self._orders)
         self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
         self._page_progress = PageProgress()
@@ -163,8 +163,7 @@ class Agent:
         if problem := self._injected(0) or await self._health.examine():
             self._unhealthy(problem)
         else:
-            about = job.NodeInfo(self._config.node, self._config.nproc_per_node)
-            self._orders.post(job.NodeJoined(about))
+            await self._orders.join()
 
     # --- events and commands --------------------------------------------------------------------
 
@@ -190,6 +189,8 @@ class Agent:
             case job.Decided():
                 self._restart_decided = order.action == "restart"
                 self._scribe.decided(order)
+            case job.Blamed() if self._config.nodes is not None:
+                self._scribe.blamed(order)
             case job.Remark(text=text):
                 self._scribe.say(text)
             case job.End():
@@ -290,7 +291,9 @@ class Agent:
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._examiner.crash_detected(self._this_round(), report.local_rank, report.detail)
-        self._orders.post(job.NodeFailed(self._config.node, self._node.round, detail))
+        _, victim = self._scribe.verdict_of(self._node.round)
+        event = job.NodeFailed(self._config.node, self._node.round, detail, victim=victim)
+        self._orders.post(event)
 
     def _child_ended(self) -> None:
         self._tree.look()
@@ -328,7 +331,8 @@ class Agent:
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)
-        self._orders.post(replace(stopped, iterations=iterations))
+        verdict, victim = self._scribe.verdict_of(stopped.round)
+        self._orders.post(replace(stopped, iterations=iterations, verdict=verdict, victim=victim))
 
     def _close_round(self) -> None:
         current = self._this_round()
@@ -404,6 +408,21 @@ class Agent:
             self._ended.set_result(1)
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    def _find_orders(self) -> Orders:
+        """Of a leader, or of the policy in this process if there is no other node."""
+        if self._config.nodes is None:
+            return OwnOrders(self._config, self._turns, self._obey)
+        from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
+
+        return SharedOrders(
+            self._config,
+            __version__,
+            self._turns,
+            self._obey,
+            self._rounds.reserve,
+            self._scribe.say,
+        )
 
     def _set_timer(self, command: m.SetTimer) -> None:
         event = m.TimerFired(command.name, self._node.round)

@@ -25,6 +25,9 @@ class Orders(Protocol):
     never from inside of another order or event of the node.
     """
 
+    async def join(self) -> None:
+        """Offer this node to the job; returns when that is under way."""
+
     def post(self, event: job.Event) -> None:
         """Report something; returns at once. Orders that it causes come later."""
 
@@ -44,6 +47,7 @@ class OwnOrders:
     def __init__(
         self, config: RunConfig, turns: Turns, obey: Callable[[job.Command], None]
     ) -> None:
+        self._info = job.NodeInfo(config.node, config.nproc_per_node)
         self._turns = turns
         self._obey = obey
         self._policy = JobPolicy(
@@ -55,6 +59,10 @@ class OwnOrders:
                 min_progress_iterations=config.min_progress_iterations,
             )
         )
+
+    async def join(self) -> None:
+        """Begin."""
+        self.post(job.NodeJoined(self._info))
 
     def post(self, event: job.Event) -> None:
         """Have the policy decide about ``event`` and its orders obeyed."""

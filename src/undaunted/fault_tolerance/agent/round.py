@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import oom
@@ -32,7 +33,7 @@ class Round:
     def __init__(
         self,
         start: Start,
-        port: ReservedPort,
+        port: ReservedPort | None,
         specs: list[WorkerSpec],
         output: RoundOutput,
         stacks_path: str,
@@ -64,7 +65,8 @@ class Round:
 
     def close(self) -> None:
         """Free the port, have the rest of the output copied; may be called twice. No wait."""
-        self.port.close()
+        if self.port is not None:
+            self.port.close()
         self._output.request_close()
 
     def finish_output(self) -> list[str]:
@@ -82,16 +84,32 @@ class RoundFactory:
         self._shared = begun.environment
         self._plug_in = begun.plug_in
         self._faults = FaultPlan.parse(config.faults)
+        self._port: ReservedPort | None = None  # for the next round
         self._errors = error_files.make()  # without: verdicts have the exception hook's record
 
-    def begin(self, start: Start) -> Round:
-        """Make round ``start.round``.
+    def reserve(self) -> int:
+        """Reserve a port for the next round's store of rank 0; return its number.
 
         Raises:
             OSError: the port asked for is in use.
         """
-        port = ReservedPort(self._config.master_port)
-        envs = [self._env(start, port.number, rank) for rank in range(start.slots)]
+        self._release()
+        self._port = ReservedPort(self._config.master_port)
+        return self._port.number
+
+    def begin(self, start: Start) -> Round:
+        """Make round ``start.round``; its port is reserved here if it has none yet.
+
+        Raises:
+            OSError: the port asked for is in use.
+        """
+        if not start.master_port:
+            master = self._config.master_addr
+            start = replace(start, master_addr=master, master_port=self.reserve())
+        if start.group_rank != 0:
+            self._release()
+        port, self._port = self._port, None
+        envs = [self._env(start, rank) for rank in range(start.slots)]
         chosen = self._choose_output(start, envs)
         specs = [
             self._spec(rank, *place)
@@ -107,7 +125,8 @@ class RoundFactory:
             chosen.outputs,
             chosen.problem,
         )
-        stacks = f"{self._config.run_dir}/stacks-round{start.round}.txt"
+        node = f"-{self._config.node}" if self._config.nodes is not None else ""
+        stacks = f"{self._config.run_dir}/stacks-round{start.round}{node}.txt"
         return Round(start, port, specs, output, stacks)
 
     def fault_fired(self, fault_id: str) -> None:
@@ -115,8 +134,14 @@ class RoundFactory:
         self._faults = self._faults.without([fault_id])
 
     def close(self) -> None:
-        """Remove the directory of error files."""
+        """Remove the directory of error files, free the port."""
+        self._release()
         error_files.remove(self._errors)
+
+    def _release(self) -> None:
+        if self._port is not None:
+            self._port.close()
+        self._port = None
 
     def _choose_output(self, start: Start, envs: list[dict[str, str]]) -> Chosen:
         config = self._config
@@ -130,14 +155,12 @@ class RoundFactory:
         ]
         return chosen._replace(outputs=outputs)
 
-    def _env(self, start: Start, master_port: int, local_rank: int) -> dict[str, str]:
+    def _env(self, start: Start, local_rank: int) -> dict[str, str]:
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
         error_file = f"{self._errors}/{name}" if self._errors else ""
         place = RankPlace(local_rank, self._area.env_value(local_rank), error_file)
         faults = self._faults.to_env()
-        return worker_environment(
-            self._shared, self._config, start, master_port, place, faults=faults
-        )
+        return worker_environment(self._shared, self._config, start, place, faults=faults)
 
     def _spec(self, local_rank: int, env: dict[str, str], output: RankOutput) -> WorkerSpec:
         config = self._config

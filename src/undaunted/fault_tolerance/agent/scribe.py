@@ -121,6 +121,17 @@ class Scribe:
             )
         )
 
+    def blamed(self, blamed: job.Blamed) -> None:
+        """Of all nodes, this one was the first to fail in a round."""
+        victims = list(blamed.victims)
+        about = {"number": blamed.round, "node": blamed.node, "line": blamed.line}
+        self._journal.record(self._event(e.RoundBlamed, victims=victims, **about))
+        others = f"; it took {', '.join(victims)} along" if victims else ""
+        self._messages.say(
+            one_line(f"first cause in round {blamed.round}: {blamed.line}{others}", longest=1000),
+            level=ERROR,
+        )
+
     # --- a round --------------------------------------------------------------------------------
 
     def round_started(self, current: Round) -> None:
@@ -135,8 +146,8 @@ class Scribe:
                 e.RoundStarted,
                 world_size=start.world_size,
                 ranks=ranks,
-                master_addr=self._config.master_addr,
-                master_port=current.port.number,
+                master_addr=start.master_addr,
+                master_port=start.master_port,
             )
         )
 
@@ -279,6 +290,13 @@ class Scribe:
         self._messages.say(one_line(judgement.event.line, longest=1000), level=ERROR)
         self._last_traceback = judgement.event.traceback
         self.root_cause = judgement
+
+    def verdict_of(self, number: int) -> tuple[str, bool]:
+        """What was found out about round ``number``, "" = nothing; and whether only victims are."""
+        judged = self.root_cause
+        if judged is None or judged.event.round != number:
+            return "", False
+        return judged.event.line, not judged.certain
 
     def limits_changed(self, limits: dict[str, float | None], sources: dict[str, str]) -> None:
         """Ranks are held to these learned or calculated limits from now on."""

@@ -1,0 +1,1 @@
+"""The cores of leader and follower, run on a loop over real connections."""

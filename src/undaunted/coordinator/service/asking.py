@@ -1,0 +1,58 @@
+"""One question to another member, and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.wire.errors import WireError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.coordinator.wire.handshake import Terms
+
+# Members ask each other again every second.
+ANSWER_S = 1.0
+
+
+class _Answer:
+    """Handler of a connection for one question."""
+
+    def __init__(self, question: p.Message) -> None:
+        self._question = question
+        self.answer: asyncio.Future[p.Message | None] = asyncio.get_running_loop().create_future()
+
+    def opened(self, connection: Connection) -> None:
+        connection.send(self._question)
+
+    def received(self, connection: Connection, message: Any) -> None:
+        self._set(message)
+        connection.close("answered")
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        del connection, reason
+        self._set(None)
+
+    def _set(self, message: p.Message | None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(message)
+
+
+async def ask(
+    address: str, question: p.Message, terms: Terms, tls: ssl.SSLContext | None
+) -> p.Message | None:
+    """Return the answer of whoever listens at ``address``; None = there is none within a second."""
+    waiting = _Answer(question)
+    connection = None
+    try:
+        connection = await connect(address, waiting, terms, tls=tls, timeout_s=ANSWER_S)
+        return await asyncio.wait_for(waiting.answer, ANSWER_S)
+    except (WireError, asyncio.TimeoutError):
+        return None
+    finally:
+        if connection is not None:
+            connection.close("no answer in time")

@@ -1,0 +1,212 @@
+"""Runs a `Follower` over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from undaunted.base.timers import Timers
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.service.asking import ask
+from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.wire.errors import WireError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.core.follower import Follower
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.coordinator.wire.handshake import Terms
+
+DIAL_S = 3.0
+
+
+class Node(Protocol):
+    """Whom a follower works for. Called on the loop; must not block."""
+
+    def deliver(self, order: p.Order) -> None:
+        """Carry out an order."""
+
+    def stop_ranks(self, stop: f.StopRanks) -> None:
+        """Stop a round without an order."""
+
+    def lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
+        """Serve the job from now on."""
+
+    def stand_down(self) -> None:
+        """Serve it no more, if this node does."""
+
+    def leave(self, reason: str) -> None:
+        """The launcher was told to stop; nothing runs here any more."""
+
+    def give_up(self, reason: str) -> None:
+        """There is nobody to follow."""
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+
+
+class _Uplink:
+    """Handler of one connection to a leader."""
+
+    def __init__(self, following: Following, link: int) -> None:
+        self._following = following
+        self._link = link
+
+    def opened(self, connection: Connection) -> None:
+        self._following.opened(self._link, connection)
+
+    def received(self, connection: Connection, message: Any) -> None:
+        del connection
+        self._following.received(self._link, message)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        del connection
+        self._following.closed(self._link, reason)
+
+
+class Following:
+    """One follower, for as long as its agent lives.
+
+    Args:
+        follower: the state machine; nobody else feeds it.
+        terms, tls: for connections.
+        node: whom it works for.
+    """
+
+    def __init__(
+        self, follower: Follower, terms: Terms, tls: ssl.SSLContext | None, node: Node
+    ) -> None:
+        self.follower = follower
+        self._terms, self._tls = terms, tls
+        self._node = node
+        self._connection: Connection | None = None
+        self._link = 0
+        self._timers = Timers()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._questions: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._over = False
+
+    def begin(self) -> None:
+        """Look for a leader."""
+        self._feed(f.Begin())
+
+    def tell(self, report: p.Report) -> None:
+        """Report something to the leader, now or when there is one."""
+        self._feed(f.Tell(report))
+
+    def table_known(self, known: f.TableKnown) -> None:
+        """Acknowledge a table that was delivered."""
+        self._feed(known)
+
+    def asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
+        """Answer another member."""
+        number = next(self._numbers)
+        self._questions[number] = connection
+        self._feed(f.Asked(number, question))
+
+    async def close(self) -> None:
+        """Release everything."""
+        self._over = True
+        self._timers.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.close("the launcher ends")
+
+    # --- the connection to the leader -----------------------------------------------------------
+
+    def opened(self, link: int, connection: Connection) -> None:
+        """A connection that was dialled stands."""
+        if self._over or link != self._link:
+            connection.close("another one is tried")
+            return
+        self._connection = connection
+        self._feed(f.Opened(link))
+
+    def received(self, link: int, message: p.Message) -> None:
+        """The leader has said something."""
+        self._feed(f.Received(link, message))
+
+    def closed(self, link: int, reason: str) -> None:
+        """The connection to the leader is gone."""
+        if link == self._link:
+            self._connection = None
+        self._feed(f.Closed(link, reason))
+
+    # --- events and commands --------------------------------------------------------------------
+
+    def _feed(self, event: f.Event) -> None:
+        if self._over:
+            return
+        for command in self.follower.handle(event, time.monotonic_ns()):
+            self._carry_out(command)
+
+    def _carry_out(self, command: f.Command) -> None:
+        match command:
+            case f.Dial():
+                self._hang_up()
+                self._link = command.link
+                self._start(self._dial(command))
+            case f.Hangup(link=link):
+                if link == self._link:
+                    self._hang_up()
+            case f.Send(link=link, message=message):
+                if link == self._link and self._connection is not None:
+                    self._connection.send(message)
+            case f.Ask():
+                self._start(self._ask(command))
+            case f.Answer(question=number, message=message):
+                connection = self._questions.pop(number, None)
+                if connection is not None:
+                    connection.send(message)
+                    connection.close("answered")
+            case f.SetTimer(name=name, delay_s=delay_s):
+                self._timers.set(name, delay_s, partial(self._feed, f.TimerFired(name)))
+            case _:
+                self._tell_node(command)
+
+    def _tell_node(self, command: f.Command) -> None:
+        node = self._node
+        match command:
+            case f.Deliver(order=order):
+                node.deliver(order)
+            case f.StopRanks():
+                node.stop_ranks(command)
+            case f.Lead(epoch=epoch, ledger=ledger, lost=lost):
+                node.lead(epoch, ledger, lost)
+            case f.StandDown():
+                node.stand_down()
+            case f.Leave(reason=reason):
+                node.leave(reason)
+            case f.GiveUp(reason=reason):
+                node.give_up(reason)
+            case f.Say(text=text):
+                node.say(text)
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close("another one is tried")
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _dial(self, command: f.Dial) -> None:
+        try:
+            uplink = _Uplink(self, command.link)
+            await connect(command.address, uplink, self._terms, tls=self._tls, timeout_s=DIAL_S)
+        except WireError as error:
+            self._feed(f.Closed(command.link, str(error), refused=error.refused))
+
+    async def _ask(self, command: f.Ask) -> None:
+        answer = await ask(command.address, command.message, self._terms, self._tls)
+        self._feed(f.Answered(command.node, answer))

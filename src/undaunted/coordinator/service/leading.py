@@ -1,0 +1,119 @@
+"""Runs a `Leader` over the connections of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base.timers import Timers
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.service.asking import ask
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.core.leader import Leader
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.coordinator.wire.handshake import Terms
+
+
+class Leading:
+    """One leader, from its first event until it is done.
+
+    Args:
+        leader: the state machine; nobody else feeds it.
+        terms, tls: for questions to members that are not connected.
+        keep: writes a ledger down; must not block.
+        say: shows a line.
+        done: called once, with the address of the leader's successor or "".
+    """
+
+    def __init__(
+        self,
+        leader: Leader,
+        terms: Terms,
+        tls: ssl.SSLContext | None,
+        *,
+        keep: Callable[[p.Ledger], None],
+        say: Callable[[str], None],
+        done: Callable[[str], None],
+    ) -> None:
+        self.leader = leader
+        self._terms, self._tls = terms, tls
+        self._keep, self._say, self._done = keep, say, done
+        self._connections: dict[int, Connection] = {}
+        self._links: dict[Connection, int] = {}
+        self._last_link = 0
+        self._timers = Timers()
+        self._questions: set[asyncio.Task[None]] = set()
+        self._over = False
+
+    def begin(self) -> None:
+        """Serve from now on."""
+        self._feed(c.Begin())
+
+    def received(self, connection: Connection, message: p.Message) -> None:
+        """A follower, or who wants to be one, has said something."""
+        link = self._links.get(connection)
+        if link is None:
+            self._last_link = link = self._last_link + 1
+            self._links[connection] = link
+            self._connections[link] = connection
+        self._feed(c.Received(link, message))
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A connection has ended."""
+        link = self._links.pop(connection, None)
+        if link is not None and self._connections.pop(link, None) is not None:
+            self._feed(c.Closed(link, reason))
+
+    async def close(self) -> None:
+        """Release everything; nobody is told."""
+        self._over = True
+        self._timers.cancel()
+        for question in self._questions:
+            question.cancel()
+        await asyncio.gather(*self._questions, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close("the coordinator ends")
+        self._connections.clear()
+        self._links.clear()
+
+    def _feed(self, event: c.Event) -> None:
+        if self._over:
+            return
+        for command in self.leader.handle(event, time.monotonic_ns()):
+            self._carry_out(command)
+
+    def _carry_out(self, command: c.Command) -> None:
+        match command:
+            case c.Send(link=link, message=message):
+                if link in self._connections:
+                    self._connections[link].send(message)
+            case c.Close(link=link):
+                connection = self._connections.pop(link, None)
+                if connection is not None:
+                    del self._links[connection]
+                    connection.close("closed by the coordinator")
+            case c.Ask():
+                question = asyncio.get_running_loop().create_task(self._ask(command))
+                self._questions.add(question)
+                question.add_done_callback(self._questions.discard)
+            case c.Persist(ledger=ledger):
+                self._keep(ledger)
+            case c.SetTimer(name=name, round=number, delay_s=delay_s):
+                self._timers.set(name, delay_s, partial(self._feed, c.TimerFired(name, number)))
+            case c.Say(text=text):
+                self._say(text)
+            case c.Done(successor=successor):
+                self._over = True
+                self._timers.cancel()
+                self._done(successor)
+
+    async def _ask(self, command: c.Ask) -> None:
+        answer: Any = await ask(command.address, command.message, self._terms, self._tls)
+        self._feed(c.Answered(command.node, answer))

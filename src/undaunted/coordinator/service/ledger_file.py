@@ -1,0 +1,110 @@
+"""The ledger on disk: written by a thread that may wait for it, read at the start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+
+from undaunted.coordinator.protocol import Ledger
+
+NAME = "coordinator.json"
+_MOST_BYTES = 4 * 1024 * 1024
+_LAST_WRITE_S = 2.0
+
+
+class LedgerFile:
+    """Keeps the newest ledger; one that is replaced before it was written is never written.
+
+    Args:
+        directory: of the run; the file in it is replaced atomically, mode 0600.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = Path(directory, NAME)
+        self._changed = threading.Condition()
+        self._next: Ledger | None = None
+        self._closing = False
+        self._problem = ""
+        self._thread: threading.Thread | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why it could not be written the last time, "" = it could."""
+        return self._problem
+
+    def keep(self, ledger: Ledger) -> None:
+        """Have it written soon; returns at once."""
+        with self._changed:
+            self._next = ledger
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self, *, remove: bool = False) -> None:
+        """Write what is left, for two seconds at most; ``remove`` it if the job is over."""
+        with self._changed:
+            self._closing = True
+            if remove:
+                self._next = None
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_LAST_WRITE_S)
+        if remove:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._next is None and not self._closing:
+                    self._changed.wait()
+                ledger, self._next = self._next, None
+            if ledger is None:
+                return
+            try:
+                self._write(ledger)
+                self._problem = ""
+            except OSError as error:
+                self._problem = error.strerror or str(error)
+
+    def _write(self, ledger: Ledger) -> None:
+        temporary = self._path.with_name(f".{NAME}-{os.getpid()}")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(temporary, flags, 0o600)
+            with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
+                file.write(msgspec.json.encode(ledger))
+                file.flush()
+                os.fsync(fd)
+            temporary.replace(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def read(directory: str) -> Ledger | None:
+    """Return the ledger that an earlier coordinator of this run has left, None = there is none.
+
+    Raises:
+        ValueError: there is a file, but no ledger in it.
+    """
+    path = Path(directory, NAME)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path} is no ledger: more than {_MOST_BYTES} bytes")
+    try:
+        return msgspec.json.decode(content, type=Ledger)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is no ledger ({error}); remove it to begin anew") from None

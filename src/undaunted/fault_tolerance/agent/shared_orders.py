@@ -1,0 +1,327 @@
+"""Orders of a job of several nodes: they come from a leader, which may be this node.
+
+Everything about connections, leases and elections is in `undaunted.coordinator`; here an agent's
+reports become messages and messages become orders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.base.directories import make_private
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election, translation
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.follower import Follower
+from undaunted.coordinator.core.leader import LINGER_S, Leader
+from undaunted.coordinator.core.leader import State as LeaderState
+from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.service import ledger_file
+from undaunted.coordinator.service.following import Following
+from undaunted.coordinator.service.host import Host
+from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.wire import tls
+from undaunted.coordinator.wire.address import is_loopback, parse_address
+from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.server import Server
+from undaunted.coordinator.wire.token import TokenError, find_token
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.agent.turns import Turns
+    from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+
+class Contexts(NamedTuple):
+    """For listening and for connecting; None = without TLS."""
+
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+
+
+class SharedOrders:
+    """One node's part in the coordination of its job; see `orders.Orders`.
+
+    Args:
+        config: the run; ``config.nodes`` is not None.
+        build: version of undaunted.
+        turns: of the agent.
+        obey: carries out an order.
+        reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
+        say: shows a line.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        build: str,
+        turns: Turns,
+        obey: Callable[[m.Command], None],
+        reserve: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        assert config.nodes is not None
+        self._config, self._nodes = config, config.nodes
+        self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
+        self._incarnation = os.urandom(8).hex()
+        self._terms = Terms(config.run_id, build, node=config.node)
+        self._tls = Contexts()
+        self._host = Host()
+        self._server: Server | None = None
+        self._ledger = ledger_file.LedgerFile(config.run_dir)
+        self._over = False
+        self._led = asyncio.Event()  # the others have heard of the end
+
+    # --- what the agent calls -------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Listen, lead if this is the host, and look for the leader."""
+        try:
+            await self._begin()
+        except (WireError, TokenError, tls.TlsError, ValueError) as error:
+            self._leave(m.Outcome.FAILED, str(error))
+
+    async def _begin(self) -> None:
+        token = await asyncio.to_thread(_token, self._nodes)
+        self._terms = replace(self._terms, token=token)
+        self._tls = _contexts(self._nodes)
+        port = await self._listen()
+        address = f"{_bracketed(self._nodes.address)}:{port}"
+        left = ledger_file.read(self._config.run_dir)
+        endpoints = list(self._nodes.endpoints)
+        if left is not None and left.run_id == self._config.run_id and left.round >= 0:
+            endpoints += [seat.address for seat in left.table if seat.address]
+        else:
+            left = None
+        if self._nodes.is_host and not (left is not None and election.votes_count(left)):
+            self._lead_as_host(left)
+        self._follow(address, endpoints)
+
+    def post(self, event: m.Event) -> None:
+        """Report something to the leader."""
+        if self._host.following is not None:
+            self._host.following.tell(translation.report(event))
+        elif isinstance(event, m.NodeUnhealthy):
+            self._leave(m.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
+        elif isinstance(event, m.Preempted):
+            self._leave(m.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
+
+    async def close(self) -> None:
+        """Release what it holds; a leader has told all others of the end by then."""
+        if self._host.following is not None:
+            await self._host.following.close()
+        leading = self._host.leading
+        if leading is not None and leading.leader.state is LeaderState.ENDED:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._led.wait(), LINGER_S + 1)
+        if self._host.leading is not None:
+            await self._host.leading.close()
+        if self._server is not None:
+            await self._server.close("the launcher ends")
+        self._ledger.close(remove=self._over)
+
+    # --- set-up ---------------------------------------------------------------------------------
+
+    async def _listen(self) -> int:
+        """Listen where the others expect it; on another port where two agents share a host."""
+        wanted = int(self._nodes.endpoints[0].rpartition(":")[2])
+        try:
+            return await self._listen_on(wanted)
+        except WireError as error:
+            if error.number != errno.EADDRINUSE:
+                raise
+        return await self._listen_on(0)
+
+    async def _listen_on(self, port: int) -> int:
+        host = "" if self._terms.token else "127.0.0.1"
+        server = Server(
+            f"{host}:{port}", self._host, self._terms, tls=self._tls.server, remark=self._say
+        )
+        server.nodes = self._nodes.max_nodes
+        await server.start()
+        self._server = server
+        return server.port
+
+    def _lead_as_host(self, left: p.Ledger | None) -> None:
+        after = 0 if left is None else left.epoch
+        epoch = election.next_epoch(after, self._incarnation)
+        self._lead(epoch, left, "")
+
+    def _lead(self, epoch: int, ledger: p.Ledger | None, lost: str) -> None:
+        config, nodes = self._config, self._nodes
+        leader = Leader(
+            LeaderConfig(
+                run_id=config.run_id,
+                policy=_policy(config, nodes),
+                node=config.node,
+                incarnation=self._incarnation,
+                takeover=nodes.takeover,
+                lease_s=nodes.lease_s,
+                away_timeout_s=nodes.away_timeout_s,
+            ),
+            ledger if ledger is not None else p.Ledger(run_id=""),
+            epoch,
+            lost,
+        )
+        self._host.leading = Leading(
+            leader,
+            self._terms,
+            self._tls.client,
+            keep=self._ledger.keep,
+            say=self._say,
+            done=self._leading_done,
+        )
+        self._host.leading.begin()
+
+    def _follow(self, address: str, endpoints: list[str]) -> None:
+        config, nodes = self._config, self._nodes
+        follower = Follower(
+            f.FollowerConfig(
+                node=config.node,
+                incarnation=self._incarnation,
+                slots=config.nproc_per_node,
+                endpoints=tuple(dict.fromkeys(endpoints)),
+                address=address if nodes.takeover else "",
+                infra_rank=nodes.infra_rank,
+                domain=nodes.domain,
+                group=nodes.group,
+                lease_s=nodes.lease_s,
+                away_timeout_s=nodes.away_timeout_s,
+                term_timeout_s=config.term_timeout_s,
+                give_up_s=nodes.join_timeout_s,
+            )
+        )
+        self._host.following = Following(follower, self._terms, self._tls.client, self)
+        self._host.following.begin()
+
+    # --- what the follower wants (see `following.Node`) -----------------------------------------
+
+    def deliver(self, order: p.Order) -> None:
+        """Have an order carried out, in its turn."""
+        self._turns.take(partial(self._take, order))
+
+    def stop_ranks(self, stop: f.StopRanks) -> None:
+        """Stop the round as if the leader had said so."""
+        node = self._config.node
+        order = m.Stop(node, stop.round, stop.reason, stop.grace_s, stop.signal)
+        self._turns.take(partial(self._obey, order))
+
+    def lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
+        """Take over."""
+        self._say(f"this node takes over the coordination of the job from node {lost}")
+        self._lead(epoch, ledger, lost)
+
+    def stand_down(self) -> None:
+        """Somebody else leads."""
+        self._host.leading = None
+
+    def leave(self, reason: str) -> None:
+        """End, as the launcher was told to."""
+        self._leave(m.Outcome.PREEMPTED, reason)
+
+    def give_up(self, reason: str) -> None:
+        """End, since there is nobody to follow."""
+        self._leave(m.Outcome.FAILED, reason)
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._say(text)
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _take(self, order: p.Order) -> None:
+        if isinstance(order, p.PrepareOrder):
+            self._prepare(order)
+            return
+        command = translation.command(self._config.node, order)
+        if command is None:
+            return
+        self._over = self._over or isinstance(command, m.End)
+        self._obey(command)
+
+    def _prepare(self, order: p.PrepareOrder) -> None:
+        """Reserve what the table needs of this node, and acknowledge it."""
+        ledger = order.ledger
+        seat = next(each for each in ledger.pending if each.node == self._config.node)
+        address, port = "", 0
+        if seat.group_rank == 0:
+            try:
+                port = self._reserve()
+            except OSError as error:
+                self._say(f"round {ledger.pending_round}: {error.strerror or error}")
+            address = self._nodes.address
+        known = f.TableKnown(ledger.pending_round, ledger.version, address, port)
+        assert self._host.following is not None
+        self._host.following.table_known(known)
+
+    def _leave(self, outcome: m.Outcome, reason: str) -> None:
+        """End without an order."""
+        self._turns.take(partial(self._obey, m.End(self._config.node, outcome, reason)))
+
+    def _leading_done(self, successor: str) -> None:
+        del successor  # the follower finds it by itself
+        self._host.leading = None
+        self._led.set()
+
+
+def _policy(config: RunConfig, nodes: Nodes) -> PolicyConfig:
+    return PolicyConfig(
+        min_nodes=nodes.min_nodes,
+        max_nodes=nodes.max_nodes,
+        elastic=nodes.elastic,
+        min_healthy=nodes.restart_policy == "min-healthy",
+        segment=nodes.segment,
+        replacement_group_size=nodes.replacement_group_size,
+        max_restarts=config.max_restarts,
+        max_no_progress_cycles=config.max_no_progress_cycles,
+        min_progress_iterations=config.min_progress_iterations,
+        stop_timeout_s=config.stop_timeout_s,
+        term_timeout_s=config.term_timeout_s,
+        first_timeout_s=nodes.first_round_timeout_s,
+        join_timeout_s=nodes.join_timeout_s,
+        last_call_s=nodes.last_call_s,
+    )
+
+
+def _token(nodes: Nodes) -> bytes:
+    """The job's token: as told, else this user's own, which is made when it is needed first."""
+    if nodes.token_file:
+        return find_token(os.environ, Path(nodes.token_file))
+    if token := find_token(os.environ):
+        return token
+    try:
+        config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+        own = Path(config, "undaunted")
+        make_private(own)
+        return find_token(os.environ, own / "token", create=True)
+    except (TokenError, OSError, RuntimeError) as error:
+        if all(is_loopback(parse_address(each).host) for each in nodes.endpoints):
+            return b""
+        raise TokenError(
+            f"launchers of several nodes need a token that all know ({error}): give "
+            "--coordinator-token-file, or set UNDAUNTED_TOKEN"
+        ) from None
+
+
+def _contexts(nodes: Nodes) -> Contexts:
+    if not nodes.tls_ca:
+        return Contexts()
+    ca, cert, key = Path(nodes.tls_ca), Path(nodes.tls_cert), Path(nodes.tls_key)
+    return Contexts(tls.server_context(cert, key, ca), tls.client_context(ca, cert, key))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,429 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.core.seats import LISTENS, ledger
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.leader import Leader, State
+
+S = 1_000_000_000
+EPOCH = 10
+
+
+class Harness:
+    """A leader on node a, with a clock, and what it has said on each link."""
+
+    def __init__(self, *, known: p.Ledger | None = None, lost: str = "", **config: object) -> None:
+        policy = {"min_nodes": 3, "max_nodes": 4, "max_restarts": 3, **config}
+        about = c.LeaderConfig(
+            run_id="job", policy=PolicyConfig(**policy), node="a", incarnation="a1"
+        )
+        self.leader = Leader(about, known or p.Ledger(run_id=""), EPOCH, lost)
+        self.now = 1000 * S
+        self.timers: dict[str, tuple[int, int]] = {}
+        self.said: dict[int, list[p.Message]] = {}
+        self.out: list[c.Command] = []
+        self.links: dict[str, int] = {}
+        self.last_link = 0
+        self.handle(c.Begin())
+
+    def handle(self, event: c.Event) -> list[c.Command]:
+        commands = self.leader.handle(event, self.now)
+        self.out += commands
+        for command in commands:
+            match command:
+                case c.SetTimer():
+                    due = self.now + round(command.delay_s * S)
+                    self.timers[command.name] = (due, command.round)
+                case c.Send(link=link, message=message):
+                    self.said.setdefault(link, []).append(message)
+                case c.Close(link=link):
+                    self.links = {node: each for node, each in self.links.items() if each != link}
+        return commands
+
+    def pass_time(self, seconds: float, *, alive: str = "") -> None:
+        """Let timers fire; nodes of ``alive`` renew every second."""
+        end = self.now + round(seconds * S)
+        renewal = self.now + S
+        while True:
+            due = [(at, name) for name, (at, _) in self.timers.items()]
+            if alive:
+                due.append((renewal, ""))
+            at, name = min(due, default=(end + 1, ""))
+            if at > end:
+                self.now = end
+                return
+            self.now = max(self.now, at)
+            if name:
+                _, number = self.timers.pop(name)
+                self.handle(c.TimerFired(name, number))
+                continue
+            renewal += S
+            for node in alive:
+                if node in self.links:
+                    self.say(node, p.Renew(epoch=self.leader.epoch))
+
+    # --- what followers do ----------------------------------------------------------------------
+
+    def hello(self, node: str, *, incarnation: str = "", **changes: object) -> int:
+        self.last_link += 1
+        about = {
+            "node": node,
+            "incarnation": incarnation or f"{node}1",
+            "slots": 2,
+            "address": LISTENS.format(node),
+        }
+        self.links[node] = self.last_link
+        hello = p.Hello(**{**about, **changes})
+        self.handle(c.Received(self.last_link, hello))
+        return self.last_link
+
+    def say(self, node: str, message: p.Message) -> list[c.Command]:
+        return self.handle(c.Received(self.links[node], message))
+
+    def prepared(self, nodes: str) -> None:
+        for node in nodes:
+            order = self.heard(node, p.PrepareOrder)[-1]
+            first = next(s for s in order.ledger.pending if s.group_rank == 0)
+            mine = node == first.node
+            self.say(
+                node,
+                p.Prepared(
+                    epoch=self.leader.epoch,
+                    version=order.ledger.version,
+                    round=order.ledger.pending_round,
+                    master_addr="host" if mine else "",
+                    master_port=7777 if mine else 0,
+                ),
+            )
+
+    def report(self, node: str, kind: str, number: int, **about: object) -> None:
+        about = {"round": self.leader.ledger.round, **about}
+        self.say(node, p.Report(number=number, kind=kind, **about))
+
+    def heard(self, node: str, kind: type) -> list[p.Message]:
+        return [each for each in self.said.get(self.links[node], []) if isinstance(each, kind)]
+
+    def lose(self, node: str, reason: str = "reset") -> None:
+        self.handle(c.Closed(self.links.pop(node), reason))
+
+    def remarks(self, node: str) -> str:
+        return "\n".join(each.text for each in self.heard(node, p.Note))
+
+    # --- ways -----------------------------------------------------------------------------------
+
+    def running(self, nodes: str = "abc") -> Harness:
+        for node in nodes:
+            self.hello(node)
+        self.pass_time(1.5, alive=nodes)
+        self.prepared("abc")
+        assert self.leader.ledger.running
+        return self
+
+    def stop_all(self, nodes: str, number: int) -> None:
+        for node in nodes:
+            self.report(node, "stopped", number)
+
+
+def test_first_round_begins_when_enough_have_acknowledged():
+    harness = Harness()
+    for node in "abc":
+        harness.hello(node)
+        assert harness.heard(node, p.Welcome)[0].epoch == EPOCH
+    harness.pass_time(1.5, alive="abc")
+    harness.prepared("ab")
+    assert not harness.heard("a", p.StartOrder)
+    harness.prepared("c")
+    starts = [harness.heard(node, p.StartOrder)[0] for node in "abc"]
+    assert {(each.master_addr, each.master_port) for each in starts} == {("host", 7777)}
+    known = starts[0].ledger
+    assert [seat.node for seat in known.table] == ["a", "b", "c"]
+    assert (known.round, known.running, known.casting_vote) == (0, True, "a")
+
+
+def test_a_spare_learns_the_table():
+    harness = Harness().running("abcd")
+    order = harness.heard("d", p.StartOrder)[0]
+    assert "d" not in {seat.node for seat in order.ledger.table}
+
+
+def test_a_failure_stops_all_and_starts_again():
+    harness = Harness().running()
+    harness.report("b", "failed", 1, text="rank 2: exit code 1")
+    stops = [harness.heard(node, p.StopOrder)[0] for node in "abc"]
+    assert {each.round for each in stops} == {0}
+    assert stops[0].ledger.restarts_used == 1
+    assert not stops[0].ledger.running
+    assert harness.heard("b", p.Beat)[-1].acknowledged == 1
+    harness.stop_all("ac", 1)
+    harness.report("b", "stopped", 2)
+    harness.prepared("abc")
+    assert harness.heard("c", p.StartOrder)[-1].ledger.round == 1
+
+
+def test_reports_that_come_twice_count_once():
+    harness = Harness(max_restarts=1).running()
+    for _ in range(3):
+        harness.report("b", "failed", 1, text="x")
+    assert harness.leader.policy.restarts_used == 1
+    assert harness.leader.state is State.LEADING
+
+
+def test_a_reset_is_noticed_at_once_and_a_spare_takes_the_place():
+    harness = Harness().running("abcd")
+    harness.lose("c")
+    assert "node c is lost: reset" in harness.heard("a", p.StopOrder)[0].reason
+    harness.stop_all("ab", 1)
+    harness.prepared("abd")
+    assert {s.node for s in harness.leader.ledger.table} == {"a", "b", "d"}
+    assert harness.leader.ledger.round == 1
+
+
+def test_silence_is_noticed_after_the_lease():
+    harness = Harness().running()
+    harness.pass_time(4.9, alive="ab")
+    assert not harness.heard("a", p.StopOrder)
+    harness.pass_time(2, alive="ab")
+    assert "nothing was heard of it for 5 s" in harness.heard("a", p.StopOrder)[0].reason
+    assert "c" not in harness.links
+
+
+def test_orders_are_sent_again_to_one_that_has_not_seen_them():
+    harness = Harness().running()
+    last = harness.heard("b", p.StartOrder)[0].number
+    harness.report("a", "failed", 1, text="x")
+    before = harness.links["b"]
+    harness.hello("b", round=0, running=True, last_order=last, promised=EPOCH)
+    assert c.Close(before) in harness.out
+    assert len(harness.heard("b", p.StopOrder)) == 1
+    assert not harness.heard("b", p.StartOrder)
+
+
+def test_a_node_that_comes_back_is_stopped_before_it_is_a_candidate():
+    harness = Harness().running("abcd")
+    harness.lose("c")
+    harness.hello("c", round=0, running=True, promised=EPOCH)
+    stop = harness.heard("c", p.StopOrder)[0]
+    assert stop.round == 0
+    harness.stop_all("ab", 1)
+    harness.report("c", "stopped", 1)
+    harness.pass_time(0.5, alive="abcd")
+    nodes = {seat.node for seat in harness.leader.ledger.pending}
+    assert len(nodes) == 3
+    assert {"a", "b"} < nodes
+
+
+def test_a_second_agent_of_a_node_waits_for_the_end_of_the_first():
+    harness = Harness().running()
+    first = harness.links["b"]
+    harness.hello("b", incarnation="b2")
+    refused = harness.said[harness.last_link][0]
+    assert "node b has an agent already" in refused.reason
+    assert not refused.final
+    harness.links["b"] = first
+    harness.lose("b")
+    harness.hello("b", incarnation="b2")
+    assert harness.heard("b", p.Welcome)
+
+
+def test_a_start_needs_a_quorum_of_the_last_table():
+    harness = Harness(min_nodes=1, max_nodes=3, elastic=True)
+    harness.running("abc")
+    harness.lose("b")
+    harness.lose("c")
+    harness.stop_all("a", 1)
+    harness.pass_time(1.5, alive="a")
+    harness.prepared("a")
+    assert len(harness.heard("a", p.StartOrder)) == 1
+    assert "waiting to hear of b, c" in harness.remarks("a")
+    harness.hello("c", round=0, running=False, promised=EPOCH)
+    harness.pass_time(1.5, alive="ac")
+    harness.prepared("ac")
+    assert harness.leader.ledger.round == 1
+
+
+def test_without_votes_a_leader_waits_until_the_old_world_is_over():
+    known = ledger("b", leader="", casting_vote="", running=True)
+    harness = Harness(known=known, min_nodes=1, max_nodes=1)
+    harness.hello("x")
+    harness.pass_time(12, alive="x")
+    harness.prepared("x")
+    assert not harness.heard("x", p.StartOrder)
+    harness.pass_time(70, alive="x")
+    if not harness.heard("x", p.StartOrder):
+        harness.prepared("x")
+    assert harness.heard("x", p.StartOrder)[0].ledger.round == 1
+
+
+def test_an_old_member_that_has_stopped_ends_the_old_world():
+    known = ledger("bc", casting_vote="", leader="")
+    harness = Harness(known=known, min_nodes=1, max_nodes=2)
+    harness.hello("b", round=0, running=False, ledger=known)
+    harness.pass_time(11, alive="b")
+    harness.prepared("b")
+    assert harness.heard("b", p.StartOrder)[0].ledger.round == 1
+
+
+def test_a_restarted_leader_leaves_healthy_ranks_alone():
+    known = ledger("abc")
+    harness = Harness(known=known)
+    for node in "abc":
+        harness.hello(node, round=0, running=True, ledger=known, promised=1)
+    assert harness.leader.state is State.LEADING
+    harness.pass_time(30, alive="abc")
+    assert not harness.heard("a", p.StopOrder)
+    harness.report("b", "failed", 1, text="x")
+    assert harness.heard("a", p.StopOrder)[0].round == 0
+
+
+def test_a_restarted_leader_misses_who_does_not_come_back():
+    known = ledger("abc", restarts_used=1)
+    harness = Harness(known=known, min_nodes=2)
+    for node in "ab":
+        harness.hello(node, round=0, running=True, ledger=known, promised=1)
+    harness.pass_time(9, alive="ab")
+    assert not harness.heard("a", p.StopOrder)
+    harness.pass_time(2, alive="ab")
+    assert "node c is lost" in harness.heard("a", p.StopOrder)[0].reason
+    assert harness.leader.policy.restarts_used == 2
+
+
+def test_reports_that_come_while_it_recovers_are_not_lost():
+    known = ledger("abc")
+    harness = Harness(known=known)
+    for node in "ab":
+        harness.hello(node, round=0, running=True, ledger=known, promised=1)
+    harness.report("b", "failed", 1, text="rank 3: exit code 9")
+    assert not harness.heard("a", p.StopOrder)
+    harness.hello("c", round=0, running=True, ledger=known, promised=1)
+    assert "exit code 9" in harness.heard("a", p.StopOrder)[0].reason
+
+
+def test_a_takeover_starts_without_the_lost_leader():
+    known = ledger("xab", leader="x", casting_vote="x")
+    harness = Harness(known=known, lost="x", min_nodes=2)
+    for node in "ab":
+        harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
+    assert "node x is lost" in harness.heard("a", p.StopOrder)[0].reason
+    harness.stop_all("ab", 1)
+    harness.prepared("ab")
+    assert {s.node for s in harness.leader.ledger.table} == {"a", "b"}
+
+
+def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():
+    known = ledger("bcd", round=7, epoch=50, restarts_used=2, leader="", casting_vote="")
+    harness = Harness()
+    harness.hello("a")
+    harness.hello("b", round=7, running=True, ledger=known, promised=50)
+    assert harness.leader.state is State.RECOVERING
+    assert harness.leader.epoch > 50
+    for node in "cd":
+        harness.hello(node, round=7, running=True, ledger=known, promised=50)
+    assert harness.leader.policy.round == 7
+    assert not harness.heard("b", p.StopOrder)
+    assert harness.leader.policy.restarts_used == 2
+
+
+def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
+    harness = Harness().running()
+    harness.hello("b", round=0, running=True, promised=99, last_order=EPOCH << 33)
+    assert harness.leader.epoch > 99
+    assert harness.heard("a", p.Welcome)[-1].epoch == harness.leader.epoch
+    harness.report("c", "failed", 1, text="x")
+    assert harness.heard("b", p.StopOrder)[-1].epoch == harness.leader.epoch
+    assert harness.heard("b", p.StopOrder)[-1].number > EPOCH << 33
+
+
+def test_acknowledgements_of_an_earlier_table_do_not_count():
+    harness = Harness()
+    for node in "abc":
+        harness.hello(node)
+    harness.pass_time(1.5, alive="abc")
+    order = harness.heard("a", p.PrepareOrder)[-1]
+    late = p.Prepared(epoch=EPOCH, version=order.ledger.version - 1, round=0)
+    for node in "abc":
+        harness.say(node, late)
+    assert not harness.heard("a", p.StartOrder)
+
+
+def test_one_that_is_lost_while_preparing_is_replaced():
+    harness = Harness()
+    for node in "abcd":
+        harness.hello(node)
+    harness.pass_time(1.5, alive="abcd")
+    harness.prepared("ab")
+    harness.lose("c")
+    harness.prepared("abd")
+    assert {s.node for s in harness.leader.ledger.table} == {"a", "b", "d"}
+
+
+def test_stands_down_for_a_later_leader():
+    harness = Harness().running()
+    harness.lose("b")
+    harness.lose("c")
+    answer = p.MissAnswer(node="c", incarnation="c1", epoch=99, lost=False, leader="host-b:1")
+    harness.handle(c.Answered("c", answer))
+    assert harness.out[-1] == c.Done("host-b:1")
+    assert harness.said[1][-1].leader == "host-b:1"
+    assert harness.handle(c.Received(1, p.Renew(epoch=EPOCH))) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        p.MissAnswer(node="c", incarnation="c1", epoch=99, lost=True),
+        p.MissAnswer(node="c", incarnation="c1", epoch=EPOCH, lost=False, leader="host-b:1"),
+        None,
+    ],
+)
+def test_other_answers_change_nothing(answer):
+    harness = Harness().running()
+    assert harness.handle(c.Answered("c", answer)) == []
+
+
+def test_the_end_reaches_everybody_and_the_leader_is_done():
+    harness = Harness().running("abcd")
+    for node in "abc":
+        harness.report(node, "finished", 1)
+    for node in "abc":
+        harness.report(node, "stopped", 2, all_ok=True)
+    ends = {node: harness.heard(node, p.EndOrder)[0].outcome for node in "abcd"}
+    assert set(ends.values()) == {"finished"}
+    assert harness.leader.state is State.ENDED
+    for node in "abc":
+        harness.lose(node, "the job has ended")
+    assert c.Done() not in harness.out
+    harness.lose("d", "the job has ended")
+    assert harness.out[-1] == c.Done()
+
+
+def test_the_leader_does_not_wait_for_ever_for_one_that_does_not_hear_of_the_end():
+    harness = Harness().running()
+    for node in "abc":
+        harness.report(node, "finished", 1)
+    for node in "abc":
+        harness.report(node, "stopped", 2, all_ok=True)
+    harness.pass_time(3.1)
+    assert c.Done() in harness.out
+
+
+def test_one_that_missed_the_end_hears_of_it_when_it_is_back():
+    harness = Harness().running()
+    for node in "abc":
+        harness.report(node, "finished", 1)
+    harness.report("a", "stopped", 2, all_ok=True)
+    harness.report("b", "stopped", 2, all_ok=True)
+    harness.report("c", "stopped", 2, all_ok=True)
+    harness.lose("c")
+    harness.hello("c", round=0, running=False, promised=EPOCH)
+    assert harness.heard("c", p.EndOrder)[0].outcome == "finished"
+
+
+def test_strangers_are_ignored():
+    harness = Harness().running()
+    assert harness.handle(c.Received(99, p.Renew(epoch=EPOCH))) == []
+    assert harness.handle(c.Closed(99, "x")) == []
+    assert harness.say("a", p.Report(number=9, kind="of a later build", round=0)) != []
+    assert harness.leader.state is State.LEADING
