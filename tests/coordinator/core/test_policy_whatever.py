@@ -1,0 +1,300 @@
+"""Whatever arrives in whatever order, the job policy keeps its promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.coordinator.core.driving import of
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.policy import JobPolicy, State
+from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
+
+NAMES = ["a", "b", "c", "d", "e"]
+CONFIGS = st.builds(
+    PolicyConfig,
+    min_nodes=st.integers(1, 3),
+    max_nodes=st.integers(1, 5),
+    elastic=st.booleans(),
+    min_healthy=st.booleans(),
+    segment=st.sampled_from([0, 0, 2]),
+    replacement_group_size=st.sampled_from([0, 0, 2]),
+    max_restarts=st.integers(0, 3),
+    max_no_progress_cycles=st.integers(0, 2),
+)
+INFOS = st.builds(
+    m.NodeInfo,
+    st.sampled_from(NAMES),
+    st.integers(1, 2),
+    st.none() | st.integers(0, 4),
+    st.sampled_from(["", "x"]),
+    st.sampled_from(["", "1"]),
+)
+ITERATIONS = st.builds(Iterations, st.none() | st.just(0), st.none() | st.integers(0, 3))
+
+
+@dataclass
+class Agent:
+    """A node, as it is: what it was told, and whether ranks run on it."""
+
+    runs: int | None = None  # the round
+    stopping: bool = False
+
+
+@dataclass
+class World:
+    """What the commands have made of the nodes."""
+
+    config: PolicyConfig
+    agents: dict[str, Agent] = field(default_factory=dict)
+    excluded: set[str] = field(default_factory=set)
+    prepare: m.Prepare | None = None
+    timers: dict[str, m.SetTimer] = field(default_factory=dict)
+    started: list[int] = field(default_factory=list)
+    blamed: set[int] = field(default_factory=set)
+    ended: m.Outcome | None = None
+    quorum: bool = True
+
+    def obey(self, command: m.Command) -> None:
+        match command:
+            case m.Prepare(round=number, places=places):
+                assert self.quorum
+                assert number == len(self.started), "rounds are numbered one by one"
+                assert not any(agent.runs is not None for agent in self.agents.values())
+                check_places(places)
+                assert {place.node for place in places} <= self.agents.keys() - self.excluded
+                self.prepare = command
+            case m.Start():
+                agent = self.agents[command.node]  # it is there
+                assert command.node not in self.excluded
+                assert agent.runs is None
+                agent.runs, agent.stopping = command.round, False
+            case m.Stop():
+                assert self.agents[command.node].runs == command.round
+                self.agents[command.node].stopping = True
+            case m.End():
+                known = self.agents.pop(command.node, None)
+                assert known is None or known.runs is None, "nothing runs when a node is dismissed"
+            case m.Blamed():
+                assert command.round not in self.blamed, "said once"
+                self.blamed.add(command.round)
+            case m.SetTimer():
+                assert command.delay_s > 0
+                self.timers[command.name] = command
+
+
+def check_places(places: tuple[m.Place, ...]) -> None:
+    ranks = [r for p in places for r in range(p.first_rank, p.first_rank + p.slots)]
+    assert ranks == list(range(len(ranks))), "each rank in exactly one place"
+    assert len({place.node for place in places}) == len(places)
+
+
+def goes_on(machine: AnyJob) -> bool:
+    return not machine.policy.ended
+
+
+class AnyJob(RuleBasedStateMachine):
+    @initialize(config=CONFIGS, infos=st.lists(INFOS, max_size=5, unique_by=lambda i: i.name))
+    def begin(self, config: PolicyConfig, infos: list[m.NodeInfo]) -> None:
+        self.policy = JobPolicy(config)
+        self.world = World(config)
+        for info in infos:
+            self.join(info)
+
+    def feed(self, event: m.Event) -> list[m.Command]:
+        was_ended = self.policy.ended
+        commands = self.policy.handle(event)
+        if was_ended:
+            assert [type(command) for command in commands] in ([], [m.End])
+        starts = of(m.Start, commands)
+        if starts:
+            assert self.world.prepare is not None
+            assert {s.node for s in starts} == {p.node for p in self.world.prepare.places}
+            assert {s.round for s in starts} == {len(self.world.started)}
+            self.world.started.append(starts[0].round)
+        for command in commands:
+            self.world.obey(command)
+        if self.policy.ended and not was_ended:
+            assert not self.world.agents, "the end reaches every node that is there"
+        return commands
+
+    # --- what brings the job forward ------------------------------------------------------------
+
+    @rule(info=INFOS)
+    @precondition(goes_on)
+    def join(self, info: m.NodeInfo) -> None:
+        self.world.agents.setdefault(info.name, Agent())
+        self.feed(m.NodeJoined(info))
+
+    @rule()
+    @precondition(goes_on)
+    def go_on(self) -> None:
+        """Whatever is waited for happens: nodes come, learn the table, stop."""
+        match self.policy.state:
+            case State.FORMING:
+                self.world.quorum = True
+                self.feed(m.QuorumRegained())
+                for name in NAMES:
+                    if name not in self.world.agents and self.policy.state is State.FORMING:
+                        self.join(m.NodeInfo(name, 1, domain="x", group="1"))
+                if self.policy.state is State.FORMING and "last_call" in self.world.timers:
+                    self.fire("last_call")
+            case State.PREPARING:
+                self.accept()
+            case State.STOPPING:
+                for node, agent in list(self.world.agents.items()):
+                    if agent.runs is not None:
+                        self.stop_one(node)
+
+    @rule()
+    @precondition(lambda self: goes_on(self) and self.policy.state is State.PREPARING)
+    def accept(self) -> None:
+        assert self.world.prepare is not None
+        self.feed(m.TableAccepted(self.world.prepare.round, "", 0))
+
+    # --- what happens to nodes ------------------------------------------------------------------
+
+    @rule(data=st.data())
+    @precondition(lambda self: goes_on(self) and self.world.agents)
+    def lose(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(sorted(self.world.agents)))
+        del self.world.agents[node]
+        self.feed(m.NodeLost(node, f"node {node} is lost"))
+
+    def pick(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(self.runners()))
+
+    def runners(self) -> list[str]:
+        return [node for node, agent in self.world.agents.items() if agent.runs is not None]
+
+    @rule(data=st.data(), victim=st.booleans())
+    @precondition(lambda self: self.runners())
+    def fail(self, data: st.DataObject, victim: bool) -> None:
+        self.feed(m.NodeFailed(self.pick(data), self.policy.round, "exit code 1", victim))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.runners())
+    def finish(self, data: st.DataObject) -> None:
+        self.feed(m.NodeFinished(self.pick(data), self.policy.round))
+
+    @rule(data=st.data(), ok=st.booleans(), seen=ITERATIONS, text=st.sampled_from(["", "why"]))
+    @precondition(lambda self: self.runners())
+    def stop(self, data: st.DataObject, ok: bool, seen: Iterations, text: str) -> None:
+        self.stop_one(self.pick(data), ok, seen, text)
+
+    def stop_one(
+        self, node: str, ok: bool = False, seen: Iterations = NO_ITERATIONS, text: str = ""
+    ) -> None:
+        self.world.agents[node].runs = None
+        self.feed(m.NodeStopped(node, self.policy.round, ok, (), seen, text))
+
+    # --- what is rare ---------------------------------------------------------------------------
+
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(["exclude", "unhealthy", "preempt", "shut down", "quorum", "timer"]),
+        node=st.sampled_from(NAMES),
+    )
+    @precondition(goes_on)
+    def something_rare(self, data: st.DataObject, kind: str, node: str) -> None:
+        match kind:
+            case "exclude" if node in self.runners():
+                self.world.excluded.add(node)
+                self.feed(m.ExclusionRequested(node, self.policy.round, ""))
+            case "unhealthy":
+                self.feed(m.NodeUnhealthy(node, self.policy.round, "no GPU"))
+            case "preempt":
+                number = data.draw(st.sampled_from([2, 15]))
+                self.feed(m.Preempted(node, number, "a signal"))
+            case "shut down" if node in self.runners() and self.policy.round > 1:
+                self.feed(m.ShutdownRequested(node, self.policy.round, ""))
+            case "quorum":
+                self.world.quorum = not self.world.quorum
+                there = self.world.quorum
+                self.feed(m.QuorumRegained() if there else m.QuorumLost("nobody answers"))
+            case "timer" if self.world.timers:
+                self.fire(data.draw(st.sampled_from(sorted(self.world.timers))))
+
+    def fire(self, name: str) -> None:
+        timer = self.world.timers.pop(name)
+        if name == "stop" and timer.round == self.upcoming:
+            for agent in self.world.agents.values():
+                agent.runs = None  # gives up nodes on which something may run
+        self.feed(m.TimerFired(name, timer.round))
+
+    @rule(node=st.sampled_from(NAMES), number=st.integers(-1, 9))
+    def something_stale(self, node: str, number: int) -> None:
+        if number == self.policy.round:
+            return
+        for event in (
+            m.NodeFailed(node, number, "late"),
+            m.NodeFinished(node, number),
+            m.NodeStopped(node, number),
+            m.ExclusionRequested(node, number, ""),
+            m.ShutdownRequested(node, number, ""),
+        ):
+            assert self.feed(event) == []
+
+    @rule(info=INFOS)
+    @precondition(lambda self: self.policy.ended)
+    def join_too_late(self, info: m.NodeInfo) -> None:
+        assert self.policy.ending is not None
+        (end,) = self.feed(m.NodeJoined(info))
+        assert isinstance(end, m.End)
+        assert end.outcome is self.policy.ending.outcome
+        assert self.feed(m.NodeLost(info.name, "x")) == []
+        assert self.feed(m.Preempted(info.name, 15, "SIGTERM")) == []
+
+    # --- always -----------------------------------------------------------------------------------
+
+    @invariant()
+    def the_budget_holds(self) -> None:
+        if hasattr(self, "policy"):
+            assert 0 <= self.policy.restarts_used <= self.world.config.max_restarts
+
+    @invariant()
+    def what_runs_is_one_round(self) -> None:
+        if not hasattr(self, "policy"):
+            return
+        rounds = {agent.runs for agent in self.world.agents.values()} - {None}
+        assert rounds <= {self.policy.round}
+        if self.policy.state in {State.FORMING, State.PREPARING, State.ENDED}:
+            assert not rounds
+
+    @invariant()
+    def whoever_waits_has_a_timer(self) -> None:
+        """Every wait for others has a deadline, as soon as anybody is there."""
+        if not hasattr(self, "policy"):
+            return
+        if not self.world.agents:
+            return
+        names = {timer.name for timer in self.world.timers.values() if timer.round == self.upcoming}
+        match self.policy.state:
+            case State.FORMING:
+                assert names & {"join", "last_call"}
+            case State.PREPARING:
+                assert "prepare" in names
+            case State.STOPPING:
+                assert "stop" in names
+
+    @property
+    def upcoming(self) -> int:
+        forming = self.policy.state in {State.FORMING, State.PREPARING}
+        return self.policy.round + forming
+
+
+def test_whatever_arrives() -> None:
+    run_state_machine_as_test(
+        AnyJob, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+    )
