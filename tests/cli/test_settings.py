@@ -161,7 +161,6 @@ def test_gpus_per_numa():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--ft-segment=4"], "--ft-segment 4: one node cannot be divided into segments of 4 nodes"),
         (
             ["--ft-max-no-progress-cycles=0", "--ft-checkpoint-iteration-file=f"],
             (

@@ -132,13 +132,6 @@ def check_settings(parsed: Parsed, environ: Mapping[str, str]) -> None:
     """
     _check_progress(parsed)
     _check_logs(parsed, environ)
-    segment = parsed.values[option_name("segment")]
-    if segment not in (None, 1):
-        source = parsed.sources[option_name("segment")]
-        raise UsageError(
-            f"{source} {segment}: one node cannot be divided into segments of {segment} nodes; "
-            "leave it out"
-        )
 
 
 def _check_progress(parsed: Parsed) -> None:
