@@ -92,6 +92,20 @@ async def test_silence_in_the_handshake_of_tls_is_bounded(of_server: Certificate
         await remarks.until("no handshake within 50 ms")
 
 
+@on_loop
+async def test_who_hangs_up_while_tls_is_set_up_is_forgotten(of_server: Certificate) -> None:
+    async with serving(Recorder(), tls=server_context(*of_server)) as server:
+        async with raw_peer(server) as raw:
+            raw.writer.write(b"\x16\x03\x01")
+            await raw.writer.drain()
+            raw.writer.write_eof()
+            await raw.rest()
+        server._gone.clear()
+        if server._connections:
+            await server._gone.wait()
+        assert server._half_open == {}
+
+
 def test_files_that_are_not_there_are_named(of_server: Certificate, tmp_path: Path) -> None:
     missing = tmp_path / "no.pem"
     for make in (

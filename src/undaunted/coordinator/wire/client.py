@@ -102,12 +102,14 @@ class _Attempt:
         self._connection = connection
         with_tls = self._tls is not None
         try:
-            await loop.create_connection(
-                lambda: connection,
-                sock=sock,
-                ssl=self._tls,
-                server_hostname=self._address.host if with_tls else None,
-                ssl_handshake_timeout=timeout_s if with_tls else None,
+            await connection.adopted(
+                loop.create_connection(
+                    lambda: connection,
+                    sock=sock,
+                    ssl=self._tls,
+                    server_hostname=self._address.host if with_tls else None,
+                    ssl_handshake_timeout=timeout_s if with_tls else None,
+                )
             )
             return await self._result
         except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import errno
 import os
 import socket
 import ssl
@@ -18,7 +19,7 @@ from undaunted.coordinator.protocol import MAX_HANDSHAKE_BYTES, MAX_MESSAGE_BYTE
 from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from undaunted.coordinator.wire.address import Address
     from undaunted.coordinator.wire.handshake import Handshake
@@ -176,6 +177,18 @@ class Connection(asyncio.BufferedProtocol):
     def drop(self, reason: str) -> None:
         """End it at once, by the peer's fault."""
         self._finish(End(reason, fault=True), at_once=True)
+
+    async def adopted(self, adoption: Awaitable[tuple[asyncio.BaseTransport, object]]) -> None:
+        """Wait until the loop has it, TLS included.
+
+        Raises:
+            OSError: that has failed.
+        """
+        transport, _ = await adoption
+        if self._transport is None:
+            # A connection that is lost while TLS is set up counts as made in some versions.
+            transport.close()
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
     def failed(self, error: BaseException) -> None:
         """It could not be adopted into the loop: TLS has failed, or time ran out."""

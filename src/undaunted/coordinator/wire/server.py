@@ -176,8 +176,10 @@ class Server:
         loop = asyncio.get_running_loop()
         limit = self._handshake_s if self._tls is not None else None
         try:
-            await loop.connect_accepted_socket(
-                lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=limit
+            await connection.adopted(
+                loop.connect_accepted_socket(
+                    lambda: connection, sock, ssl=self._tls, ssl_handshake_timeout=limit
+                )
             )
         except (OSError, asyncio.TimeoutError) as error:
             connection.failed(error)
