@@ -139,6 +139,7 @@ def test_yaml_section_at_any_depth(write):
 
 
 def test_yaml_typos_are_errors_unless_told_otherwise(write):
+    """Spec 3.1 item 8: upstream ignores them, and the job runs without limits."""
     path = write("fault_tolerance: {rank_hearbeat_timeout: 3, segment: 1}")
     with pytest.raises(ValueError, match="did you mean 'rank_heartbeat_timeout'"):
         FaultToleranceConfig.from_yaml_file(path)

@@ -51,7 +51,8 @@ class Workload:
     def start(self, *, resumes: bool) -> float:
         """Imports, connecting, loading: until the first heartbeat. The caches may be cold."""
         load_s = self.load_s if resumes else 0
-        return (20 + load_s) * self.rng.lognormvariate(0, 0.4) * self.rng.choice([1, 2])
+        took_s = (20 + load_s) * self.rng.lognormvariate(0, 0.4) * self.rng.choice([1, 2])
+        return min(took_s, 3500)  # below the ceiling that holds before anything is learned
 
     def compilation(self, *, first: bool) -> float:
         """In the first step. A cache has the result, but for the first launch and if it is lost."""
@@ -117,6 +118,13 @@ def rare(seed: int) -> Workload:
     workload.checkpoint_s = min(1500, workload.step_s * workload.rng.uniform(30, 100))
     if seed % 2:
         workload.tail, workload.heaviness = "pareto", workload.rng.uniform(4, 6)
+    return workload
+
+
+def pareto(exponent: float, seed: int) -> Workload:
+    """Steps of 10 s and more with a Pareto tail."""
+    workload = ordinary(seed)
+    workload.step_s, workload.tail, workload.heaviness = 10, "pareto", exponent
     return workload
 
 
