@@ -146,7 +146,7 @@ class TestElastic:
     def test_takes_in_who_joins_by_a_restart_that_does_not_count(self) -> None:
         job = running("a", "b", min_nodes=2, max_nodes=4, elastic=True)
         job.join("c", "d")
-        decided, *stops = job.fire("grow")
+        decided, *stops = job.fire("joined")
         reason = "nodes have joined: the job grows from 2 to 4 nodes"
         assert decided == m.Decided(0, "restart", reason, restarts_left=0)
         assert {stop.grace_s for stop in of(m.Stop, stops)} == {GRACE_ON_REQUEST_S}
@@ -162,13 +162,14 @@ class TestElastic:
 
     def test_does_not_grow_beyond_max(self) -> None:
         job = running("a", "b", min_nodes=1, max_nodes=2, elastic=True)
-        assert job.join("c") == [m.Remark("node c has joined as a spare")]
+        job.join("c")
+        assert job.fire("joined") == [m.Remark("spare nodes: c")]
 
     def test_does_not_disturb_a_round_that_is_about_to_end(self) -> None:
         job = running("a", "b", min_nodes=2, max_nodes=3, elastic=True)
         job.join("c")
         job.finish("a")
-        assert job.fire("grow") == []
+        assert job.fire("joined") == [m.Remark("spare nodes: c")]
 
     def test_notices_who_came_while_the_table_was_prepared(self) -> None:
         job = Driver(min_nodes=1, max_nodes=2, elastic=True)
@@ -177,7 +178,7 @@ class TestElastic:
         job.fire("last_call")
         job.join("b")
         job.accept()
-        assert job.fire("grow")
+        assert job.fire("joined")
 
 
 class TestLeaving:

@@ -37,7 +37,8 @@ class TestFirstRound:
 
     def test_nodes_that_are_too_many_wait_as_spares(self) -> None:
         job = running("a", "b", "c", "d", min_nodes=4)
-        assert job.join("e") == [m.Remark("node e has joined as a spare")]
+        job.join("f", "e")
+        assert job.fire("joined") == [m.Remark("spare nodes: e, f")]
         assert job.table == "a b c d"
         assert job.ends == {}
 

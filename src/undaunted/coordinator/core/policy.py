@@ -18,6 +18,7 @@ from undaunted.coordinator.core import placement
 from undaunted.coordinator.core.blame import Cause
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.members import Members
+from undaunted.coordinator.core.roster import name_some
 from undaunted.coordinator.core.rounds import Ending, Rounds, State
 
 if TYPE_CHECKING:
@@ -148,9 +149,7 @@ class JobPolicy(Rounds):
             return self.form()
         if self.state is not State.RUNNING:
             return []
-        if self.config.elastic and len(self.members) < self.config.most_nodes:
-            return [m.SetTimer("grow", self.round, self.config.last_call_s)]
-        return [m.Remark(f"node {info.name} has joined as a spare")]
+        return [m.SetTimer("joined", self.round, self.config.last_call_s)]
 
     def _lost(self, event: m.NodeLost) -> list[m.Command]:
         node = event.node
@@ -209,11 +208,9 @@ class JobPolicy(Rounds):
     def _accepted(self, event: m.TableAccepted) -> list[m.Command]:
         if self.state is not State.PREPARING or event.round != self.round + 1:
             return []
-        commands = self.start(event)
-        few = len(self.members) < min(self.config.most_nodes, len(self.roster.here))
-        if self.config.elastic and few:
-            commands.append(m.SetTimer("grow", self.round, self.config.last_call_s))
-        return commands
+        joined = m.SetTimer("joined", self.round + 1, self.config.last_call_s)
+        more = len(self.roster.here) > len(self.formation.prepared)
+        return [*self.start(event), *([joined] if more else [])]
 
     def _failed(self, event: m.NodeFailed) -> list[m.Command]:
         node = event.node
@@ -351,19 +348,24 @@ class JobPolicy(Rounds):
                 return self.form_timed_out()
             case "prepare", State.PREPARING:
                 return self.prepare_timed_out()
-            case "grow", State.RUNNING:
-                return self._grow()
+            case "joined", State.RUNNING:
+                return self._grow() or self._name_spares()
             case "stop", State.STOPPING:
                 return self.stop_timed_out()
         return []
 
     def _grow(self) -> list[m.Command]:
         """Take in nodes that have joined an elastic job."""
-        chosen = self.formation.choose(self.members.seats)
-        if isinstance(chosen, str) or self.members.finished:
+        if not self.config.elastic or self.members.finished:
             return []
-        now, then = len(self.members), len(chosen.places)
+        chosen = self.formation.choose(self.members.seats)
+        now = len(self.members)
+        then = 0 if isinstance(chosen, str) else len(chosen.places)
         if then <= now:
             return []
         reason = f"nodes have joined: the job grows from {now} to {then} nodes"
         return self.stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))
+
+    def _name_spares(self) -> list[m.Command]:
+        spares = [node for node in self.roster.here if node not in self.members.seats]
+        return [m.Remark(f"spare nodes: {name_some(spares)}")] if spares else []
