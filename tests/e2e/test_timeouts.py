@@ -77,3 +77,20 @@ def test_what_was_seen_is_kept_in_the_run_directory(tmp_path: Path) -> None:
         assert changed["limits"] == {"heartbeat": 60.0}
         assert "learned from 5000 samples" in changed["sources"]["heartbeat"]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_in_strict_mode_every_call_is_confirmed(tmp_path: Path) -> None:
+    script = """
+        from undaunted.fault_tolerance import RankMonitorClient
+        client = RankMonitorClient()
+        client.init_workload_monitoring()
+        assert client.cfg.skip_section_response is False
+        for step in range(50):
+            client.send_heartbeat()
+            client.start_section("step")
+            client.end_section("step")
+        client.shutdown_workload_monitoring()
+    """
+    options = ("--nproc-per-node", "2", "--ft-skip-section-response=false")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0, launcher.text
