@@ -175,6 +175,18 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
     return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
+def wait_for_any(fds: Sequence[int]) -> list[int]:
+    """Wait, without limit, until some of ``fds`` are readable or at their end; return those.
+
+    Negative ones are left out.
+    """
+    poll = select.poll()
+    for fd in fds:
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll()]
+
+
 def become_subreaper() -> None:
     """Adopt every orphan among the descendants of this process (not inherited by children).
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.worker.preload import (
+    later_modules,
     preload_names,
     program_file,
     template_modules,
@@ -102,6 +103,15 @@ def test_where_the_program_is(tmp_path):
     assert program_file("run_path", f"{cwd}/pkg/tool.py", "/") == f"{cwd}/pkg/tool.py"
     assert program_file("module", "json.tool", cwd) is None
     assert program_file("program", "pkg/tool.py", cwd) is None
+
+
+def test_what_can_be_imported_later(tmp_path):
+    (tmp_path / "a.py").write_text("import torch")
+    (tmp_path / "b.py").write_text("import os\nos.environ['TORCHDYNAMO_DISABLE'] = '1'")
+    assert later_modules("script", "a.py", str(tmp_path)) == ["torch._dynamo"]
+    assert later_modules("module", "a", str(tmp_path)) == ["torch._dynamo"]
+    assert later_modules("module", "installed.elsewhere", str(tmp_path)) == ["torch._dynamo"]
+    assert later_modules("script", "b.py", str(tmp_path)) == [], "it would come too late"
 
 
 def test_template_modules(tmp_path):

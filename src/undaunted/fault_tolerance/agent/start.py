@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from undaunted.base import process
 from undaunted.fault_tolerance.agent.environment import shared_environment
 from undaunted.fault_tolerance.agent.stack_pipes import StackPipes
-from undaunted.fault_tolerance.worker.preload import template_modules
+from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import PageArea
 
@@ -100,5 +100,6 @@ def _begin(config: RunConfig) -> Begun:
     # for which it differs cannot be forked from the template.
     environment = shared_environment(os.environ, config.nproc_per_node)
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
-    spawner.prepare(environment, modules, (config.target, *config.args))
+    later = later_modules(config.kind, config.target, config.cwd)
+    spawner.prepare(environment, modules, (config.target, *config.args), later)
     return Begun(area, pipes, spawner, environment, plug_in)

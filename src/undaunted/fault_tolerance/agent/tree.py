@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.fault_tolerance.agent.workers import below_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class Tree:
 
     def left(self) -> tuple[int, ...]:
         """Pids of all that is left of the round."""
-        return tuple(sorted(set(process.descendants(os.getpid())) - self._spared()))
+        return tuple(sorted(below_us(self._spared())))
 
     def forget(self) -> None:
         """What is left is not waited for any more."""

@@ -109,8 +109,8 @@ class Workers:
                     os.kill(worker.pid, number)
 
     def signal_tree(self, number: int, spare: set[int]) -> list[int]:
-        """Send ``number`` to every descendant outside ``spare``; return those pids."""
-        left = [pid for pid in process.descendants(os.getpid()) if pid not in spare]
+        """Send ``number`` to every descendant but ``spare`` and what is below; return the pids."""
+        left = below_us(spare)
         now = time.monotonic_ns()
         for pid in left:
             worker = self._by_pid.get(pid)
@@ -135,6 +135,12 @@ class Workers:
     def _ended(self, worker: Worker, code: int, at_ns: int) -> None:
         worker.code, worker.exited_ns = code, at_ns
         self._on_exit(worker)
+
+
+def below_us(spare: set[int]) -> list[int]:
+    """All descendants of this process but ``spare``, which are children of it, and theirs."""
+    spared = {(pid, start) for pid in spare if (start := process.start_time(pid)) is not None}
+    return process.descendants(os.getpid(), spared)
 
 
 def _send(pid: int, number: int) -> None:

@@ -29,9 +29,10 @@ class Message(msgspec.Struct, kw_only=True, frozen=True, tag_field="type"):
 
 
 class Prepare(Message, frozen=True, tag="prepare"):
-    """Agent to template, once: import these for the workers."""
+    """Agent to template, once: import these for the workers, and ``later`` what can wait."""
 
     modules: list[str]
+    later: list[str] = []
 
 
 class Fork(Message, frozen=True, tag="fork"):

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 # Importing these has no effect but time and memory, so workers may share one import of them.
 # Modules of users may read the rank, open files or start threads: only on request (--preload).
 _ROOTS = ("torch", "numpy")
+# The first step of an optimizer imports this, which takes as long as torch itself.
+_LATER = ("torch._dynamo",)
+# Beginnings of variables that are read when it is imported: a program may set them before.
+_SETTINGS = (b"TORCHDYNAMO", b"TORCHINDUCTOR", b"TORCH_COMPILE", b"TORCH_LOGS", b"TORCH_TRACE")
 _MAX_SOURCE = 4 * 1024 * 1024
 
 
@@ -29,6 +33,21 @@ def template_modules(kind: str, target: str, cwd: str, preload: list[str]) -> li
     path = program_file(kind, target, cwd)
     found = preload_names(path) if path is not None else []
     return list(dict.fromkeys(["torch", *found, *preload]))
+
+
+def later_modules(kind: str, target: str, cwd: str) -> list[str]:
+    """Return what a template for this program imports once the first workers run.
+
+    Nothing if the program names a setting of these modules, which it would make too late.
+    Arguments as for `template_modules`.
+    """
+    path = program_file(kind, target, cwd)
+    try:
+        with open(path or os.devnull, "rb") as file:  # noqa: PTH123
+            source = file.read(_MAX_SOURCE)
+    except OSError:
+        return []
+    return [] if any(word in source for word in _SETTINGS) else list(_LATER)
 
 
 def program_file(kind: str, target: str, cwd: str) -> str | None:

@@ -67,7 +67,11 @@ class Spawner:
             self._warm.on_ready = on_ready
 
     def prepare(
-        self, env: Mapping[str, str], modules: Sequence[str], words: Sequence[str] = ()
+        self,
+        env: Mapping[str, str],
+        modules: Sequence[str],
+        words: Sequence[str] = (),
+        later: Sequence[str] = (),
     ) -> None:
         """Start the template, which imports ``modules`` while the caller does other things.
 
@@ -75,9 +79,10 @@ class Spawner:
             env: what the environments of all workers have in common.
             modules: see `preload.template_modules`.
             words: the user's program and arguments, for ps.
+            later: see `preload.later_modules`.
         """
         if self._warm is not None:
-            self._warm.start(self._python, env, modules, self._pass_fds, words)
+            self._warm.start(self._python, env, modules, self._pass_fds, words, later)
 
     async def spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
         """Start one worker per spec. The caller waits for the processes.

@@ -17,6 +17,7 @@ from undaunted.base import process
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.forking import fork_workers
 from undaunted.fault_tolerance.worker.imports import Imports
+from undaunted.fault_tolerance.worker.later import Later
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.spec import WorkerSpec
@@ -46,17 +47,25 @@ def serve(fd: int) -> WorkerSpec | None:
 
 def _serve(sock: socket.socket) -> WorkerSpec | None:
     imports = Imports()
+    later = Later([])
     while True:
+        if sock.fileno() not in process.wait_for_any([sock.fileno(), later.fd]):
+            later.end(imports)
+            continue
         message = messages.receive(sock, _TIMEOUT_S)
         if isinstance(message, messages.Prepare):
             messages.send(sock, _prepare(imports, message), _TIMEOUT_S)
+            later = Later(message.later)
         elif isinstance(message, messages.Fork):
             reason = imports.objection()
             if reason:
                 refused = messages.Refused(number=message.number, reason=reason)
                 messages.send(sock, refused, _TIMEOUT_S)
             elif (spec := fork_workers(message, sock)) is not None:
+                later.forget()
                 return spec
+            else:
+                later.begin(sock)
         else:
             return None
 

@@ -61,6 +61,7 @@ class WarmSpawner:
         modules: Sequence[str],
         pass_fds: Sequence[int],
         words: Sequence[str] = (),
+        later: Sequence[str] = (),
     ) -> None:
         """Start the template and return at once; failure shows in ``unavailable_reason``.
 
@@ -70,6 +71,7 @@ class WarmSpawner:
             modules: to import, in this order.
             pass_fds: descriptors the workers need, by number.
             words: shown by ps behind the template's own command line.
+            later: to import when it has forked workers for the first time.
         """
         assert self._sock is None, "started once"
         ours, theirs = socket.socketpair()
@@ -80,7 +82,8 @@ class WarmSpawner:
         with theirs:
             try:
                 # A new socket's buffer holds this many names; nobody reads yet.
-                ours.send(messages.encode(messages.Prepare(modules=list(modules))))
+                prepare = messages.Prepare(modules=list(modules), later=list(later))
+                ours.send(messages.encode(prepare))
                 fds = (*pass_fds, theirs.fileno())
                 self.pid = process.spawn(command, {**env, **TEMPLATE_ENVIRONMENT}, fds)
                 self._pidfd = process.open_pidfd(self.pid)
