@@ -230,6 +230,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everyone."""
+        if self._transport is not None:
+            self._transport.close()  # that of TLS wants it said, in Python 3.10
         self._over(End("the connection ended" if error is None else describe(error)))
 
     # --- inside ---------------------------------------------------------------------------------
