@@ -211,3 +211,14 @@ def test_spawn_of_what_is_not_there():
 
 def test_own_children_are_found_quickly(sleeper):
     assert sleeper.pid in process.children()
+
+
+def test_wait_for_the_first_of_several():
+    read, write = os.pipe()
+    quiet, other = os.pipe()
+    try:
+        os.write(write, b"x")
+        assert process.wait_for_any([quiet, -1, read]) == [read]
+    finally:
+        for fd in (read, write, quiet, other):
+            os.close(fd)

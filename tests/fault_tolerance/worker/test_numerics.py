@@ -64,3 +64,17 @@ def test_nothing_loaded_nothing_done(monkeypatch, cores):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(numerics, "_loaded_openblas", set)
     numerics.renew({})
+
+
+@pytest.mark.parametrize(("threads", "set_to"), [(16, [8]), (8, []), (1, [])])
+def test_torch_computes_with_no_more_threads_than_cpus(monkeypatch, cores, threads, set_to):
+    class Torch:
+        calls = []
+        get_num_threads = staticmethod(lambda: threads)
+        set_num_threads = staticmethod(calls.append)
+
+    monkeypatch.setitem(sys.modules, "torch", Torch)
+    numerics.limit_torch_threads()
+    assert Torch.calls == set_to
+    monkeypatch.setitem(sys.modules, "torch", None)
+    numerics.limit_torch_threads()
