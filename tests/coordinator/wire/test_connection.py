@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -211,6 +212,22 @@ async def test_a_long_message_may_follow_the_handshake_at_once() -> None:
     at_client = Recorder()
     async with pair(Eager(), at_client):
         await at_client.until(lambda: bool(at_client.messages))
+
+
+def test_loops_in_several_threads_do_not_share_what_they_read() -> None:
+    @on_loop
+    async def exchange(letter: str) -> None:
+        at_client = Recorder()
+        sent = EndOrder(number=1, epoch=1, outcome="", reason=letter * 200_000)
+        at_server = Recorder(lambda connection, message: connection.send(message))
+        async with pair(at_server, at_client) as (_served, client, _server):
+            for _ in range(20):
+                client.send(sent)
+            await at_client.until(lambda: len(at_client.messages) == 20)
+        assert at_client.messages == [sent] * 20
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(exchange, "abc"))
 
 
 @on_loop

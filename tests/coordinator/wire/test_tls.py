@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, pair, raw_peer, serving, terms
-from undaunted.coordinator.protocol import Beat, Renew
+from undaunted.coordinator.protocol import Beat, EndOrder, Renew
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.tls import TlsError, client_context, server_context
@@ -30,6 +30,18 @@ async def test_messages_over_tls(of_server: Certificate) -> None:
         assert client.send(Renew(epoch=4))
         await at_client.until(lambda: bool(at_client.messages))
         assert at_client.messages == [Beat(epoch=4)]
+
+
+@on_loop
+async def test_long_messages_over_tls(of_server: Certificate) -> None:
+    at_server, at_client = Recorder(), Recorder()
+    tls = {"tls": server_context(*of_server), "client_tls": client_context(of_server.cert)}
+    async with pair(at_server, at_client, **tls) as (served, _client, _server):
+        sent = [EndOrder(number=n, epoch=1, outcome="", reason=str(n) * 900_000) for n in range(3)]
+        for order in sent:
+            assert served.send(order)
+            await at_client.until(lambda: bool(at_client.messages))
+            assert at_client.messages.pop() == order
 
 
 @on_loop
