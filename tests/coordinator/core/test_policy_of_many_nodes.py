@@ -43,7 +43,7 @@ class TestExclusion:
         job.feed(m.ExclusionRequested("b", 1, ""))
         job.stop("b", "c")
         assert job.ends["c"].outcome is m.Outcome.EXCLUDED
-        assert job.ends["c"].reason.endswith("2 of at most 3 nodes are excluded, 2 are needed")
+        assert job.ends["c"].reason.endswith("2 of 3 nodes are excluded, 2 are needed")
 
     def test_does_not_end_a_job_that_has_more_spares_than_it_was_promised(self) -> None:
         job = running("a", min_nodes=1, max_restarts=1)
@@ -52,13 +52,25 @@ class TestExclusion:
         job.stop("a")
         assert job.table == "b"
 
-    def test_while_the_spare_is_lost_ends_the_job(self) -> None:
+    def test_while_the_spare_is_lost_waits_for_the_spare(self) -> None:
         job = running("a", "b", min_nodes=2, max_restarts=1)
         job.join("c")
         job.feed(m.ExclusionRequested("a", 0, ""))
         job.lose("c")
         job.stop("a", "b")
-        assert job.outcomes == {"a": "excluded", "b": "excluded"}
+        assert job.outcomes == {"a": "excluded"}
+        job.join("c")
+        assert job.table == "c b"
+
+    def test_nodes_that_were_replaced_long_ago_do_not_count(self) -> None:
+        job = running("a", "b", min_nodes=2, max_restarts=9)
+        job.join("c")
+        job.feed(m.NodeUnhealthy("a", 0, "no GPU"))
+        job.stop("a", "b")
+        assert job.table == "c b"
+        job.lose("c")
+        job.stop("b")
+        assert not job.policy.ended, "another one may come, as c did"
 
     def test_an_unhealthy_node_may_come_back_with_a_new_agent(self) -> None:
         job = running("a", "b", min_nodes=2, max_nodes=3, max_restarts=2)

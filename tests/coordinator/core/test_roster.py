@@ -14,7 +14,7 @@ def test_candidates_are_here_and_stay() -> None:
     roster.excluded["b"] = "bad"
     roster.unhealthy["c"] = "no GPU"
     assert [node.name for node in roster.candidates()] == ["d"]
-    assert roster.barred_count == 2
+    assert roster.all_barred == {"b", "c"}
     assert roster.last_barred == "no GPU"
 
 
@@ -34,6 +34,7 @@ def test_who_goes_is_forgotten_with_the_intention_to_leave() -> None:
     roster.go("a")
     roster.join(NodeInfo("a", 1))
     assert [node.name for node in roster.candidates()] == ["a"]
+    assert roster.seen == {"a"}
 
 
 def test_long_lists_are_cut() -> None:

@@ -64,7 +64,8 @@ class JobPolicy(Rounds):
         policy = cls(config, round=round, restarts_used=restarts_used)
         known = list(nodes)
         policy.members = Members(placement.places(known))
-        policy.roster.here.update({node.name: node for node in known})
+        for node in known:
+            policy.roster.join(node)
         policy.roster.excluded.update(excluded or {})
         policy.tracker.restore(reached, stalled)
         if known:

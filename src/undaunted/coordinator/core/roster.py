@@ -24,16 +24,19 @@ class Roster:
         leaving: why nodes that are there go as soon as nothing runs on them.
         excluded: why nodes may never come back.
         unhealthy: why nodes may come back only with a new agent.
+        seen: every node that has ever been there.
     """
 
     here: dict[str, NodeInfo] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     unhealthy: dict[str, str] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
 
     def join(self, info: NodeInfo) -> None:
         """An agent of the node is there; it has passed its health checks."""
         self.here[info.name] = info
+        self.seen.add(info.name)
         self.unhealthy.pop(info.name, None)
 
     def go(self, node: str) -> None:
@@ -46,9 +49,9 @@ class Roster:
         return self.excluded.get(node) or self.unhealthy.get(node, "")
 
     @property
-    def barred_count(self) -> int:
-        """How many nodes take part in no round."""
-        return len(self.excluded.keys() | self.unhealthy.keys())
+    def all_barred(self) -> set[str]:
+        """Nodes that take part in no round."""
+        return self.excluded.keys() | self.unhealthy.keys()
 
     @property
     def last_barred(self) -> str:

@@ -128,13 +128,15 @@ class Rounds:
 
     def hopeless(self, reason: str = "") -> Ending | None:
         """Say whether too many nodes are excluded, the last one for ``reason``."""
-        c, count = self.config, self.roster.barred_count
-        if count <= c.most_nodes - c.min_nodes or self.fits():
+        needed, barred = self.config.min_nodes, self.roster.all_barred
+        if not barred:
+            return None
+        known = max(self.config.most_nodes, len(self.roster.seen | barred))
+        if known - len(barred) >= needed or self.fits():
             return None
         reason = reason or self.roster.last_barred
-        if c.most_nodes > 1:
-            reason += f"; {count} of at most {c.most_nodes} nodes are excluded, "
-            reason += f"{c.min_nodes} are needed"
+        if known > 1:
+            reason += f"; {len(barred)} of {known} nodes are excluded, {needed} are needed"
         return Ending(m.Outcome.EXCLUDED, reason)
 
     def _deserted(self) -> Ending | None:
