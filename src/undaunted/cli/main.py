@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,14 +21,18 @@ Examples:
 
 Commands:
   run       run a training script on this node; restart it when a rank fails
+  coordinator
+            serve the coordination of a job of several nodes, on a host apart
   report    show the restarts of a run, their causes and what they cost
+  simulate  try out jobs of many nodes in virtual time, under faults
   log-aggregator
             put the nvrx messages of a node together in one file
 
 undaunted COMMAND --help explains a command; undaunted --version says which
-version this is. ft_launcher is another name for undaunted run.
+version this is. ft_launcher is another name for undaunted run, nvrx-control for
+undaunted coordinator.
 """
-_COMMANDS = ("run", "report", "log-aggregator")
+_COMMANDS = ("run", "coordinator", "report", "simulate", "log-aggregator")
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 
@@ -43,18 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else ""
-    if command == "run":
-        from undaunted.cli import run
-
-        return run.main(words[1:])
-    if command == "report":
-        from undaunted.cli import report
-
-        return report.main(words[1:])
-    if command == "log-aggregator":
-        from undaunted.cli import log_aggregator
-
-        return log_aggregator.main(words[1:])
+    if command in _COMMANDS:
+        module = import_module(f"undaunted.cli.{command.replace('-', '_')}")
+        code: int = module.main(words[1:])
+        return code
     if command in {"-h", "--help", "help"}:
         print(_HELP, end="")
         return 0
@@ -70,6 +67,11 @@ def _main(argv: Sequence[str] | None) -> int:
 def ft_launcher() -> int:
     """Run this process's arguments as `undaunted run`: the name that NVRx's users know."""
     return main(["run", *sys.argv[1:]])
+
+
+def nvrx_control() -> int:
+    """Run this process's arguments as `undaunted coordinator`, under NVRx's name for it."""
+    return main(["coordinator", *sys.argv[1:]])
 
 
 def _complaint(command: str) -> str:

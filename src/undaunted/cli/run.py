@@ -84,7 +84,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     message_dir = message_directory(environ, cwd)
     node = values["node-name"] or node_name(environ)
     others = _other_nodes(parsed, environ, node)
-    run_id = _run_id(parsed, environ, alone=others is None)
+    run_id = name_of_run(parsed, environ, alone=others is None)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
     if any([*stdout, *stderr]) or applog_prefix or values["logs-specs"]:
@@ -284,8 +284,6 @@ def _other_nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes
     if not parsed.values["standalone"] and parsed.values["nnodes"] != (1, 1):
         from undaunted.cli.nodes import nodes
 
-        if "UNDAUNTED_TRY_NODES" not in environ:
-            raise UsageError("more than one node is not built yet; leave --nnodes out")
         return nodes(parsed, environ, node)
     for name, alone in (("node-rank", (0,)), (option_name("segment"), (None, 1))):
         value = parsed.values[name]
@@ -296,7 +294,7 @@ def _other_nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes
     return None
 
 
-def _run_id(parsed: Parsed, environ: Mapping[str, str], *, alone: bool) -> str:
+def name_of_run(parsed: Parsed, environ: Mapping[str, str], *, alone: bool) -> str:
     """Name the run: as told, or by its start; several launchers must find the same name."""
     given: str = parsed.values["rdzv-id"]
     if given not in {"", "none"} and not parsed.values["standalone"]:

@@ -254,7 +254,19 @@ def test_without_votes_a_leader_waits_until_the_old_world_is_over():
     harness.pass_time(70, alive="x")
     if not harness.heard("x", p.StartOrder):
         harness.prepared("x")
-    assert harness.heard("x", p.StartOrder)[0].ledger.round == 1
+    assert harness.heard("x", p.StartOrder)[0].ledger.round == 0
+
+
+def test_when_nobody_is_left_the_job_begins_anew():
+    known = ledger("abc", round=7, restarts_used=3, excluded={"b": "asked for"})
+    harness = Harness(known=known)
+    for node in "abc":
+        harness.hello(node, incarnation=f"{node}2")
+    harness.pass_time(12, alive="abc")
+    harness.prepared("abc")
+    start = harness.heard("a", p.StartOrder)[0]
+    assert (start.ledger.round, start.ledger.restarts_used, start.ledger.excluded) == (0, 0, {})
+    assert start.ledger.epoch == EPOCH
 
 
 def test_an_old_member_that_has_stopped_ends_the_old_world():

@@ -132,7 +132,7 @@ class Leader:
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
-            if known.round > max(self.ledger.round, self.policy.round):
+            if self.policy.round < 0 and known.round > self.ledger.round:
                 self._adopt(known)
                 commands.append(self._set_recover())
         if promised > self.epoch:
@@ -209,6 +209,8 @@ class Leader:
             return []
         self.state = State.LEADING
         ledger = self.ledger
+        if not self.lost and not any(self._sessions.is_here(seat) for seat in ledger.table):
+            return self._begin_anew(now)
         self.policy = JobPolicy.restored(
             self.config.policy,
             round=ledger.round,
@@ -232,6 +234,25 @@ class Leader:
                 commands += self._admit(session, now)
             elif not running:
                 commands += self._not_running(session.node, now)
+        return commands
+
+    def _begin_anew(self, now: int) -> list[c.Command]:
+        """Nobody is left of the job that the ledger is about; its ranks may be, see the start."""
+        self._early.clear()
+        self._note(
+            casting_vote="",
+            round=-1,
+            running=False,
+            restarts_used=0,
+            pending_round=-1,
+            pending=(),
+            excluded={},
+            reached=None,
+            stalled=(),
+        )
+        commands: list[c.Command] = [c.Persist(self.ledger)]
+        for session in self._sessions.connected():
+            commands += self._admit(session, now)
         return commands
 
     def _known(self, seat: p.Seat) -> m.NodeInfo:
@@ -384,11 +405,10 @@ class Leader:
         ledger, sessions = self.ledger, self._sessions
         if election.votes_count(ledger) or not ledger.table:
             return True
-        if any(
-            sessions.is_here(seat) and not sessions[seat.node].draining for seat in ledger.table
-        ):
-            return True
         known = [sessions.get(seat.node) for seat in ledger.table]
+        # One has stopped its ranks, or a later agent of its node is there: they ended with it.
+        if any(each is not None and each.link is not None and not each.draining for each in known):
+            return True
         heard_ns = max(
             (each.heard_ns for each in known if each is not None), default=self._began_ns
         )

@@ -12,44 +12,37 @@ import errno
 import os
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from undaunted.base.directories import make_private
+from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election, translation
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.follower import Follower
+from undaunted.coordinator.core.follower import State as FollowerState
 from undaunted.coordinator.core.leader import LINGER_S, Leader
 from undaunted.coordinator.core.leader import State as LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.following import Following
+from undaunted.coordinator.service.former import left_behind
 from undaunted.coordinator.service.host import Host
 from undaunted.coordinator.service.leading import Leading
 from undaunted.coordinator.wire import tls
-from undaunted.coordinator.wire.address import is_loopback, parse_address
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
-from undaunted.coordinator.wire.token import TokenError, find_token
+from undaunted.coordinator.wire.token import TokenError
+from undaunted.fault_tolerance import job_access
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from undaunted.fault_tolerance.agent.turns import Turns
-    from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.run_config import RunConfig
 
-
-class Contexts(NamedTuple):
-    """For listening and for connecting; None = without TLS."""
-
-    server: ssl.SSLContext | None = None
-    client: ssl.SSLContext | None = None
+_HOST_AGAIN_S = 1.0
 
 
 class SharedOrders:
@@ -78,10 +71,14 @@ class SharedOrders:
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
         self._incarnation = os.urandom(8).hex()
         self._terms = Terms(config.run_id, build, node=config.node)
-        self._tls = Contexts()
+        self._tls = job_access.Contexts()
         self._host = Host()
-        self._server: Server | None = None
+        self._servers: list[Server] = []
+        self._timers = Timers()
+        self._hosting: asyncio.Task[None] | None = None
+        self._may_lead = False
         self._ledger = ledger_file.LedgerFile(config.run_dir)
+        self._wanted_port = int(self._nodes.endpoints[0].rpartition(":")[2])
         self._over = False
         self._led = asyncio.Event()  # the others have heard of the end
 
@@ -95,20 +92,23 @@ class SharedOrders:
             self._leave(m.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:
-        token = await asyncio.to_thread(_token, self._nodes)
+        token = await asyncio.to_thread(job_access.token, self._nodes)
         self._terms = replace(self._terms, token=token)
-        self._tls = _contexts(self._nodes)
+        self._tls = job_access.contexts(self._nodes)
         port = await self._listen()
         address = f"{_bracketed(self._nodes.address)}:{port}"
-        left = ledger_file.read(self._config.run_dir)
-        endpoints = list(self._nodes.endpoints)
-        if left is not None and left.run_id == self._config.run_id and left.round >= 0:
-            endpoints += [seat.address for seat in left.table if seat.address]
-        else:
-            left = None
-        if self._nodes.is_host and not (left is not None and election.votes_count(left)):
-            self._lead_as_host(left)
-        self._follow(address, endpoints)
+        known, lives = await left_behind(
+            self._config.run_dir, self._config.run_id, self._terms, self._tls.client
+        )
+        members = [seat.address for seat in known.table if seat.address] if lives else []
+        self._may_lead = self._nodes.is_host and not (lives and election.votes_count(known))
+        if not lives:
+            known = p.Ledger(run_id="", epoch=known.epoch)
+        if self._may_lead and port == self._wanted_port:
+            self._lead_as_host(known)
+        self._follow(address, [*self._nodes.endpoints, *members])
+        if self._may_lead and port != self._wanted_port:
+            self._try_again_to_host(known)
 
     def post(self, event: m.Event) -> None:
         """Report something to the leader."""
@@ -121,6 +121,10 @@ class SharedOrders:
 
     async def close(self) -> None:
         """Release what it holds; a leader has told all others of the end by then."""
+        self._timers.cancel()
+        if self._hosting is not None:
+            self._hosting.cancel()
+            await asyncio.gather(self._hosting, return_exceptions=True)
         if self._host.following is not None:
             await self._host.following.close()
         leading = self._host.leading
@@ -129,17 +133,16 @@ class SharedOrders:
                 await asyncio.wait_for(self._led.wait(), LINGER_S + 1)
         if self._host.leading is not None:
             await self._host.leading.close()
-        if self._server is not None:
-            await self._server.close("the launcher ends")
+        for server in self._servers:
+            await server.close("the launcher ends")
         self._ledger.close(remove=self._over)
 
     # --- set-up ---------------------------------------------------------------------------------
 
     async def _listen(self) -> int:
-        """Listen where the others expect it; on another port where two agents share a host."""
-        wanted = int(self._nodes.endpoints[0].rpartition(":")[2])
+        """Listen where the others expect it; on another port where two processes share a host."""
         try:
-            return await self._listen_on(wanted)
+            return await self._listen_on(self._wanted_port)
         except WireError as error:
             if error.number != errno.EADDRINUSE:
                 raise
@@ -152,27 +155,46 @@ class SharedOrders:
         )
         server.nodes = self._nodes.max_nodes
         await server.start()
-        self._server = server
+        self._servers.append(server)
         return server.port
 
-    def _lead_as_host(self, left: p.Ledger | None) -> None:
-        after = 0 if left is None else left.epoch
-        epoch = election.next_epoch(after, self._incarnation)
-        self._lead(epoch, left, "")
+    def _try_again_to_host(self, known: p.Ledger) -> None:
+        """Somebody has the port: a launcher or coordinator of this job, or what ends in a moment.
 
-    def _lead(self, epoch: int, ledger: p.Ledger | None, lost: str) -> None:
+        Two launchers may share a host; one serves both. It is another job's if it never welcomes.
+        """
+        self._timers.set("host", _HOST_AGAIN_S, lambda: self._start(self._host_again(known)))
+
+    async def _host_again(self, known: p.Ledger) -> None:
+        following = self._host.following
+        if following is None or following.follower.state is not FollowerState.SEEKING:
+            return
+        try:
+            await self._listen_on(self._wanted_port)
+        except WireError:
+            self._try_again_to_host(known)
+        else:
+            self._lead_as_host(known)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._hosting = asyncio.get_running_loop().create_task(work)
+
+    def _lead_as_host(self, known: p.Ledger) -> None:
+        self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
+
+    def _lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
         config, nodes = self._config, self._nodes
         leader = Leader(
             LeaderConfig(
                 run_id=config.run_id,
-                policy=_policy(config, nodes),
+                policy=job_access.policy_config(config, nodes),
                 node=config.node,
                 incarnation=self._incarnation,
                 takeover=nodes.takeover,
                 lease_s=nodes.lease_s,
                 away_timeout_s=nodes.away_timeout_s,
             ),
-            ledger if ledger is not None else p.Ledger(run_id=""),
+            ledger,
             epoch,
             lost,
         )
@@ -275,52 +297,6 @@ class SharedOrders:
         del successor  # the follower finds it by itself
         self._host.leading = None
         self._led.set()
-
-
-def _policy(config: RunConfig, nodes: Nodes) -> PolicyConfig:
-    return PolicyConfig(
-        min_nodes=nodes.min_nodes,
-        max_nodes=nodes.max_nodes,
-        elastic=nodes.elastic,
-        min_healthy=nodes.restart_policy == "min-healthy",
-        segment=nodes.segment,
-        replacement_group_size=nodes.replacement_group_size,
-        max_restarts=config.max_restarts,
-        max_no_progress_cycles=config.max_no_progress_cycles,
-        min_progress_iterations=config.min_progress_iterations,
-        stop_timeout_s=config.stop_timeout_s,
-        term_timeout_s=config.term_timeout_s,
-        first_timeout_s=nodes.first_round_timeout_s,
-        join_timeout_s=nodes.join_timeout_s,
-        last_call_s=nodes.last_call_s,
-    )
-
-
-def _token(nodes: Nodes) -> bytes:
-    """The job's token: as told, else this user's own, which is made when it is needed first."""
-    if nodes.token_file:
-        return find_token(os.environ, Path(nodes.token_file))
-    if token := find_token(os.environ):
-        return token
-    try:
-        config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
-        own = Path(config, "undaunted")
-        make_private(own)
-        return find_token(os.environ, own / "token", create=True)
-    except (TokenError, OSError, RuntimeError) as error:
-        if all(is_loopback(parse_address(each).host) for each in nodes.endpoints):
-            return b""
-        raise TokenError(
-            f"launchers of several nodes need a token that all know ({error}): give "
-            "--coordinator-token-file, or set UNDAUNTED_TOKEN"
-        ) from None
-
-
-def _contexts(nodes: Nodes) -> Contexts:
-    if not nodes.tls_ca:
-        return Contexts()
-    ca, cert, key = Path(nodes.tls_ca), Path(nodes.tls_cert), Path(nodes.tls_key)
-    return Contexts(tls.server_context(cert, key, ca), tls.client_context(ca, cert, key))
 
 
 def _bracketed(host: str) -> str:

@@ -1,0 +1,133 @@
+"""A coordinator on a host of its own: it outlives every node, and the job outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted import __version__
+from undaunted.coordinator.core import election
+from undaunted.coordinator.core.leader import Leader
+from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.protocol import Ledger
+from undaunted.coordinator.service import ledger_file
+from undaunted.coordinator.service.former import left_behind
+from undaunted.coordinator.service.host import Host
+from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.server import Server
+from undaunted.coordinator.wire.tls import TlsError
+from undaunted.coordinator.wire.token import TokenError
+from undaunted.fault_tolerance import job_access
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.nodes_config import Nodes
+
+_FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneConfig:
+    """One `undaunted coordinator`; see `RunConfig` for what is in both."""
+
+    run_id: str
+    run_dir: str
+    nodes: Nodes
+    max_restarts: int = 0
+    max_no_progress_cycles: int = 3
+    min_progress_iterations: int = 1
+    stop_timeout_s: float | None = None
+    term_timeout_s: float = 1800.0
+
+
+def run(config: AloneConfig) -> int:
+    """Serve a job until it has ended or a signal comes; return the exit code."""
+    try:
+        return asyncio.run(_serve(config))
+    except (WireError, TokenError, TlsError, ValueError) as error:
+        _say(str(error))
+        return _FAILED
+
+
+async def _serve(config: AloneConfig) -> int:
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[str] = loop.create_future()
+
+    def end(why: str) -> None:
+        if not over.done():
+            over.set_result(why)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, end, signal.Signals(number).name)
+    token = await asyncio.to_thread(job_access.token, config.nodes)
+    terms = Terms(config.run_id, __version__, token)
+    tls = job_access.contexts(config.nodes)
+    known, lives = await left_behind(config.run_dir, config.run_id, terms, tls.client)
+    leader = _leader(config, known if lives else Ledger(run_id="", epoch=known.epoch))
+    kept = ledger_file.LedgerFile(config.run_dir)
+    host = Host()
+    host.leading = Leading(
+        leader, terms, tls.client, keep=kept.keep, say=_say, done=lambda _: end("")
+    )
+    server = Server(_address(config, token), host, terms, tls=tls.server, remark=_say)
+    server.nodes = config.nodes.max_nodes
+    try:
+        await server.start()
+        _say(_first_line(config, server.port, leader))
+        host.leading.begin()
+        why = await over
+    finally:
+        await host.leading.close()
+        await server.close("the coordinator ends")
+        kept.close(remove=leader.policy.ended)
+    return _last_words(config, leader, why)
+
+
+def _leader(config: AloneConfig, known: Ledger) -> Leader:
+    incarnation = os.urandom(8).hex()
+    about = LeaderConfig(
+        run_id=config.run_id,
+        policy=job_access.policy_config(config, config.nodes),
+        incarnation=incarnation,
+        takeover=False,
+        lease_s=config.nodes.lease_s,
+        away_timeout_s=config.nodes.away_timeout_s,
+    )
+    return Leader(about, known, election.next_epoch(known.epoch, incarnation))
+
+
+def _address(config: AloneConfig, token: bytes) -> str:
+    host = "" if token else "127.0.0.1"
+    return f"{host}:{config.nodes.endpoints[0].rpartition(':')[2]}"
+
+
+def _first_line(config: AloneConfig, port: int, leader: Leader) -> str:
+    nodes = config.nodes
+    wanted = str(nodes.min_nodes)
+    if nodes.max_nodes > nodes.min_nodes:
+        wanted += f" to {nodes.max_nodes}"
+    line = f"coordinator of job {config.run_id} with {wanted} nodes, at port {port}"
+    if leader.ledger.round < 0:
+        return line
+    return f"{line}; it had begun before: round {leader.ledger.round} goes on"
+
+
+def _last_words(config: AloneConfig, leader: Leader, why: str) -> int:
+    ending = leader.policy.ending
+    if ending is not None:
+        _say(f"{ending.outcome.label}: {ending.reason}")
+        return ending.outcome.exit_code
+    _say(
+        f"ended by {why}; the job goes on for {config.nodes.away_timeout_s:g} s: start this "
+        "coordinator again with the same command until then"
+    )
+    return 128 + signal.Signals[why].value if why else _FAILED
+
+
+def _say(text: str) -> None:
+    print(f"[undaunted] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,98 @@
+"""What a launcher or a coordinator alone needs to take part in a job of several nodes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from undaunted.base.directories import make_private
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.wire import tls
+from undaunted.coordinator.wire.address import is_loopback, parse_address
+from undaunted.coordinator.wire.token import TokenError, find_token
+
+if TYPE_CHECKING:
+    import ssl
+
+    from undaunted.fault_tolerance.nodes_config import Nodes
+
+
+class JobLimits(Protocol):
+    """What is decided for the whole job; see `RunConfig`."""
+
+    @property
+    def max_restarts(self) -> int: ...  # noqa: D102
+    @property
+    def max_no_progress_cycles(self) -> int: ...  # noqa: D102
+    @property
+    def min_progress_iterations(self) -> int: ...  # noqa: D102
+    @property
+    def stop_timeout_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def term_timeout_s(self) -> float: ...  # noqa: D102
+
+
+class Contexts(NamedTuple):
+    """For listening and for connecting; None = without TLS."""
+
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+
+
+def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
+    """What the job policy needs to know."""
+    return PolicyConfig(
+        min_nodes=nodes.min_nodes,
+        max_nodes=nodes.max_nodes,
+        elastic=nodes.elastic,
+        min_healthy=nodes.restart_policy == "min-healthy",
+        segment=nodes.segment,
+        replacement_group_size=nodes.replacement_group_size,
+        max_restarts=limits.max_restarts,
+        max_no_progress_cycles=limits.max_no_progress_cycles,
+        min_progress_iterations=limits.min_progress_iterations,
+        stop_timeout_s=limits.stop_timeout_s,
+        term_timeout_s=limits.term_timeout_s,
+        first_timeout_s=nodes.first_round_timeout_s,
+        join_timeout_s=nodes.join_timeout_s,
+        last_call_s=nodes.last_call_s,
+    )
+
+
+def token(nodes: Nodes) -> bytes:
+    """The job's token: as told, else this user's own, which is made when it is needed first.
+
+    Waits for the disk, within a deadline.
+
+    Raises:
+        TokenError: there is none, and some node is not on this machine.
+    """
+    if nodes.token_file:
+        return find_token(os.environ, Path(nodes.token_file))
+    if found := find_token(os.environ):
+        return found
+    try:
+        config = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+        own = Path(config, "undaunted")
+        make_private(own)
+        return find_token(os.environ, own / "token", create=True)
+    except (TokenError, OSError, RuntimeError) as error:
+        if all(is_loopback(parse_address(each).host) for each in nodes.endpoints):
+            return b""
+        raise TokenError(
+            f"launchers of several nodes need a token that all know ({error}): give "
+            "--coordinator-token-file, or set UNDAUNTED_TOKEN"
+        ) from None
+
+
+def contexts(nodes: Nodes) -> Contexts:
+    """TLS as the user wants it.
+
+    Raises:
+        TlsError: a file cannot be used.
+    """
+    if not nodes.tls_ca:
+        return Contexts()
+    ca, cert, key = Path(nodes.tls_ca), Path(nodes.tls_cert), Path(nodes.tls_key)
+    return Contexts(tls.server_context(cert, key, ca), tls.client_context(ca, cert, key))
