@@ -136,10 +136,11 @@ def test_nothing_is_waited_for_when_no_restart_follows(tmp_path: Path) -> None:
         assert launcher.events("memory_reclaimed") == []
 
 
-BOUND = """
+BOUND = r"""
     import os, torch
     policy = open("/proc/self/numa_maps").readline().split()[1]
-    print(os.environ["LOCAL_RANK"], policy, sorted(os.sched_getaffinity(0)), flush=True)
+    cpus = sorted(os.sched_getaffinity(0))
+    os.write(1, f"{os.environ['LOCAL_RANK']} {policy} {cpus}\n".encode())  # in one piece
 """
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -68,13 +69,10 @@ def test_nothing_loaded_nothing_done(monkeypatch, cores):
 
 @pytest.mark.parametrize(("threads", "set_to"), [(16, [8]), (8, []), (1, [])])
 def test_torch_computes_with_no_more_threads_than_cpus(monkeypatch, cores, threads, set_to):
-    class Torch:
-        calls = []
-        get_num_threads = staticmethod(lambda: threads)
-        set_num_threads = staticmethod(calls.append)
-
-    monkeypatch.setitem(sys.modules, "torch", Torch)
+    calls = []
+    torch = SimpleNamespace(get_num_threads=lambda: threads, set_num_threads=calls.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
     numerics.limit_torch_threads()
-    assert Torch.calls == set_to
+    assert calls == set_to
     monkeypatch.setitem(sys.modules, "torch", None)
     numerics.limit_torch_threads()

@@ -59,7 +59,8 @@ def _blas_threads(env: Mapping[str, str]) -> int:
     """Return how many threads OpenBLAS would start with in this environment."""
     cores = len(os.sched_getaffinity(0))
     values = (env.get(name, "") for name in _BLAS_VARIABLES)
-    asked = next((int(value) for value in values if value.isdigit() and int(value) > 0), cores)
+    numbers = (int(value) for value in values if value.isascii() and value.isdigit())
+    asked = next((number for number in numbers if number > 0), cores)
     return min(asked, cores)
 
 
