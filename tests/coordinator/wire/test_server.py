@@ -196,11 +196,12 @@ async def test_the_oldest_half_open_connections_are_closed_first() -> None:
             await peer.close()
 
 
-def test_a_thousand_connections_that_say_nothing() -> None:
+def test_a_thousand_connections_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sockets are made without a loop, so that only the server's are bounded by the server."""
 
     @on_loop
     async def run() -> None:
+        monkeypatch.setattr(module, "_YOUNG_S", 0.01)
         wanted = 1000
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and soft < wanted + 500:
@@ -231,6 +232,24 @@ def test_a_thousand_connections_that_say_nothing() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     run()
+
+
+@on_loop
+async def test_a_crowd_of_good_clients_gets_in() -> None:
+    """More at once than may be half-open: none is dropped for another."""
+    handler, remarks = Recorder(), Remarks()
+    async with serving(handler, remark=remarks) as server:
+        at_clients = Recorder()
+        address = f"127.0.0.1:{server.port}"
+        clients = await asyncio.gather(
+            *(connect(address, at_clients, terms(), timeout_s=DEADLINE_S) for _ in range(200))
+        )
+        await handler.until(lambda: len(handler.connections) == 200)
+        assert server._half_open == {}
+        for client in clients:
+            client.close("enough")
+        await at_clients.until(lambda: len(at_clients.ends) == 200)
+    assert remarks == []
 
 
 @on_loop

@@ -33,6 +33,7 @@ _CLOSE_S = 5.0
 _ACCEPTS_IN_A_ROW = 64  # then it is the turn of others on the loop
 _PAUSE_S = 0.5  # before accepting is tried again
 _HALF_OPEN = 64  # beside two for each node
+_YOUNG_S = 0.1  # how long a half-open connection is safe from others that come
 _LOOPBACK_ONLY = (
     "without a token only this machine may be listened at (127.0.0.1); give all nodes the same "
     "UNDAUNTED_TOKEN or --coordinator-token-file"
@@ -85,7 +86,7 @@ class Server:
         self._listeners: list[socket.socket] = []
         self._resumptions: dict[socket.socket, asyncio.TimerHandle] = {}
         self._connections: set[Connection] = set()
-        self._half_open: dict[Connection, None] = {}  # the oldest first
+        self._half_open: dict[Connection, float] = {}  # since when; the oldest first
         self._adoptions: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
@@ -121,6 +122,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for timer in self._resumptions.values():
             timer.cancel()
+        self._resumptions.clear()
         for listener in self._listeners:
             loop.remove_reader(listener)
             listener.close()
@@ -139,6 +141,10 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_IN_A_ROW):
+            wait_s = self._wait_for_room_s()
+            if wait_s > 0:
+                self._pause(listener, wait_s)
+                return
             try:
                 sock, sockaddr = listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -146,7 +152,9 @@ class Server:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                self._pause(listener, error)
+                self._complain(f"cannot accept connections at {self._address}: {describe(error)}")
+                self._pause(listener, _PAUSE_S)
+                self._drop_oldest()
                 return
             self._welcome(sock, from_socket(sockaddr))
 
@@ -160,15 +168,16 @@ class Server:
             sock.close()
             self._complain(f"connection from {peer} closed: {_LOOPBACK_ONLY}")
             return
-        while len(self._half_open) >= self._half_open_limit():
-            self._drop_oldest()
         handshake = ServerHandshake(self._terms, os.urandom(NONCE_BYTES))
         connection = Connection(
             sock, peer, handshake, self._handler, self, self._decode, self._handshake_s
         )
         self._connections.add(connection)
-        self._half_open[connection] = None
-        task = asyncio.get_running_loop().create_task(self._adopt(sock, connection))
+        loop = asyncio.get_running_loop()
+        if len(self._half_open) >= self._half_open_limit():
+            self._drop_oldest()
+        self._half_open[connection] = loop.time()
+        task = loop.create_task(self._adopt(sock, connection))
         self._adoptions.add(task)
         task.add_done_callback(self._adoptions.discard)
 
@@ -190,6 +199,16 @@ class Server:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 4))
 
+    def _wait_for_room_s(self) -> float:
+        """Return how long no half-open connection may be closed for the sake of another one.
+
+        In a crowd of good clients each needs a moment: new ones wait in the kernel until then.
+        """
+        if len(self._half_open) < self._half_open_limit():
+            return 0.0
+        since = next(iter(self._half_open.values()))
+        return since + _YOUNG_S - asyncio.get_running_loop().time()
+
     def _drop_oldest(self) -> None:
         if self._half_open:
             oldest = next(iter(self._half_open))
@@ -197,28 +216,34 @@ class Server:
             del self._half_open[oldest]
             oldest.drop(f"it says nothing, and {count} connections are in their handshakes")
 
-    def _pause(self, listener: socket.socket, error: OSError) -> None:
-        """Do not turn in circles while there is no descriptor for what wants to come in."""
+    def _pause(self, listener: socket.socket, wait_s: float) -> None:
+        """Accept nothing until a connection makes room, ``wait_s`` at most."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(listener)
-        self._resumptions[listener] = loop.call_later(_PAUSE_S, self._resume, listener)
-        self._complain(f"cannot accept connections at {self._address}: {describe(error)}")
-        self._drop_oldest()
+        self._resumptions[listener] = loop.call_later(wait_s, self._resume, listener)
 
     def _resume(self, listener: socket.socket) -> None:
-        self._resumptions.pop(listener, None)
+        timer = self._resumptions.pop(listener, None)
+        if timer is not None:
+            timer.cancel()
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _resume_all(self) -> None:
+        for listener in list(self._resumptions):
+            self._resume(listener)
 
     # --- what connections tell ------------------------------------------------------------------
 
     def established(self, connection: Connection) -> None:
         """It is not half-open any more."""
         self._half_open.pop(connection, None)
+        self._resume_all()
 
     def ended(self, connection: Connection, end: End) -> None:
         """Forget it."""
         self._half_open.pop(connection, None)
         self._connections.discard(connection)
+        self._resume_all()
         if not self._connections:
             self._gone.set()
         if end.fault:
