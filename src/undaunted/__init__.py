@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from undaunted.fault_tolerance.epoch import round_epoch as round_epoch
     from undaunted.progress.api import event as event
     from undaunted.progress.api import heartbeat as heartbeat
     from undaunted.progress.api import section as section
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "event", "heartbeat", "section", "step"]
+__all__ = ["__version__", "event", "heartbeat", "round_epoch", "section", "step"]
 
 
 def __getattr__(name: str) -> object:
@@ -32,5 +33,10 @@ def __getattr__(name: str) -> object:
         from undaunted.progress import api
 
         value = globals()[name] = getattr(api, name)
+        return value
+    if name == "round_epoch":
+        from undaunted.fault_tolerance import epoch
+
+        value = globals()[name] = epoch.round_epoch
         return value
     raise AttributeError(f"module 'undaunted' has no attribute {name!r}")

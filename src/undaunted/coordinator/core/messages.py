@@ -237,6 +237,7 @@ class Start:
     max_restarts: int
     master_addr: str = ""
     master_port: int = 0
+    epoch: int = 0  # of the leader
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,4 +118,5 @@ def _start(node: str, order: p.StartOrder) -> m.Start:
         max_restarts=order.max_restarts,
         master_addr=order.master_addr,
         master_port=order.master_port,
+        epoch=order.epoch,
     )

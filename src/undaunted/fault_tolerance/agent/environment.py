@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.fault_tolerance import epoch
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -63,6 +65,7 @@ def worker_environment(
         "TORCHELASTIC_ERROR_FILE": place.error_file,
         "UNDAUNTED_PAGE": place.page,
         "UNDAUNTED_RUN_DIR": config.run_dir,
+        epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
     }
     if config.virtual_local_rank:
         env["LOCAL_RANK"] = "0"

@@ -1,0 +1,26 @@
+"""Which round a rank belongs to, as a number that shared effects can be fenced with."""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "UNDAUNTED_ROUND_EPOCH"
+# Rounds of one leader; a job has fewer.
+_ROUNDS = 1 << 24
+
+
+def number(epoch: int, round_number: int) -> int:
+    """Of a round that the leader of ``epoch`` has started."""
+    return epoch * _ROUNDS + round_number
+
+
+def round_epoch() -> int:
+    """Return the epoch of the round this process belongs to; 0 without a launcher.
+
+    It is the same on all ranks of a round and rises with every round of the job, whoever has
+    started it. Who writes something that others share (a checkpoint's commit, a file, a row) writes
+    it along, and refuses to replace what carries a higher one: a rank of an old round that was
+    paused or cut off for a while then does no harm.
+    """
+    text = os.environ.get(VARIABLE, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
