@@ -32,6 +32,7 @@ ARROWS = {
     "health": {"base"},
     "coordinator": {"base"},
     "fault_tolerance": {"attribution"},
+    "cli": {"chaos"},  # undaunted simulate
 }
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.

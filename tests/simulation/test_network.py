@@ -121,6 +121,8 @@ def test_a_cut_of_one_direction_lets_the_other_pass() -> None:
     simulation, calling, serving = pair("hello")
     simulation.run(1 * S)
     simulation.cut({"b"}, {"a"})
+    assert simulation.reaches("a", "b")
+    assert not simulation.reaches("b", "a")
     simulation.tell("client", "heard")
     simulation.run(2 * S)
     assert serving.messages() == ["hello", "heard"]

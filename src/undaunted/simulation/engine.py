@@ -103,6 +103,11 @@ class Simulation:
         else:
             known.alive = True
 
+    def has_power(self, machine: str) -> bool:
+        """Whether a machine is there and runs."""
+        known = self._network.machines.get(machine)
+        return known is not None and known.alive
+
     def start(self, name: str, behaviour: Process, machine: str) -> None:
         """Start a process on a machine that has power; its name must be free."""
         assert not self.is_alive(name), f"{name} runs already"
@@ -166,6 +171,10 @@ class Simulation:
     def heal(self, cut: Cut) -> None:
         """End a cut."""
         self._network.heal(cut)
+
+    def reaches(self, source: str, target: str) -> bool:
+        """Whether what one machine sends to another arrives at once: no cut is in between."""
+        return not self._network.blocked(source, target)
 
     def break_connections(self, one: str, other: str) -> int:
         """Reset every connection between two machines; return how many."""

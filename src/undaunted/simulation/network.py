@@ -201,7 +201,8 @@ class Network:
             delay += _RETRANSMIT_NS * ((1 << lost) - 1)
         return delay
 
-    def _blocked(self, source: str, target: str) -> bool:
+    def blocked(self, source: str, target: str) -> bool:
+        """Whether a cut lets nothing pass from one machine to another."""
         return any(source in cut.sources and target in cut.targets for cut in self._cuts)
 
     def _arrive(self, item: tuple[Endpoint, Any]) -> None:
@@ -210,7 +211,7 @@ class Network:
         if not machine.alive:
             return
         if endpoint.held or (
-            self._cuts and self._blocked(endpoint.peer.owner.machine.name, machine.name)
+            self._cuts and self.blocked(endpoint.peer.owner.machine.name, machine.name)
         ):
             self._hold(endpoint, message)
         elif endpoint.open:
@@ -249,7 +250,7 @@ class Network:
 
     def _release(self, endpoint: Endpoint) -> None:
         """Deliver what a cut has held, unless the link is cut again."""
-        if self._blocked(endpoint.peer.owner.machine.name, endpoint.owner.machine.name):
+        if self.blocked(endpoint.peer.owner.machine.name, endpoint.owner.machine.name):
             return
         self._holding.pop(endpoint, None)
         held, endpoint.held = endpoint.held, []
@@ -270,7 +271,7 @@ class Network:
         if (
             machine is None
             or not machine.alive
-            or (self._cuts and (self._blocked(here, name) or self._blocked(name, here)))
+            or (self._cuts and (self.blocked(here, name) or self.blocked(name, here)))
         ):
             schedule.at(schedule.now + attempt.again_ns, self._request, attempt)
             attempt.again_ns *= 2

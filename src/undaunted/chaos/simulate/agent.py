@@ -1,0 +1,353 @@
+"""An agent as a simulated process: the cores of follower, leader and node, and what joins them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from undaunted.chaos.simulate.asking import READY, Asking
+from undaunted.chaos.simulate.ranks import NodeEvent, RankEnded, Ranks
+from undaunted.chaos.simulate.server import Server
+from undaunted.chaos.simulate.setup import address_of
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core import translation
+from undaunted.coordinator.core.follower import Follower
+from undaunted.coordinator.core.follower import State as FollowerState
+from undaunted.coordinator.core.progress import Iterations
+from undaunted.fault_tolerance.core import node_messages as n
+from undaunted.fault_tolerance.core.node import Node, State
+from undaunted.simulation import messages as s
+
+if TYPE_CHECKING:
+    from undaunted.chaos.simulate.cluster import Cluster
+    from undaunted.coordinator.core.leader import Leader
+
+_NS = 1_000_000_000
+_HANDSHAKE_NS = 5 * _NS
+_EVIDENCE_NS = _NS // 5
+
+
+class Agent:
+    """One incarnation of the launcher of a node.
+
+    Attributes:
+        seat: node and incarnation.
+        outcome: how the job ended for it, "" = it has not.
+        ranks: of the last round.
+        busy_until: when the last table it was given will have been taken in.
+    """
+
+    def __init__(self, cluster: Cluster, config: f.FollowerConfig, leader: Leader | None) -> None:
+        self.name = config.node
+        self.seat = (config.node, config.incarnation)
+        self.outcome = ""
+        self.ranks: Ranks | None = None
+        self.busy_until = 0
+        self.follower = Follower(config)
+        self.node = Node()
+        self._cluster = cluster
+        self._slots = config.slots
+        self._asking = Asking()
+        self._server: Server | None = None
+        self._first_leader = leader
+        self._dials: dict[int, int] = {}  # connection to link
+        self._link: dict[int, int] = {}  # link to connection
+        self._dialing = 0
+        self._serves: set[int] = set()  # connections of followers
+        self._victim = False
+        self._verdict = ""
+        self._timer_rounds: dict[str, int] = {}
+
+    @property
+    def leads(self) -> bool:
+        """Whether the leader runs here."""
+        return self._server is not None
+
+    @property
+    def follows(self) -> int:
+        """Epoch of the leader it follows now, 0 = none."""
+        follower = self.follower
+        return follower.knows.epoch if follower.state is FollowerState.FOLLOWING else 0
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def handle(self, event: s.Event, now: int) -> list[s.Command]:
+        """See `simulation.process.Process`."""
+        out: list[s.Command] = []
+        match event:
+            case s.Received(connection=connection, message=message):
+                self._received(connection, message, now, out)
+            case s.TimerFired(name=name):
+                self._timer(name, now, out)
+            case s.Told(what=what):
+                self._told(what, now, out)
+            case s.Accepted(connection=connection):
+                out.append(s.Send(connection, READY))
+            case s.Connected():
+                self._connected(event, out)
+            case s.ConnectFailed(label=label, reason=reason):
+                self._connect_failed(label, reason, now, out)
+            case s.Closed(connection=connection, reason=reason):
+                self._closed(connection, reason, now, out)
+            case s.Started():
+                out.append(s.Listen(address_of(self.name)))
+                if self._first_leader is not None:
+                    self._lead(self._first_leader, now, out)
+                self._follow(f.Begin(), now, out)
+        if self._server is not None and self._server.over:
+            self._server = None
+            self._serves.clear()
+        self._exit_if_over(out)
+        return out
+
+    def _received(self, connection: int, message: Any, now: int, out: list[s.Command]) -> None:
+        link = self._dials.get(connection)
+        if link is not None:
+            if message == READY:
+                out.append(s.CancelTimer("handshake"))
+                self._follow(f.Opened(link), now, out)
+            else:
+                self._follow(f.Received(link, message), now, out)
+            return
+        if connection in self._serves:
+            if self._server is not None:
+                out += self._server.received(connection, message, now)
+            return
+        answered = self._asking.received(connection, message, now)
+        if answered is not None:
+            out += answered
+        elif isinstance(message, p.Hello):
+            self._greeted(connection, message, now, out)
+        elif isinstance(message, p.Miss | p.Claim):
+            self._follow(f.Asked(connection, message), now, out)
+
+    def _greeted(self, connection: int, hello: p.Hello, now: int, out: list[s.Command]) -> None:
+        if self._server is None:
+            reason = f"node {self.name} does not coordinate the job"
+            refused = p.Refused(reason=reason, leader=self.follower.leader)
+            out += [s.Send(connection, refused), s.Close(connection)]
+            return
+        self._serves.add(connection)
+        out += self._server.received(connection, hello, now)
+
+    def _connected(self, event: s.Connected, out: list[s.Command]) -> None:
+        if self._asking.connected(event):
+            return
+        link = int(event.label.removeprefix("dial "))
+        if link != self._dialing:  # hung up before it stood
+            out.append(s.Close(event.connection))
+            return
+        self._dials[event.connection] = link
+        self._link[link] = event.connection
+
+    def _connect_failed(self, label: str, reason: str, now: int, out: list[s.Command]) -> None:
+        asked = self._asking.failed(label, now)
+        if asked is None:
+            self._follow(f.Closed(int(label.removeprefix("dial ")), reason), now, out)
+        else:
+            out += asked
+
+    def _closed(self, connection: int, reason: str, now: int, out: list[s.Command]) -> None:
+        link = self._dials.pop(connection, None)
+        if link is not None:
+            del self._link[link]
+            self._follow(f.Closed(link, reason), now, out)
+        elif connection in self._serves:
+            self._serves.discard(connection)
+            if self._server is not None:
+                out += self._server.closed(connection, reason, now)
+        else:
+            out += self._asking.closed(connection, now) or []
+
+    def _timer(self, name: str, now: int, out: list[s.Command]) -> None:
+        kind, _, rest = name.partition(" ")
+        if kind == "follower":
+            self._follow(f.TimerFired(rest), now, out)
+        elif kind == "leader":
+            out += (self._server.timer(name, now) if self._server is not None else None) or []
+        elif kind == "node":
+            self._run_node(n.TimerFired(rest, self._timer_rounds[rest]), now, out)
+        elif kind == "ask":
+            out += self._asking.failed(name, now) or []
+        elif name == "handshake":
+            connection = self._link.pop(self._dialing, None)
+            if connection is not None:
+                del self._dials[connection]
+                out.append(s.Close(connection))
+            self._follow(f.Closed(self._dialing, "no answer within 5 s"), now, out)
+        elif name == "evidence":
+            self._run_node(n.HangJudged(self.node.round, (0,), "rank hangs"), now, out)
+
+    def _told(self, what: Any, now: int, out: list[s.Command]) -> None:
+        match what:
+            case RankEnded(round=number, local_rank=rank, code=code, victim=victim):
+                if number == self.node.round:
+                    self._victim = victim
+                    self._run_node(n.RankExited(rank, code), now, out)
+            case NodeEvent(round=number, event=event):
+                if number == self.node.round:
+                    self._run_node(event, now, out)
+            case m.Preempted() | m.ExclusionRequested():
+                self._report(what, now, out)
+            case p.PrepareOrder():
+                table = f.TableKnown(
+                    what.ledger.pending_round, what.ledger.version, self.name, 1234
+                )
+                self._follow(table, now, out)
+
+    # --- follower -------------------------------------------------------------------------------
+
+    def _follow(self, event: f.Event, now: int, out: list[s.Command]) -> None:
+        for command in self.follower.handle(event, now):
+            self._obey_follower(command, now, out)
+
+    def _obey_follower(self, command: f.Command, now: int, out: list[s.Command]) -> None:
+        match command:
+            case f.Send(link=link, message=message):
+                if link in self._link:
+                    out.append(s.Send(self._link[link], message))
+            case f.SetTimer(name=name, delay_s=delay_s):
+                out.append(s.SetTimer(f"follower {name}", round(delay_s * _NS)))
+            case f.Dial(link=link, address=address):
+                self._dialing = link
+                out.append(s.Connect(f"dial {link}", address, _HANDSHAKE_NS))
+                out.append(s.SetTimer("handshake", _HANDSHAKE_NS))
+            case f.Hangup(link=link):
+                self._hang_up(link, out)
+            case f.Ask(node=node, address=address, message=question):
+                out += self._asking.ask(node, address, question, self._answered)
+            case f.Answer(question=connection, message=answer):
+                out.append(s.Send(connection, answer))
+            case f.Say(text=text):
+                self._cluster.note(self.name, text)
+            case _:
+                self._obey_about_the_job(command, now, out)
+
+    def _obey_about_the_job(self, command: f.Command, now: int, out: list[s.Command]) -> None:
+        match command:
+            case f.Deliver(order=order):
+                self._ordered(order, now, out)
+            case f.StopRanks(round=number, grace_s=grace_s, signal=signal):
+                self._run_node(n.StopRound(number, grace_s, signal), now, out)
+            case f.Lead(epoch=epoch, ledger=ledger, lost=lost):
+                leader = self._cluster.leader(self.name, self.seat[1], ledger, epoch, lost)
+                self._lead(leader, now, out)
+            case f.StandDown():
+                self._stand_down(out)
+            case f.Leave(reason=reason):
+                self._end("preempted", reason, now, out)
+            case f.GiveUp(reason=reason):
+                self._end("gave up", reason, now, out)
+
+    def _hang_up(self, link: int, out: list[s.Command]) -> None:
+        connection = self._link.pop(link, None)
+        if link == self._dialing:
+            self._dialing = 0
+            out.append(s.CancelTimer("handshake"))
+        if connection is not None:
+            del self._dials[connection]
+            out.append(s.Close(connection))
+
+    def _answered(self, node: str, message: Any, now: int) -> list[s.Command]:
+        out: list[s.Command] = []
+        self._follow(f.Answered(node, message), now, out)
+        return out
+
+    def _ordered(self, order: p.Order, now: int, out: list[s.Command]) -> None:
+        match order:
+            case p.PrepareOrder():
+                self._cluster.reserve_port(self, order)
+            case p.StartOrder(ledger=ledger):
+                self._cluster.checker.begin(self.seat, ledger)
+                self._run_node(n.StartRound(ledger.round, self._slots), now, out)
+            case p.StopOrder():
+                stop = n.StopRound(order.round, order.grace_s, order.signal)
+                self._run_node(stop, now, out)
+            case p.EndOrder(outcome=outcome, reason=reason):
+                self._end(outcome, reason, now, out)
+            case p.Note(kind=kind, text=text):
+                self._cluster.note(self.name, f"{kind}: {text}")
+
+    # --- leader ---------------------------------------------------------------------------------
+
+    def _lead(self, leader: Leader, now: int, out: list[s.Command]) -> None:
+        self._stand_down(out)
+        self._server = Server(self._cluster, self.name, leader, self._asking)
+        self._cluster.checker.leads(self.seat, leader.epoch, takeover=bool(leader.lost))
+        out += self._server.begin(now)
+
+    def _stand_down(self, out: list[s.Command]) -> None:
+        if self._server is not None:
+            out += self._server.drop()
+            self._server = None
+            self._serves.clear()
+
+    # --- node -----------------------------------------------------------------------------------
+
+    def _run_node(self, event: n.Event, now: int, out: list[s.Command]) -> None:
+        if isinstance(event, n.StopRound) and self.ranks is not None:
+            self._cluster.checker.stopping(self.seat, event.round)
+        for command in self.node.handle(event):
+            self._obey_node(command, now, out)
+
+    def _obey_node(self, command: n.Command, now: int, out: list[s.Command]) -> None:
+        number, ranks = self.node.round, self.ranks
+        match command:
+            case n.Spawn():
+                self._victim, self._verdict = False, ""
+                self.ranks = Ranks(self._cluster, self, number, self._slots)
+                self.ranks.spawn()
+            case n.SetTimer(name=name, delay_s=delay_s):
+                self._timer_rounds[name] = number
+                out.append(s.SetTimer(f"node {name}", round(delay_s * _NS)))
+            case n.SignalRanks(local_ranks=local, signal=signal) if ranks is not None:
+                ranks.signal(local, signal)
+            case n.SignalTree(signal=signal) if ranks is not None:
+                ranks.signal_all(signal)
+            case n.GatherEvidence():
+                out.append(s.SetTimer("evidence", _EVIDENCE_NS))
+            case n.JudgeCrash(final=final):
+                self._judge(now, out, final=final)
+            case n.ReportFailed(detail=detail):
+                text = f"node {self.name}: {detail}"
+                failed = m.NodeFailed(self.name, number, text, victim=self._victim)
+                self._report(failed, now, out)
+            case n.ReportFinished():
+                self._report(m.NodeFinished(self.name, number), now, out)
+            case n.ReportStopped(all_ok=all_ok):
+                stopped = m.NodeStopped(
+                    self.name,
+                    number,
+                    all_ok=all_ok,
+                    iterations=Iterations(last=now // _NS),
+                    verdict=self._verdict,
+                    victim=self._victim,
+                )
+                self._report(stopped, now, out)
+
+    def _judge(self, now: int, out: list[s.Command], *, final: bool) -> None:
+        if self._victim and not final:
+            self._run_node(n.CrashUnclear(), now, out)
+        else:
+            self._verdict = f"a rank of node {self.name} failed"
+
+    def _report(self, event: m.Event, now: int, out: list[s.Command]) -> None:
+        self._follow(f.Tell(translation.report(event)), now, out)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, outcome: str, reason: str, now: int, out: list[s.Command]) -> None:
+        self.outcome = outcome
+        self._cluster.ended(self, reason)
+        if self.node.state is not State.IDLE:
+            self._run_node(n.StopRound(self.node.round, 2.0, 15), now, out)
+
+    def _exit_if_over(self, out: list[s.Command]) -> None:
+        if not self.outcome or self.follower.state is not FollowerState.ENDED:
+            return
+        if self.node.state is not State.IDLE:
+            return  # as long as processes are left
+        if self._server is None or self.outcome in {"gave up", "excluded", "preempted"}:
+            out.append(s.Exit())
+            self._cluster.exited(self)

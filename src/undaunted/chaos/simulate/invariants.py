@@ -1,0 +1,269 @@
+"""What must hold at every moment of a run, checked as things happen; see docs/simulation.md.
+
+Every check takes constant time, except that of a new table, which looks at each of its nodes once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election
+
+if TYPE_CHECKING:
+    from undaunted.chaos.simulate.setup import Setup
+    from undaunted.simulation.engine import Simulation
+
+_NS = 1_000_000_000
+# A node counts as healthy so long after the end of the last fault that concerned it.
+_HEALTHY_AFTER_NS = 20 * _NS
+
+Seat = election.Voter
+# Outcomes that concern one node; the others are of the job.
+_OF_ONE_NODE = frozenset({"excluded", "preempted", "gave up"})
+
+
+class InvariantError(AssertionError):
+    """An invariant does not hold; the text says which, and what was seen."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round that has begun somewhere."""
+
+    table: tuple[p.Seat, ...]
+    since_ns: int
+    started: set[Seat] = field(default_factory=set)
+    up: int = 0  # nodes all of whose ranks run, and which nobody has told to stop
+
+
+class Checker:
+    """Told of everything that the invariants are about; raises `InvariantError`.
+
+    Attributes:
+        ledger: the newest that a leader has written down.
+        alive: agents that run.
+        ended_as: how the job ended for agents: outcome and reason.
+        job_outcome: how it ended for all, "" = it has not.
+        takeovers: how often an agent has been made the leader by others.
+        asked_for_exclusion, told_to_leave: nodes.
+    """
+
+    def __init__(self, setup: Setup, simulation: Simulation) -> None:
+        self.ledger = p.Ledger(run_id="")
+        self.alive: set[Seat] = set()
+        self.ended_as: dict[Seat, tuple[str, str]] = {}
+        self.job_outcome = ""
+        self.takeovers = 0
+        self.asked_for_exclusion: set[str] = set()
+        self.told_to_leave: set[str] = set()
+        self._setup = setup
+        self._simulation = simulation
+        self._rounds: dict[int, _Round] = {}
+        self._newest = -1
+        self._running: dict[Seat, int] = {}  # which round, if all ranks run and none shall stop
+        self._stopped: dict[Seat, int] = {}  # last round that it was told to stop
+        self._suspended: set[Seat] = set()
+        self._whole: set[int] = set()  # rounds all of whose ranks run
+        self._touched_until: dict[str, int] = {}
+        self._free_restarts = 0
+        self._epochs: dict[int, Seat] = {}
+        self._ended_at = 0
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have begun."""
+        return len(self._rounds)
+
+    @property
+    def job_runs(self) -> bool:
+        """Whether all ranks of a round run."""
+        return bool(self._whole)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def touch(self, node: str, until_ns: int) -> None:
+        """A fault concerns a node up to a moment."""
+        self._touched_until[node] = max(self._touched_until.get(node, 0), until_ns)
+
+    def launched(self, seat: Seat) -> None:
+        """An agent has been started."""
+        self.alive.add(seat)
+
+    def gone(self, seat: Seat) -> None:
+        """An agent runs no more."""
+        self.alive.discard(seat)
+
+    def paused(self, seat: Seat) -> None:
+        """A machine stands still: what is said of its ranks does not count."""
+        self._suspended.add(seat)
+        self._leave_world(seat)
+
+    def resumed(self, seat: Seat) -> None:
+        """It has had the time to hear what happened."""
+        self._suspended.discard(seat)
+        if seat in self._running:
+            self._join_world(self._running[seat])
+
+    # --- rounds ---------------------------------------------------------------------------------
+
+    def begin(self, seat: Seat, ledger: p.Ledger) -> None:
+        """An agent begins its part of the round of a ledger."""
+        number = ledger.round
+        known = self._rounds.get(number)
+        if known is None:
+            known = self._new_round(ledger)
+        elif known.table is not ledger.table and known.table != ledger.table:
+            self._fail(
+                f"never two worlds: round {number} begins with two tables, {_names(known.table)} "
+                f"and {_names(ledger.table)}"
+            )
+        if all(election.voter(each) != seat for each in known.table):
+            self._fail(f"each rank in one place: {seat} runs round {number} without a seat in it")
+        if seat in known.started:
+            self._fail(f"each rank in one place: {seat[0]} starts round {number} twice")
+        known.started.add(seat)
+
+    def up(self, seat: Seat, number: int) -> None:
+        """All ranks of a node run."""
+        if self._stopped.get(seat, -1) >= number:
+            return
+        self._running[seat] = number
+        if seat not in self._suspended:
+            self._join_world(number)
+
+    def stopping(self, seat: Seat, number: int) -> None:
+        """An agent has been told to stop its ranks, or has decided to."""
+        self._stopped[seat] = number
+        self.down(seat, number)
+
+    def down(self, seat: Seat, number: int) -> None:
+        """A rank has ended."""
+        if self._running.get(seat) == number:
+            if seat not in self._suspended:
+                self._leave_world(seat)
+            del self._running[seat]
+
+    # --- leaders and the end --------------------------------------------------------------------
+
+    def leads(self, seat: Seat, epoch: int, *, takeover: bool) -> None:
+        """An agent has become the leader of an epoch."""
+        self.takeovers += takeover
+        other = self._epochs.setdefault(epoch, seat)
+        if other != seat:
+            self._fail(f"one leader per epoch: {other[0]} and {seat[0]} both lead epoch {epoch}")
+
+    def budget(self, ledger: p.Ledger) -> None:
+        """A leader has changed the ledger."""
+        used, most = ledger.restarts_used, self._setup.max_restarts
+        if used > most:
+            self._fail(f"the budget: {used} restarts have been used of {most}")
+        for node in ledger.excluded:
+            if node not in self.asked_for_exclusion:
+                self._fail(f"no healthy node is evicted: {node} is excluded and never asked for it")
+        if p.newer(ledger, self.ledger):
+            self.ledger = ledger
+
+    def ended(self, seat: Seat, outcome: str, reason: str) -> None:
+        """The job is over for an agent."""
+        self.ended_as[seat] = (outcome, reason)
+        node = seat[0]
+        if outcome == "gave up":
+            return
+        if outcome == "excluded" and node in self.asked_for_exclusion:
+            return
+        if outcome == "preempted" and node in self.told_to_leave:
+            return
+        if not self.job_outcome:
+            self.job_outcome, self._ended_at = outcome, self._simulation.now
+        elif outcome != self.job_outcome and self.has_been_well(node):
+            self._fail(
+                f"one verdict: the job ended as {outcome} for {node} ({reason}), as "
+                f"{self.job_outcome} for others"
+            )
+
+    def has_been_well(self, node: str) -> bool:
+        """Whether the end of the job could be told to a node: no fault concerned it at that time.
+
+        Whoever is cut off while the job ends cannot know how; it ends by itself later.
+        """
+        return self._touched_until.get(node, 0) <= self._ended_at - _HEALTHY_AFTER_NS
+
+    def untouched_for(self, node: str, seconds: float) -> bool:
+        """Whether no fault has concerned a node for so long."""
+        since = self._simulation.now - round(seconds * _NS)
+        return self._touched_until.get(node, 0) <= since
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _new_round(self, ledger: p.Ledger) -> _Round:
+        number, table = ledger.round, ledger.table
+        known = self._rounds[number] = _Round(table, self._simulation.now)
+        first = 0
+        for group_rank, seat in enumerate(sorted(table, key=lambda each: each.group_rank)):
+            if (seat.group_rank, seat.first_rank) != (group_rank, first):
+                self._fail(f"each rank in one place: round {number} has gaps or overlaps: {table}")
+            first += seat.slots
+        if len({seat.node for seat in table}) != len(table) or len(table) < self._setup.nodes:
+            self._fail(f"each rank in one place: round {number} runs on {_names(table)}")
+        most = 1 + self._setup.max_restarts + len(self.told_to_leave)
+        if not self._setup.elastic and len(self._rounds) > most:
+            self._fail(f"the budget: round {number} is number {len(self._rounds)} of {most}")
+        if number > self._newest:
+            if self._newest >= 0:
+                self._nobody_evicted(self._rounds[self._newest], known)
+            self._newest = number
+        return known
+
+    def _nobody_evicted(self, before: _Round, after: _Round) -> None:
+        """A node that nothing has happened to stays in the job."""
+        now_in = {election.voter(seat) for seat in after.table}
+        since = before.since_ns - _HEALTHY_AFTER_NS
+        for seat in before.table:
+            who = election.voter(seat)
+            healthy = who in self.alive and self._touched_until.get(seat.node, 0) <= since
+            if healthy and who not in now_in and who not in self.ended_as:
+                self._fail(
+                    f"no healthy node is evicted: {seat.node} has had no fault, and has no place "
+                    f"any more; the round runs on {_names(after.table)}"
+                )
+
+    def _join_world(self, number: int) -> None:
+        world = self._rounds[number]
+        world.up += 1
+        if world.up == len(world.table):
+            self._whole.add(number)
+            if len(self._whole) > 1:
+                one, other = sorted(self._whole)
+                self._fail(
+                    f"never two worlds: all ranks of round {one} run on "
+                    f"{_names(self._rounds[one].table)}, all of round {other} on "
+                    f"{_names(self._rounds[other].table)}"
+                )
+            at_ns = self._simulation.now + round(self._setup.old_world_s * _NS)
+            self._simulation.at(at_ns, self._older_ones_are_over, number)
+
+    def _older_ones_are_over(self, number: int) -> None:
+        """Some time after a round runs, nothing of an older one does, wherever it may be."""
+        if number not in self._whole:
+            return
+        for seat, other in self._running.items():
+            if other < number and seat not in self._suspended:
+                self._fail(
+                    f"an old world ends: {seat[0]} runs round {other}, and nobody has told it to "
+                    f"stop, {self._setup.old_world_s:g} s after round {number} ran"
+                )
+
+    def _leave_world(self, seat: Seat) -> None:
+        number = self._running.get(seat)
+        if number is not None:
+            self._rounds[number].up -= 1
+            self._whole.discard(number)
+
+    def _fail(self, text: str) -> None:
+        raise InvariantError(text)
+
+
+def _names(table: tuple[p.Seat, ...]) -> str:
+    return ",".join(seat.node for seat in table)

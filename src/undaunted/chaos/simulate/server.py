@@ -1,0 +1,88 @@
+"""A leader in a simulated process, and the connections to it: what the shell is in a real one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.simulation import messages as s
+
+if TYPE_CHECKING:
+    from undaunted.chaos.simulate.asking import Asking
+    from undaunted.chaos.simulate.cluster import Cluster
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.core.leader import Leader
+
+_NS = 1_000_000_000
+
+
+class Server:
+    """Carries out what one `Leader` commands."""
+
+    def __init__(self, cluster: Cluster, name: str, leader: Leader, asking: Asking) -> None:
+        self.leader = leader
+        self.over = False
+        self._cluster = cluster
+        self._name = name
+        self._asking = asking
+        self._links: set[int] = set()
+        self._prefix = f"leader {leader.epoch} "
+        self._rounds: dict[str, int] = {}
+
+    def begin(self, now: int) -> list[s.Command]:
+        """The first event of the leader."""
+        return self.handle(c.Begin(), now)
+
+    def received(self, link: int, message: Any, now: int) -> list[s.Command]:
+        """Somebody who wants to follow, or does, has said something."""
+        self._links.add(link)
+        return self.handle(c.Received(link, message), now)
+
+    def closed(self, link: int, reason: str, now: int) -> list[s.Command]:
+        """A connection is gone."""
+        self._links.discard(link)
+        return self.handle(c.Closed(link, reason), now)
+
+    def timer(self, name: str, now: int) -> list[s.Command] | None:
+        """A timer ran out; None = it is not of this leader."""
+        if not name.startswith(self._prefix):
+            return None
+        short = name.removeprefix(self._prefix)
+        return self.handle(c.TimerFired(short, self._rounds.get(short, 0)), now)
+
+    def drop(self) -> list[s.Command]:
+        """Lead no more: another node does."""
+        self.over = True
+        links, self._links = sorted(self._links), set()
+        return [s.Close(link) for link in links]
+
+    def handle(self, event: c.Event, now: int) -> list[s.Command]:
+        """Pass an event to the leader; return what follows."""
+        if self.over:
+            return []
+        out: list[s.Command] = []
+        for command in self.leader.handle(event, now):
+            self._carry_out(command, out)
+        return out
+
+    def _carry_out(self, command: c.Command, out: list[s.Command]) -> None:
+        match command:
+            case c.Send(link=link, message=message):
+                out.append(s.Send(link, message))
+            case c.SetTimer(name=name, round=number, delay_s=delay_s):
+                self._rounds[name] = number
+                out.append(s.SetTimer(self._prefix + name, round(delay_s * _NS)))
+            case c.Close(link=link):
+                self._links.discard(link)
+                out.append(s.Close(link))
+            case c.Ask(node=node, address=address, message=question):
+                out += self._asking.ask(node, address, question, self._answered)
+            case c.Persist(ledger=ledger):
+                self._cluster.persist(self._name, ledger)
+            case c.Say(text=text):
+                self._cluster.note(self._name, text)
+            case c.Done():
+                out += self.drop()
+
+    def _answered(self, node: str, message: p.Message | None, now: int) -> list[s.Command]:
+        return self.handle(c.Answered(node, message), now)

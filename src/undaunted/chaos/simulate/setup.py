@@ -1,0 +1,82 @@
+"""What job is simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from undaunted.coordinator.core.absence import MINORITY_AFTER_S
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.election import FEWEST_VOTERS
+
+# The port of every agent and of a coordinator on a host of its own.
+_PORT = 1
+COORDINATOR = "coordinator"
+
+# Short enough for a job that is beyond help to end within the simulation.
+JOIN_TIMEOUT_S = 60.0
+GIVE_UP_S = 60.0
+AWAY_TIMEOUT_S = 20.0
+LEASE_S = 5.0
+TERM_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One job.
+
+    Attributes:
+        nodes: nodes a round needs (MIN of ``--nnodes MIN:MAX``).
+        spares: further nodes (MAX - MIN).
+        elastic: as many nodes as there are take part.
+        standalone: the coordinator has a host of its own; otherwise the first node leads at first.
+        ordered: nodes have infrastructure ranks.
+        slots: ranks per node.
+        max_restarts: of the whole job.
+    """
+
+    nodes: int
+    spares: int = 0
+    elastic: bool = False
+    standalone: bool = False
+    ordered: bool = False
+    slots: int = 2
+    max_restarts: int = 100
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that are there at the beginning."""
+        return [f"n{number:03}" for number in range(self.nodes + self.spares)]
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the first leader."""
+        return address_of(COORDINATOR if self.standalone else self.names[0])
+
+    @property
+    def votes(self) -> bool:
+        """Whether nodes may take over, so that parts of a job without a quorum stop early."""
+        return not self.standalone and self.nodes >= FEWEST_VOTERS
+
+    @property
+    def old_world_s(self) -> float:
+        """When a round runs, every node of an older one has been told to stop so long after."""
+        return LEASE_S + MINORITY_AFTER_S + 2.0 if self.votes else AWAY_TIMEOUT_S + 5.0
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """What the job policy is told."""
+        return PolicyConfig(
+            min_nodes=self.nodes,
+            max_nodes=self.nodes + self.spares,
+            elastic=self.elastic,
+            max_restarts=self.max_restarts,
+            max_no_progress_cycles=0,
+            term_timeout_s=TERM_TIMEOUT_S,
+            first_timeout_s=JOIN_TIMEOUT_S,
+            join_timeout_s=JOIN_TIMEOUT_S,
+        )
+
+
+def address_of(machine: str) -> str:
+    """Where the agent, or the coordinator, of a machine listens."""
+    return f"{machine}:{_PORT}"

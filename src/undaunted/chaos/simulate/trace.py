@@ -1,0 +1,80 @@
+"""A run as text: one line per event, with a legend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from undaunted.chaos.simulate.ranks import NodeEvent, RankEnded
+from undaunted.coordinator import protocol as p
+from undaunted.simulation import messages as s
+
+LEGEND = """\
+# seconds  who  what          (events as they are handled; who: node, coordinator or fault)
+#   < M        the message M was received      * M  something happened on the node itself
+#   +C -C      connection C stands, is gone    @ T  the timer T fired
+#   . text     a remark of the process         ! a fault, or what an invariant says
+# In messages: e = epoch, v = version of the ledger, r = round, # = number of an order or a report.
+"""
+
+
+def line(now: int, name: str, what: Any) -> str:
+    """One event or remark as a line without its end."""
+    return f"{now / 1e9:12.6f}  {name:<11}  {_text(name, what)}"
+
+
+def _text(name: str, what: Any) -> str:
+    match what:
+        case str():
+            return f"{'!' if name in {'fault', 'violation'} else '.'} {what}"
+        case s.Received(connection=connection, message=message):
+            return f"< {_message(message)}  ({connection})"
+        case s.TimerFired(name=timer):
+            return f"@ {timer}"
+        case s.Connected(label=label, connection=connection):
+            return f"+{connection} {label}"
+        case s.Accepted(connection=connection, address=address):
+            return f"+{connection} from {address}"
+        case s.Closed(connection=connection, reason=reason):
+            return f"-{connection} {reason}"
+        case s.ConnectFailed(label=label, reason=reason):
+            return f"- {label}: {reason}"
+        case s.Told(what=RankEnded() as ended):
+            victim = ", since a peer is gone" if ended.victim else ""
+            return f"* r{ended.round}: rank {ended.local_rank} ends with {ended.code}{victim}"
+        case s.Told(what=NodeEvent() as told):
+            return f"* r{told.round}: {told.event}"
+        case s.Told(what=told):
+            return f"* {type(told).__name__}"
+    return f"* {type(what).__name__}"
+
+
+def _message(message: Any) -> str:
+    if not isinstance(message, msgspec.Struct):
+        return str(message)
+    words = [type(message).__name__]
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        match name, value:
+            case "epoch", _:
+                words.append(f"e{value}")
+            case "round", _:
+                words.append(f"r{value}")
+            case "number", _:
+                words.append(f"#{value % p.ORDERS_PER_EPOCH}")
+            case _, p.Ledger():
+                words.append(_ledger(value))
+            case "node" | "leader" | "outcome" | "kind", str() if value:
+                words.append(value)
+            case "text" | "reason", str() if value:
+                words.append(repr(value[:60]))
+            case "running" | "lost" | "granted" | "final" | "victim" | "all_ok", True:
+                words.append(name)
+    return " ".join(words)
+
+
+def _ledger(ledger: p.Ledger) -> str:
+    pending = f" pending r{ledger.pending_round}" if ledger.pending else ""
+    seats = ",".join(seat.node for seat in (ledger.pending or ledger.table)[:8])
+    return f"[e{ledger.epoch} v{ledger.version} r{ledger.round}{pending}: {seats}]"

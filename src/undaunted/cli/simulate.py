@@ -1,0 +1,191 @@
+"""`undaunted simulate`: jobs of many nodes in virtual time, under faults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from undaunted.chaos.simulate.faults import KINDS
+from undaunted.chaos.simulate.run import run, vary
+from undaunted.chaos.simulate.summary import Summary
+from undaunted.chaos.simulate.trace import LEGEND, line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from undaunted.chaos.simulate.run import Result
+
+_USAGE_ERROR = 2
+_VIOLATION = 1
+_LAST_LINES = 60
+_PROGRESS_S = 1.0
+_CHUNK = 8
+
+_DESCRIPTION = (
+    "Run jobs of many nodes in virtual time: the code that decides in `undaunted run`, on a "
+    "simulated network, under faults. Checks after every event what must never happen. The same "
+    "arguments always give the same run. Exits with 1 if something did happen."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Simulate as the arguments after ``undaunted simulate`` say; return the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        if options.seeds is None:
+            return _one(options)
+        return _many(options)
+    except BrokenPipeError:
+        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="undaunted simulate", description=_DESCRIPTION)
+    parser.add_argument("--nodes", type=_count(1), default=8, help="nodes a job needs [8]")
+    parser.add_argument("--spares", type=_count(0), default=2, help="nodes beyond these [2]")
+    parser.add_argument("--seed", type=_count(0), default=0, help="of the one run [0]")
+    parser.add_argument(
+        "--seeds", type=_span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1"
+    )
+    parser.add_argument(
+        "--faults",
+        type=_kinds,
+        default=tuple(KINDS),
+        metavar="KIND,...",
+        help="which faults happen [all]: " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
+    )
+    parser.add_argument("--count", type=_count(0), default=20, help="how many faults [20]")
+    parser.add_argument("--steps", action="store_true", help="print every event of the one run")
+    parser.add_argument(
+        "--jobs", type=_count(1), default=1, metavar="N", help="processes for many runs [1]"
+    )
+    return parser
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        return int(text)
+
+    return convert
+
+
+def _span(text: str) -> range:
+    first, _, last = text.partition(":")
+    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO, such as 0:1000")
+    if int(first) >= int(last):
+        raise argparse.ArgumentTypeError(f"{text!r} names no seed; TO must be larger than FROM")
+    return range(int(first), int(last))
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(word.strip() for word in text.split(",") if word.strip())
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(KINDS)}")
+    return kinds
+
+
+def _simulate(options: argparse.Namespace, seed: int, trace: Any = None) -> Result:
+    setup = vary(seed, options.nodes, options.spares)
+    return run(setup, seed, kinds=options.faults, faults=options.count, trace=trace)
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def _one(options: argparse.Namespace) -> int:
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    if options.steps:
+        print(LEGEND, end="")
+
+    def trace(now: int, name: str, what: Any) -> None:
+        if options.steps:
+            print(line(now, name, what))
+        else:
+            last.append(line(now, name, what))
+
+    setup = vary(options.seed, options.nodes, options.spares)
+    started = time.perf_counter()
+    result = _simulate(options, options.seed, trace)
+    seconds = time.perf_counter() - started
+    if result.problem and not options.steps:
+        print(LEGEND + "\n".join(last))
+    print(f"seed {options.seed}: {setup}")
+    for fault in result.faults:
+        print(f"  {fault.at_ns / 1e9:8.3f}  {fault}")
+    print(
+        f"{result.seconds:.1f} s simulated in {seconds:.2f} s: {result.events} events, "
+        f"{result.messages} messages, {result.rounds} rounds, {result.takeovers} take-overs"
+    )
+    why = f"; it was beyond help: {result.hopeless}" if result.hopeless else ""
+    print(f"the job ended as {result.ended or 'given up'}{why}")
+    if result.problem:
+        print(f"VIOLATION  {result.problem}")
+        return _VIOLATION
+    return 0
+
+
+# --- many runs ------------------------------------------------------------------------------------
+
+
+def _many(options: argparse.Namespace) -> int:
+    summary = Summary()
+    first_failed: int | None = None
+    started = shown = time.monotonic()
+    for result in _results(options):
+        summary.add(result)
+        if result.problem:
+            print(f"seed {result.seed}: {result.problem}", flush=True)
+            first_failed = result.seed if first_failed is None else first_failed
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - shown >= _PROGRESS_S:
+            shown = now
+            rate = summary.runs / (now - started)
+            print(
+                f"\r{summary.runs} of {len(options.seeds)} runs, {rate:.0f}/s, "
+                f"{summary.failures} violations ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+    if shown != started:
+        print(file=sys.stderr)
+    print("\n".join(summary.lines()))
+    print(f"took        {time.monotonic() - started:.1f} s")
+    if first_failed is None:
+        return 0
+    print(f"every event of the first: {_command(options, first_failed)}")
+    return _VIOLATION
+
+
+def _results(options: argparse.Namespace) -> Iterator[Result]:
+    simulate = partial(_simulate, options)
+    if options.jobs == 1:
+        yield from map(simulate, options.seeds)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(simulate, options.seeds, chunksize=_CHUNK)
+
+
+def _command(options: argparse.Namespace, seed: int) -> str:
+    words = ["undaunted simulate", f"--nodes {options.nodes}", f"--spares {options.spares}"]
+    if options.faults != tuple(KINDS):
+        words.append(f"--faults {','.join(options.faults)}")
+    if options.count != 20:
+        words.append(f"--count {options.count}")
+    return " ".join([*words, f"--seed {seed} --steps"])

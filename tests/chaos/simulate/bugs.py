@@ -1,0 +1,104 @@
+"""Bugs to plant: each takes out one rule of coordination, as a careless change might."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from undaunted.chaos.simulate.setup import Setup
+from undaunted.coordinator.core import absence, election, leader, placement
+from undaunted.coordinator.core.policy import JobPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+# Two of four nodes are enough, so that both parts of a partition could run.
+HALVES = Setup(2, 2, elastic=True)
+PARTITIONS = ("partition", "isolate", "one-way")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug, the job and faults that bring it out, and the invariant that finds it."""
+
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+    finds: str
+    setup: Setup
+    kinds: tuple[str, ...]
+    faults: int = 12
+
+
+def takeover_without_majority(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(election, "is_quorum", lambda *_: True)
+
+
+def minority_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(absence, "MINORITY_AFTER_S", 1e6)
+
+
+def coordinator_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader.Leader, "_old_world_is_over", lambda _self, _now: True)
+
+
+def budget_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    restored = JobPolicy.restored
+
+    def forgetful(*args: Any, **kwargs: Any) -> JobPolicy:
+        return restored(*args, **kwargs | {"restarts_used": 0})
+
+    patch.setattr(JobPolicy, "restored", forgetful)
+
+
+def newcomers_go_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        placement._Candidate,
+        "preference",
+        property(lambda self: (self.seat is not None, *self.order)),
+    )
+
+
+def silence_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader.Leader, "_expire", lambda _self, _now: [])
+
+
+BUGS = [
+    Bug(
+        "take-over without a majority",
+        takeover_without_majority,
+        "never two worlds",
+        HALVES,
+        PARTITIONS,
+    ),
+    Bug("a minority goes on", minority_goes_on, "an old world ends", Setup(4, 2), PARTITIONS),
+    Bug(
+        "the coordinator does not wait for the old world",
+        coordinator_does_not_wait,
+        "never two worlds",
+        Setup(2, 2, standalone=True),
+        PARTITIONS,
+    ),
+    Bug(
+        "the budget is forgotten in a take-over",
+        budget_is_forgotten,
+        "the budget",
+        Setup(4, 2, max_restarts=3),
+        ("crash", "coordinator"),
+    ),
+    Bug(
+        "newcomers displace survivors",
+        newcomers_go_first,
+        "no healthy node is evicted",
+        Setup(4, 2),
+        ("crash",),
+    ),
+    Bug(
+        "the leader does not notice silence",
+        silence_is_not_noticed,
+        "the job runs again",
+        Setup(4, 2),
+        ("power",),
+    ),
+]

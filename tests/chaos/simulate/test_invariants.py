@@ -1,0 +1,178 @@
+"""Each invariant, broken by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from undaunted.chaos.simulate.invariants import Checker, InvariantError
+from undaunted.chaos.simulate.setup import Setup
+from undaunted.coordinator.protocol import Ledger, Seat
+from undaunted.simulation.engine import Simulation
+
+S = 1_000_000_000
+
+
+def checker(setup: Setup | None = None) -> Checker:
+    made = Checker(setup or Setup(2, 2, max_restarts=1), Simulation(1))
+    for node in "abcd":
+        made.launched((node, "1"))
+    return made
+
+
+def table(*nodes: str) -> tuple[Seat, ...]:
+    return tuple(
+        Seat(node=n, incarnation="1", address="", group_rank=g, first_rank=2 * g, slots=2)
+        for g, n in enumerate(nodes)
+    )
+
+
+def ledger(number: int, *nodes: str, **more: object) -> Ledger:
+    return Ledger(run_id="x", round=number, table=table(*nodes), **more)  # type: ignore[arg-type]
+
+
+def run(made: Checker, number: int, *nodes: str) -> None:
+    for node in nodes:
+        made.begin((node, "1"), ledger(number, *nodes))
+        made.up((node, "1"), number)
+
+
+def test_a_job_runs_while_every_rank_of_a_table_does() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    assert made.job_runs
+    made.down(("a", "1"), 0)
+    assert not made.job_runs
+
+
+def test_two_worlds() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    with pytest.raises(InvariantError, match="never two worlds: all ranks of round 0"):
+        run(made, 1, "c", "d")
+
+
+def test_a_world_that_has_been_told_to_stop_or_is_paused_is_none() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    made.stopping(("a", "1"), 0)
+    run(made, 1, "c", "d")
+    made.paused(("c", "1"))
+    assert not made.job_runs
+    made.resumed(("c", "1"))
+    assert made.job_runs
+
+
+def test_an_order_to_stop_counts_before_the_ranks_are_there() -> None:
+    made = checker()
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    made.stopping(("a", "1"), 0)
+    made.up(("a", "1"), 0)
+    made.begin(("b", "1"), ledger(0, "a", "b"))
+    made.up(("b", "1"), 0)
+    assert not made.job_runs
+
+
+def test_a_round_with_two_tables() -> None:
+    made = checker()
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    with pytest.raises(InvariantError, match="round 0 begins with two tables, a,b and a,c"):
+        made.begin(("c", "1"), ledger(0, "a", "c"))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ledger(0, "a", "a"),
+        ledger(0, "a"),
+        Ledger(run_id="x", round=0, table=table("a", "b")[:1] * 2),
+        Ledger(run_id="x", round=0, table=(table("a", "b")[0], table("c", "d", "b")[2])),
+    ],
+)
+def test_a_table_that_is_none(broken: Ledger) -> None:
+    with pytest.raises(InvariantError, match="each rank in one place"):
+        checker().begin(("a", "1"), broken)
+
+
+def test_a_round_started_twice_or_without_a_seat() -> None:
+    made = checker()
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    with pytest.raises(InvariantError, match="a starts round 0 twice"):
+        made.begin(("a", "1"), ledger(0, "a", "b"))
+    with pytest.raises(InvariantError, match="without a seat"):
+        made.begin(("b", "2"), ledger(0, "a", "b"))
+
+
+def test_an_old_world_that_goes_on_in_part() -> None:
+    made = checker(Setup(4, 4))
+    run(made, 0, "a", "b", "c", "d")
+    made.down(("b", "1"), 0)
+    for node in "efgh":
+        made.launched((node, "1"))
+    for seat in ("b", "c", "d"):
+        made.touch(seat, 0)
+    made._nobody_evicted = lambda *_: None  # type: ignore[method-assign] - not what this is about
+    run(made, 1, "e", "f", "g", "h")
+    with pytest.raises(InvariantError, match="an old world ends: a runs round 0"):
+        made._simulation.run(60 * S)
+
+
+def test_the_budget() -> None:
+    made = checker()
+    with pytest.raises(InvariantError, match="2 restarts have been used of 1"):
+        made.budget(ledger(0, "a", "b", restarts_used=2))
+    for number in (0, 1):
+        made.begin(("a", "1"), ledger(number, "a", "b"))
+    with pytest.raises(InvariantError, match="the budget: round 2 is number 3 of 2"):
+        made.begin(("a", "1"), ledger(2, "a", "b"))
+
+
+def test_who_leaves_in_order_costs_nothing() -> None:
+    made = checker()
+    made.told_to_leave.add("b")
+    for number in (0, 1, 2):
+        made.begin(("a", "1"), ledger(number, "a", "b"))
+
+
+def test_a_healthy_node_that_is_evicted() -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    with pytest.raises(InvariantError, match="no healthy node is evicted: b has had no fault"):
+        made.begin(("a", "1"), ledger(1, "a", "c"))
+
+
+def test_a_node_with_a_fault_may_be_replaced() -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    made.touch("b", 60 * S)
+    made.begin(("a", "1"), ledger(1, "a", "c"))
+
+
+def test_a_node_that_is_excluded_without_having_asked() -> None:
+    made = checker()
+    made.asked_for_exclusion.add("b")
+    made.budget(ledger(0, "a", "b", excluded={"b": "bad NIC"}))
+    with pytest.raises(InvariantError, match="c is excluded and never asked"):
+        made.budget(ledger(0, "a", "b", excluded={"c": "bad NIC"}))
+
+
+def test_one_verdict_but_for_those_who_leave_or_cannot_hear() -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.told_to_leave.add("a")
+    made.ended(("a", "1"), "preempted", "SIGTERM")
+    made.ended(("b", "1"), "finished", "")
+    made.touch("d", 61 * S)
+    made.ended(("d", "1"), "failed", "cut off")
+    with pytest.raises(InvariantError, match="ended as failed for c"):
+        made.ended(("c", "1"), "failed", "")
+
+
+def test_one_leader_per_epoch() -> None:
+    made = checker()
+    made.leads(("a", "1"), 5, takeover=False)
+    made.leads(("b", "1"), 6, takeover=True)
+    assert made.takeovers == 1
+    with pytest.raises(InvariantError, match="a and c both lead epoch 5"):
+        made.leads(("c", "1"), 5, takeover=True)
