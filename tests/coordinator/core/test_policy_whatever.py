@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -232,6 +232,38 @@ class AnyJob(RuleBasedStateMachine):
             for agent in self.world.agents.values():
                 agent.runs = None  # gives up nodes on which something may run
         self.feed(m.TimerFired(name, timer.round))
+
+    @rule()
+    @precondition(lambda self: self.policy.running)
+    def take_over(self) -> None:
+        """Another leader goes on with what survives the old one."""
+        old, agents = self.policy, self.world.agents
+        here = old.roster.here
+        reached, stalled = old.progress
+        self.policy = JobPolicy.restored(
+            self.world.config,
+            round=old.round,
+            nodes=[
+                replace(here.get(place.node) or m.NodeInfo(place.node, 1), slots=place.slots)
+                for place in old.places
+            ],
+            restarts_used=old.restarts_used,
+            excluded=old.excluded,
+            reached=reached,
+            stalled=stalled,
+        )
+        assert self.policy.places == old.places
+        self.world.timers.clear()
+        self.world.quorum = True
+        members = [place.node for place in old.places]
+        for node in members:
+            if node not in agents:
+                self.feed(m.NodeLost(node, f"node {node} has not come back"))
+            elif agents[node].runs is None:
+                self.feed(m.NodeStopped(node, old.round))
+        for node in list(agents):
+            if node not in members:
+                self.feed(m.NodeJoined(here[node]))
 
     @rule(node=st.sampled_from(NAMES), number=st.integers(-1, 9))
     def something_stale(self, node: str, number: int) -> None:
