@@ -61,9 +61,11 @@ def _message(message: Any) -> str:
                 words.append(f"e{value}")
             case "round", _:
                 words.append(f"r{value}")
+            case "version", _:
+                words.append(f"v{value}")
             case "number", _:
                 words.append(f"#{value % p.ORDERS_PER_EPOCH}")
-            case _, p.Ledger():
+            case _, p.Ledger(run_id=run_id) if run_id:
                 words.append(_ledger(value))
             case "node" | "leader" | "outcome" | "kind", str() if value:
                 words.append(value)
