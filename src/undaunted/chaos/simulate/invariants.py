@@ -33,6 +33,7 @@ class _Round:
     """A round that has begun somewhere."""
 
     table: tuple[p.Seat, ...]
+    seats: frozenset[Seat]
     since_ns: int
     started: set[Seat] = field(default_factory=set)
     up: int = 0  # nodes all of whose ranks run, and which nobody has told to stop
@@ -119,7 +120,7 @@ class Checker:
                 f"never two worlds: round {number} begins with two tables, {_names(known.table)} "
                 f"and {_names(ledger.table)}"
             )
-        if all(election.voter(each) != seat for each in known.table):
+        if seat not in known.seats:
             self._fail(f"each rank in one place: {seat} runs round {number} without a seat in it")
         if seat in known.started:
             self._fail(f"each rank in one place: {seat[0]} starts round {number} twice")
@@ -199,7 +200,8 @@ class Checker:
 
     def _new_round(self, ledger: p.Ledger) -> _Round:
         number, table = ledger.round, ledger.table
-        known = self._rounds[number] = _Round(table, self._simulation.now)
+        seats = frozenset(election.voter(each) for each in table)
+        known = self._rounds[number] = _Round(table, seats, self._simulation.now)
         first = 0
         for group_rank, seat in enumerate(sorted(table, key=lambda each: each.group_rank)):
             if (seat.group_rank, seat.first_rank) != (group_rank, first):
@@ -218,12 +220,11 @@ class Checker:
 
     def _nobody_evicted(self, before: _Round, after: _Round) -> None:
         """A node that nothing has happened to stays in the job."""
-        now_in = {election.voter(seat) for seat in after.table}
         since = before.since_ns - _HEALTHY_AFTER_NS
         for seat in before.table:
             who = election.voter(seat)
             healthy = who in self.alive and self._touched_until.get(seat.node, 0) <= since
-            if healthy and who not in now_in and who not in self.ended_as:
+            if healthy and who not in after.seats and who not in self.ended_as:
                 self._fail(
                     f"no healthy node is evicted: {seat.node} has had no fault, and has no place "
                     f"any more; the round runs on {_names(after.table)}"

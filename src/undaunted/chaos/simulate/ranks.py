@@ -89,7 +89,7 @@ class Ranks:
         self.alive.discard(rank)
         self.cluster.checker.down(self.agent.seat, self.round)
         self.cluster.tell(self.agent, RankEnded(self.round, rank, code, victim))
-        if code != 0 and not victim:
+        if code > 0 and not victim:
             self.cluster.peers_notice(self)
 
     def hang(self, rank: int) -> None:

@@ -11,6 +11,7 @@ from undaunted.coordinator.core.election import FEWEST_VOTERS
 # The port of every agent and of a coordinator on a host of its own.
 _PORT = 1
 COORDINATOR = "coordinator"
+_FIRST = "n000"
 
 # Short enough for a job that is beyond help to end within the simulation.
 JOIN_TIMEOUT_S = 60.0
@@ -45,12 +46,12 @@ class Setup:
     @property
     def names(self) -> list[str]:
         """The nodes that are there at the beginning."""
-        return [f"n{number:03}" for number in range(self.nodes + self.spares)]
+        return [_FIRST, *(f"n{number:03}" for number in range(1, self.nodes + self.spares))]
 
     @property
     def endpoint(self) -> str:
         """Address of the first leader."""
-        return address_of(COORDINATOR if self.standalone else self.names[0])
+        return address_of(COORDINATOR if self.standalone else _FIRST)
 
     @property
     def votes(self) -> bool:
