@@ -256,14 +256,13 @@ class AnyJob(RuleBasedStateMachine):
         self.world.timers.clear()
         self.world.quorum = True
         members = [place.node for place in old.places]
-        for node in members:
-            if node not in agents:
-                self.feed(m.NodeLost(node, f"node {node} has not come back"))
-            elif agents[node].runs is None:
-                self.feed(m.NodeStopped(node, old.round))
         for node in list(agents):
             if node not in members:
                 self.feed(m.NodeJoined(here[node]))
+        for node in agents.keys() & set(members):
+            agents[node].runs = old.round  # what it has reported will be reported again
+        for node in [node for node in members if node not in agents]:
+            self.feed(m.NodeLost(node, f"node {node} has not come back"))
 
     @rule(node=st.sampled_from(NAMES), number=st.integers(-1, 9))
     def something_stale(self, node: str, number: int) -> None:
