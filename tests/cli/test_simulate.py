@@ -52,7 +52,7 @@ def test_a_violation_is_shown_with_how_to_see_it_again(
 ) -> None:
     newcomers_go_first(monkeypatch)
     arguments = ["--nodes", "4", "--faults", "crash", "--count", "12"]
-    assert main([*arguments, "--seeds", "0:10"]) == 1
+    assert main([*arguments, "--seeds", "0:40"]) == 1
     text = out()
     (seed,) = re.findall(
         r"every event of the first: undaunted simulate --nodes 4 --spares 2 --faults crash "

@@ -11,7 +11,7 @@ from undaunted.chaos.simulate.run import run, vary
 from undaunted.chaos.simulate.trace import line
 
 # How many seeds are tried to find a planted bug.
-TRIES = 60
+TRIES = 200
 
 
 def story(seed: int) -> list[str]:
