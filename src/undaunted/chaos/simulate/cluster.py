@@ -120,7 +120,7 @@ class Cluster:
 
     def start_coordinator(self) -> None:
         """Start the coordinator that has a host of its own, or start it again."""
-        if self.simulation.is_alive(COORDINATOR):
+        if self.simulation.is_alive(COORDINATOR) or self.checker.job_over:
             return
         leader = self._first_leader("", self._incarnation())
         coordinator = Coordinator(self, COORDINATOR, self.setup.endpoint, leader)
@@ -242,7 +242,7 @@ class Cluster:
         self.checker.ended(agent.seat, agent.outcome, reason)
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
-            if well and not self.checker.job_outcome and not why_hopeless(self):
+            if well and not self.checker.job_over and not why_hopeless(self):
                 text = f"{agent.name} gives up ({reason}), and had no reason to"
                 raise InvariantError(f"the job runs again: {text}")
 

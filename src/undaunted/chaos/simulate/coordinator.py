@@ -23,6 +23,10 @@ class Coordinator:
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
         """See `simulation.process.Process`."""
+        commands = self._handle(event, now)
+        return [*commands, s.Exit()] if self._server.over else commands
+
+    def _handle(self, event: s.Event, now: int) -> list[s.Command]:
         server, asking = self._server, self._asking
         match event:
             case s.Received(connection=connection, message=message):

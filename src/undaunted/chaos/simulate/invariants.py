@@ -47,6 +47,7 @@ class Checker:
         alive: agents that run.
         ended_as: how the job ended for agents: outcome and reason.
         job_outcome: how it ended for all, "" = it has not.
+        job_over: a leader has ended it, and has told everybody it could reach.
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
     """
@@ -56,6 +57,7 @@ class Checker:
         self.alive: set[Seat] = set()
         self.ended_as: dict[Seat, tuple[str, str]] = {}
         self.job_outcome = ""
+        self.job_over = False
         self.takeovers = 0
         self.asked_for_exclusion: set[str] = set()
         self.told_to_leave: set[str] = set()

@@ -113,12 +113,12 @@ def _run(cluster: Cluster, result: Result) -> None:
     cluster.note("fault", "no more: all are over")
     bound_s = RUNS_AGAIN_S if setup.votes else RUNS_AGAIN_ALONE_S
     _settle(cluster, bound_s)
-    if not checker.job_outcome and not _runs_again(cluster):
+    if not _is_over(cluster) and not _runs_again(cluster):
         result.hopeless = why_hopeless(cluster)
         if not result.hopeless:
             seen = "it runs, but " + _astray(cluster) if checker.job_runs else "it does not"
             raise InvariantError(f"the job runs again: {seen}, {bound_s:g} s after the last fault")
-    limit_s = GIVES_UP_S if checker.job_outcome or result.hopeless else ENDS_S
+    limit_s = GIVES_UP_S if _is_over(cluster) or result.hopeless else ENDS_S
     cluster.finish()
     simulation.run(simulation.now + round(limit_s * _NS), stop=lambda: not checker.alive)
     _judge_end(cluster, result)
@@ -126,10 +126,16 @@ def _run(cluster: Cluster, result: Result) -> None:
 
 def _settle(cluster: Cluster, bound_s: float) -> None:
     """Wait until the job runs and every agent follows its leader, or has ended; not too long."""
-    simulation, checker = cluster.simulation, cluster.checker
+    simulation = cluster.simulation
     deadline = simulation.now + round(bound_s * _NS)
-    while simulation.now < deadline and not checker.job_outcome and not _runs_again(cluster):
+    while simulation.now < deadline and not _is_over(cluster) and not _runs_again(cluster):
         simulation.run(simulation.now + _NS // 2)
+
+
+def _is_over(cluster: Cluster) -> bool:
+    """Whether the job has ended: for somebody, or for all that its leader could tell."""
+    checker = cluster.checker
+    return bool(checker.job_outcome) or (checker.job_over and not checker.job_runs)
 
 
 def _runs_again(cluster: Cluster) -> bool:

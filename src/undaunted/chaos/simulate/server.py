@@ -81,7 +81,9 @@ class Server:
                 self._cluster.persist(self._name, ledger)
             case c.Say(text=text):
                 self._cluster.note(self._name, text)
-            case c.Done():
+            case c.Done(successor=successor):
+                if not successor:
+                    self._cluster.checker.job_over = True
                 out += self.drop()
 
     def _answered(self, node: str, message: p.Message | None, now: int) -> list[s.Command]:

@@ -13,9 +13,10 @@ _PORT = 1
 COORDINATOR = "coordinator"
 _FIRST = "n000"
 
-# Short enough for a job that is beyond help to end within the simulation.
-JOIN_TIMEOUT_S = 60.0
-GIVE_UP_S = 60.0
+# Short enough for a job that is beyond help to end within the simulation, and longer than faults
+# last, so that nobody gives up before it is known whether the job runs again.
+JOIN_TIMEOUT_S = 120.0
+GIVE_UP_S = 120.0
 AWAY_TIMEOUT_S = 20.0
 LEASE_S = 5.0
 TERM_TIMEOUT_S = 5.0
