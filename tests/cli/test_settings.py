@@ -72,8 +72,8 @@ def test_a_file_with_all_defaults_is_accepted(tmp_path):
         ("fault_tolerance: [", "--ft-cfg-path: .*ft.yaml is not YAML"),
         ("model: 1", "--ft-cfg-path: ft.yaml has no section fault_tolerance; correct it, or add"),
         (
-            "fault_tolerance: {cycle_info_dir: /d}",
-            "cycle_info_dir in ft.yaml belongs to files about each round: not built yet",
+            "fault_tolerance: {attribution_export_url: http}",
+            "attribution_export_url in ft.yaml belongs to an attribution service .*: not built yet",
         ),
     ],
 )

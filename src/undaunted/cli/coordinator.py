@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base.ids import file_name
+from undaunted.cli.cycle_info import cycle_info
 from undaunted.cli.directories import make_run_dir
 from undaunted.cli.nodes import nodes
 from undaunted.cli.parse import Parsed, UsageError, parse
@@ -38,7 +39,9 @@ Options, as in undaunted run --help: --nnodes, --elastic, --rdzv-endpoint,
 --rdzv-id, --rdzv-conf, --max-restarts, --ft-restart-policy, --ft-segment,
 --ft-max-no-progress-cycles, --ft-min-progress-iterations,
 --workers-stop-timeout, --term-timeout, --ft-cfg-path, --run-dir,
---coordinator-token-file, --coordinator-tls-ca, -cert and -key.
+--coordinator-token-file, --coordinator-tls-ca, -cert and -key,
+--ft-cycle-info-dir, --ft-cycle-info-job-id, --ft-per-cycle-applog-prefix (for
+the files about rounds).
 
 It ends with the exit code of the job, or by a signal; then the job goes on for
 away_timeout (--rdzv-conf, 60 s).
@@ -81,4 +84,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> AloneC
         min_progress_iterations=values["ft-min-progress-iterations"],
         stop_timeout_s=values["workers-stop-timeout"],
         term_timeout_s=values["term-timeout"],
+        cycle_info=cycle_info(
+            parsed, environ, cwd, name, values["ft-per-cycle-applog-prefix"] or ""
+        ),
     )

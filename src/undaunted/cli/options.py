@@ -210,6 +210,15 @@ _OWN = (
         default_text="none",
     ),
     Option(
+        "ft-cycle-info-job-id",
+        OUTPUT,
+        "Name of the job in the files of --ft-cycle-info-dir",
+        str,
+        "ID",
+        default="",
+        default_text="Slurm's, else RUN_ID",
+    ),
+    Option(
         "logs-specs",
         OUTPUT,
         "Plug-in of torchrun (entry point group torchrun.logs_specs) that chooses the files",

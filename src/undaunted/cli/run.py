@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
+from undaunted.cli.cycle_info import cycle_info
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.health import health_checks
@@ -138,6 +139,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         applog_prefix=applog_prefix,
         attribution_service=service,
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
+        cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
         health_checks=health_checks(parsed, cwd),
         health_check_interval_s=values["ft-node-health-check-interval"],

@@ -252,12 +252,7 @@ class FaultToleranceConfig:
         None, ATTRIBUTION, read.optional(read.whole(1, 65535)), "PORT", "Its port"
     )
     cycle_info_dir: str | None = _setting(
-        None,
-        ATTRIBUTION,
-        _TEXT,
-        "DIR",
-        "Where files about each round go",
-        not_built="files about each round",
+        None, OUTPUT, _TEXT, "DIR", "Directory of a file about each round: its nodes and times"
     )
     # --- what undaunted does not need ---
     workload_check_interval: float = _setting(

@@ -23,9 +23,10 @@ from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.tls import TlsError
 from undaunted.coordinator.wire.token import TokenError
-from undaunted.fault_tolerance import job_access
+from undaunted.fault_tolerance import cycle_info_files, job_access
 
 if TYPE_CHECKING:
+    from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
     from undaunted.fault_tolerance.nodes_config import Nodes
 
 _FAILED = 1
@@ -43,6 +44,7 @@ class AloneConfig:
     min_progress_iterations: int = 1
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
+    cycle_info: CycleInfoPlace | None = None
 
 
 def run(config: AloneConfig) -> int:
@@ -71,8 +73,15 @@ async def _serve(config: AloneConfig) -> int:
     leader = _leader(config, known if lives else Ledger(run_id="", epoch=known.epoch))
     kept = ledger_file.LedgerFile(config.run_dir)
     host = Host()
+    files = cycle_info_files.of(config.cycle_info, _say)
     host.leading = Leading(
-        leader, terms, tls.client, keep=kept.keep, say=_say, done=lambda _: end("")
+        leader,
+        terms,
+        tls.client,
+        keep=kept.keep,
+        say=_say,
+        done=lambda _: end(""),
+        watch=None if files is None else files.follow(leader),
     )
     server = Server(_address(config, token), host, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
@@ -85,6 +94,8 @@ async def _serve(config: AloneConfig) -> int:
         await host.leading.close()
         await server.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
+        if files is not None:
+            files.close()
     return _last_words(config, leader, why)
 
 

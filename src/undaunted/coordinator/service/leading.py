@@ -30,6 +30,7 @@ class Leading:
         keep: writes a ledger down; must not block.
         say: shows a line.
         done: called once, with the address of the leader's successor or "".
+        watch: called when the ledger has changed, and must not block; None = nobody looks.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Leading:
         keep: Callable[[p.Ledger], None],
         say: Callable[[str], None],
         done: Callable[[str], None],
+        watch: Callable[[Leader], None] | None = None,
     ) -> None:
         self.leader = leader
         self._terms, self._tls = terms, tls
         self._keep, self._say, self._done = keep, say, done
+        self._watch, self._watched = watch, leader.ledger
         self._connections: dict[int, Connection] = {}
         self._links: dict[Connection, int] = {}
         self._last_link = 0
@@ -88,6 +91,9 @@ class Leading:
             return
         for command in self.leader.handle(event, time.monotonic_ns()):
             self._carry_out(command)
+        if self._watch is not None and self.leader.ledger is not self._watched:
+            self._watched = self.leader.ledger
+            self._watch(self.leader)
 
     def _carry_out(self, command: c.Command) -> None:
         match command:

@@ -412,7 +412,7 @@ class Agent:
     def _find_orders(self) -> Orders:
         """Of a leader, or of the policy in this process if there is no other node."""
         if self._config.nodes is None:
-            return OwnOrders(self._config, self._turns, self._obey)
+            return OwnOrders(self._config, self._turns, self._obey, self._scribe.say)
         from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
 
         return SharedOrders(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.fault_tolerance import epoch
+from undaunted.fault_tolerance import cycle_info_place, epoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +76,8 @@ def worker_environment(
             else str(place.local_rank)
         )
         env["CUDA_VISIBLE_DEVICES"] = own
+    if config.cycle_info is not None:
+        env[cycle_info_place.VARIABLE] = config.cycle_info.current
     if config.node_health_socket:
         env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] = config.node_health_socket
     if faults:

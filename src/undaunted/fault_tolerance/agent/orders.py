@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.fault_tolerance.agent.turns import Turns
+    from undaunted.fault_tolerance.cycle_info_files import OwnRounds
     from undaunted.fault_tolerance.run_config import RunConfig
 
 
@@ -42,11 +43,21 @@ class OwnOrders:
         config: the run.
         turns: of the agent.
         obey: carries out an order.
+        say: shows a line.
     """
 
     def __init__(
-        self, config: RunConfig, turns: Turns, obey: Callable[[job.Command], None]
+        self,
+        config: RunConfig,
+        turns: Turns,
+        obey: Callable[[job.Command], None],
+        say: Callable[[str], None],
     ) -> None:
+        self._rounds: OwnRounds | None = None
+        if config.cycle_info is not None:
+            from undaunted.fault_tolerance.cycle_info_files import OwnRounds
+
+            self._rounds = OwnRounds(config.cycle_info, say)
         self._info = job.NodeInfo(config.node, config.nproc_per_node)
         self._turns = turns
         self._obey = obey
@@ -69,7 +80,9 @@ class OwnOrders:
         self._turns.take(lambda: self._decide(event))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Complete the files about the rounds."""
+        if self._rounds is not None:
+            self._rounds.close()
 
     def _decide(self, event: job.Event) -> None:
         if self._policy.ended:
@@ -81,4 +94,6 @@ class OwnOrders:
                 case job.SetTimer():
                     pass  # all of them are about waiting for other nodes
                 case _:
+                    if self._rounds is not None:
+                        self._rounds.obey(order)
                     self._obey(order)

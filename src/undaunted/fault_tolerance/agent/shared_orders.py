@@ -34,7 +34,7 @@ from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.token import TokenError
-from undaunted.fault_tolerance import job_access
+from undaunted.fault_tolerance import cycle_info_files, job_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -69,6 +69,7 @@ class SharedOrders:
         assert config.nodes is not None
         self._config, self._nodes = config, config.nodes
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
+        self._cycle_info = cycle_info_files.of(config.cycle_info, say)
         self._incarnation = os.urandom(8).hex()
         self._terms = Terms(config.run_id, build, node=config.node)
         self._tls = job_access.Contexts()
@@ -136,6 +137,8 @@ class SharedOrders:
         for server in self._servers:
             await server.close("the launcher ends")
         self._ledger.close(remove=self._over)
+        if self._cycle_info is not None:
+            self._cycle_info.close()
 
     # --- set-up ---------------------------------------------------------------------------------
 
@@ -205,6 +208,7 @@ class SharedOrders:
             keep=self._ledger.keep,
             say=self._say,
             done=self._leading_done,
+            watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
         )
         self._host.leading.begin()
 
