@@ -25,16 +25,26 @@ DEADLINE_S = 60.0
 
 
 class Launcher:
-    """One ``undaunted run``. Standard output and standard error arrive as lines in `seen`."""
+    """One ``undaunted run``. Standard output and standard error arrive as lines in `seen`.
 
-    def __init__(self, args: list[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
+    ``enter`` is a command that runs another one somewhere else.
+    """
+
+    def __init__(
+        self,
+        args: list[str],
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        enter: tuple[str, ...] = (),
+    ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "UNDAUNTED"))}
         self.run_dir = cwd / "run"
         self.seen: list[str] = []
         self._ended = False
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "undaunted.cli.main", "run", *args],
+            [*enter, sys.executable, "-m", "undaunted.cli.main", "run", *args],
             cwd=cwd,
             env={**inherited, "OMP_NUM_THREADS": "1", **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,146 @@
+"""A job on several hosts: one launcher each, and what its ranks wrote down about themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import textwrap
+from typing import TYPE_CHECKING
+
+from tests.e2e.launcher import Launcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.netns.hosts import Hosts
+
+LEASE_S = 2.0
+TOKEN = "a token of the tests"
+
+# Each rank keeps the times at which it lived in a file, until it is told to finish or to do more.
+RANK = """
+    import os, struct, threading, time, pathlib
+    e = os.environ
+    me = "{TORCHELASTIC_RESTART_COUNT}-{RANK}-{GROUP_RANK}".format(**e)
+    own, finish = open(f"ranks/{me}", "wb", buffering=0), pathlib.Path("finish")
+    first = time.monotonic_ns()
+    print("rank", e["RANK"], "of", e["WORLD_SIZE"], "in round", e["TORCHELASTIC_RESTART_COUNT"])
+    while not finish.exists():
+        own.seek(0)
+        own.write(struct.pack("<qq", first, time.monotonic_ns()))
+        todo = pathlib.Path("todo-" + me)
+        if todo.exists():
+            exec(todo.read_text())
+        threading.Event().wait(0.02)
+"""
+
+
+class Node(Launcher):
+    """The launcher of one host."""
+
+    def __init__(self, name: str, args: list[str], cwd: Path, enter: tuple[str, ...]) -> None:
+        self.name = name
+        super().__init__(args, cwd, {"UNDAUNTED_TOKEN": TOKEN}, enter=enter)
+
+    def events(self, kind: str | None = None) -> list[dict[str, object]]:
+        """Events of this node's journal."""
+        text = (self.run_dir / f"journal-{self.name}.jsonl").read_text()
+        found = [json.loads(line) for line in text.splitlines()]
+        return [event for event in found if kind in (None, event["event"])]
+
+    def begins(self, number: int) -> None:
+        """Wait until ranks of round ``number`` run here."""
+        self.wait_for(rf"rank \d+ of \d+ in round {number}\b")
+
+    def lose_power(self) -> None:
+        """End everything at once. Nobody hears of it if the cable has been pulled out before."""
+        self.process.kill()
+        self.process.wait(10)
+
+
+class Job:
+    """A job whose coordinator is on the first host.
+
+    Args:
+        hosts: where.
+        cwd: working directory of all launchers.
+        nnodes: ``--nnodes``.
+        options: more options, of all launchers.
+        script: what the ranks run.
+    """
+
+    def __init__(
+        self, hosts: Hosts, cwd: Path, nnodes: str, *options: str, script: str = RANK
+    ) -> None:
+        self.hosts, self.cwd = hosts, cwd
+        self.nodes: dict[str, Node] = {}
+        self._opened = contextlib.ExitStack()
+        self._options = [
+            *("--nnodes", nnodes, "--rdzv-id", "job", "--max-restarts", "5", "--run-dir", "run"),
+            *("--rdzv-endpoint", f"{hosts.address(hosts.names[0])}:29400"),
+            *("--worker-start", "fresh", "--rdzv-conf", f"lease={LEASE_S:g},join_timeout=40"),
+            *options,
+        ]
+        (cwd / "ranks").mkdir()
+        (cwd / "train.py").write_text(textwrap.dedent(script))
+
+    def start(self, *names: str) -> None:
+        """Start launchers on these hosts; no names: on all."""
+        for name in names or self.hosts.names:
+            self.start_as(name, name)
+
+    def start_as(self, name: str, host: str, *options: str) -> Node:
+        """Start the launcher of node ``name`` on a host, with options that override others."""
+        args = [*self._options, "--node-name", name, *options, "train.py"]
+        node = Node(name, args, self.cwd, self.hosts.enter(host))
+        self._opened.callback(node.close)
+        self.nodes[name] = node
+        return node
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    def begins(self, number: int, *names: str) -> None:
+        """Wait until ranks of a round run on these nodes."""
+        for name in names:
+            self[name].begins(number)
+
+    def tell(self, number: int, rank: int, group_rank: int, code: str) -> None:
+        """Have a rank run a line of Python."""
+        draft = self.cwd / "draft"
+        draft.write_text(code)
+        draft.rename(self.cwd / f"todo-{number}-{rank}-{group_rank}")
+
+    def finish(self) -> None:
+        """Let all ranks end with 0."""
+        (self.cwd / "finish").touch()
+
+    def ends(self, *names: str, code: int = 0) -> None:
+        """Wait for the end of these launchers."""
+        codes = {name: self[name].finish() for name in names}
+        assert set(codes.values()) == {code}, (codes, self.text(*names))
+
+    def text(self, *names: str) -> str:
+        return "\n".join(f"--- {name}\n{self[name].text}" for name in names)
+
+    def one_world(self) -> None:
+        """Check that the ranks of no two rounds ever ran at the same time."""
+        lives: dict[int, list[tuple[int, int]]] = {}
+        for path in (self.cwd / "ranks").iterdir():
+            written = path.read_bytes()
+            if len(written) == 16:
+                times = [int.from_bytes(written[at : at + 8], "little") for at in (0, 8)]
+                lives.setdefault(int(path.name.split("-")[0]), []).append((times[0], times[1]))
+        over = 0
+        for number, times in sorted(lives.items()):
+            assert min(first for first, _ in times) >= over, f"round {number} ran beside another"
+            over = max(over, *(last for _, last in times))
+
+    def close(self) -> None:
+        """End whatever still runs, all at once."""
+        for node in self.nodes.values():
+            if node.process.poll() is None:
+                node.process.send_signal(signal.SIGINT)
+        self._opened.close()
+        print(self.text(*self.nodes))  # shown when the test has failed
