@@ -6,6 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.base.durations import parse_seconds
+from undaunted.base.ids import node_name
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.parse import Parsed, UsageError
 from undaunted.coordinator.topology.domain import nvlink_domain
@@ -36,6 +37,8 @@ _TIMES = {
     "away_timeout": "away_timeout_s",
 }
 _KNOWN = {*_TIMES, *_NOT_USED, "is_host", "takeover", "replacement_group_size"}
+_TASKS = "SLURM_TASKS_PER_NODE"
+_ALLOW_SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
 
 def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
@@ -74,6 +77,26 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
         tls_key=parsed.values["coordinator-tls-key"] or "",
         **conf,
     )
+
+
+def launcher_name(environ: Mapping[str, str]) -> str:
+    """Name this launcher: by its node, and among several of one Slurm job on a node by its task.
+
+    Raises:
+        UsageError: Slurm starts several on a node, and nobody has said that this is meant.
+    """
+    name = node_name(environ)
+    tasks = environ.get(_TASKS, "")
+    if all(part.partition("(")[0].strip() in {"", "1"} for part in tasks.split(",")):
+        return name
+    if environ.get(_ALLOW_SEVERAL, "").strip().lower() in {"", "0", "false", "no"}:
+        raise UsageError(
+            f"{_TASKS} is {tasks}: Slurm starts several launchers on a node, but one is enough, "
+            "which starts all ranks there; give srun --ntasks-per-node=1, or set "
+            f"{_ALLOW_SEVERAL}=1 if several are meant"
+        )
+    local = environ.get("SLURM_LOCALID", "")
+    return f"{name}-{local}" if local else name
 
 
 def is_here(host: str) -> bool:

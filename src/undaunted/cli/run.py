@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
-from undaunted.cli.cycle_info import cycle_info
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.health import health_checks
@@ -78,13 +77,14 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         # It is told of a log: keep one, and show the lines all the same.
         stdout = [where or TO_BOTH for where in stdout]
         stderr = [where or TO_BOTH for where in stderr]
-    faults = _fault_plan(values["inject-fault"], nproc)
+    several = not values["standalone"] and values["nnodes"] != (1, 1)
+    faults = _fault_plan(values["inject-fault"], None if several else nproc)
     gpu_failures = _gpu_failures(environ)
     rank_limits, limits_notice = limits(parsed, environ)
 
     message_dir = message_directory(environ, cwd)
-    node = values["node-name"] or node_name(environ)
-    others = _other_nodes(parsed, environ, node)
+    node = values["node-name"] or _node_name(environ, several=several)
+    others = _other_nodes(parsed, environ, node, several=several)
     run_id = name_of_run(parsed, environ, alone=others is None)
     run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
     log_dir = run_dir / "logs"
@@ -139,7 +139,6 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         applog_prefix=applog_prefix,
         attribution_service=service,
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
-        cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
         health_checks=health_checks(parsed, cwd),
         health_check_interval_s=values["ft-node-health-check-interval"],
@@ -245,15 +244,20 @@ def _bits(streams: int | dict[int, int], rank: int) -> int:
     return streams if isinstance(streams, int) else streams.get(rank, 0)
 
 
-def _fault_plan(plans: list[str], ranks: int) -> str:
-    """Join the plans and let their owner read them, so that a mistake is reported at once."""
+def _fault_plan(plans: list[str], ranks: int | None) -> str:
+    """Join the plans and let their owner read them, so that a mistake is reported at once.
+
+    How many ranks several nodes have together is not known yet: None.
+    """
     if not plans:
         return ""
     from undaunted.faults.plan import FaultPlan
 
     joined = ";".join(plans)
     try:
-        FaultPlan.parse(joined).check_ranks(ranks)
+        plan = FaultPlan.parse(joined)
+        if ranks is not None:
+            plan.check_ranks(ranks)
     except ValueError as error:
         raise UsageError(f"--inject-fault: {error}") from None
     return joined
@@ -282,8 +286,18 @@ def _infra_rank(environ: Mapping[str, str]) -> int:
         raise UsageError(str(error)) from None
 
 
-def _other_nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes | None:
-    if not parsed.values["standalone"] and parsed.values["nnodes"] != (1, 1):
+def _node_name(environ: Mapping[str, str], *, several: bool) -> str:
+    if not several:
+        return node_name(environ)
+    from undaunted.cli.nodes import launcher_name
+
+    return launcher_name(environ)
+
+
+def _other_nodes(
+    parsed: Parsed, environ: Mapping[str, str], node: str, *, several: bool
+) -> Nodes | None:
+    if several:
         from undaunted.cli.nodes import nodes
 
         return nodes(parsed, environ, node)

@@ -173,13 +173,21 @@ def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> i
         _say(
             config,
             f"the agent (pid {agent_pid}) was killed by signal {-code} and left "
-            f"{killed} processes behind; they have been ended. The job's last checkpoint is "
-            "intact: start it again.",
+            f"{killed} processes behind; they have been ended. {_what_now(config)}",
         )
         return _DIED_BADLY
     if killed:  # what the job came to is decided all the same
         _say(config, f"{killed} processes that outlived the job got SIGKILL")
     return code
+
+
+def _what_now(config: RunConfig) -> str:
+    if config.nodes is None:
+        return "The job's last checkpoint is intact: start it again."
+    return (
+        f"The job goes on without node {config.node} where {config.nodes.min_nodes} others are "
+        "left; start this launcher again and it joins them."
+    )
 
 
 def _say(config: RunConfig, text: str) -> None:

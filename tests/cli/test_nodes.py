@@ -1,0 +1,116 @@
+import os
+import socket
+
+import pytest
+
+from undaunted.cli import nodes, run
+from undaunted.cli.parse import UsageError, parse
+
+SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
+
+
+@pytest.fixture
+def build(tmp_path):
+    (tmp_path / "train.py").touch()
+
+    def build(*argv, **environ):
+        words = ["--rdzv-endpoint", "127.0.0.1:29400", *argv, "train.py"]
+        return run.build_config(parse(words, environ), environ, str(tmp_path))[0]
+
+    return build
+
+
+def test_nodes_of_a_job(build):
+    config = build("--nnodes", "2:3", "--rdzv-conf", "lease=2,join_timeout=1m,is_host=0")
+    found = config.nodes
+    assert (found.min_nodes, found.max_nodes, found.endpoints) == (2, 3, ["127.0.0.1:29400"])
+    assert (found.lease_s, found.join_timeout_s, found.is_host) == (2, 60, False)
+    assert (found.address, found.infra_rank) == ("127.0.0.1", None)
+    assert config.run_id == "none"
+
+
+def test_places_in_a_slurm_job(build):
+    slurm = {"SLURM_JOB_ID": "17", "SLURM_PROCID": "1", "SLURMD_NODENAME": "n2"}
+    config = build("--nnodes", "2", **slurm, SLURM_TASKS_PER_NODE="1(x2)")
+    assert (config.run_id, config.node, config.nodes.infra_rank) == ("slurm-17", "n2", 1)
+
+
+@pytest.mark.parametrize("tasks", ["8(x2)", "1,2", "1(x3),2"])
+def test_several_launchers_on_a_node_must_be_meant(build, tasks):
+    slurm = {"SLURM_PROCID": "1", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "1"}
+    with pytest.raises(UsageError, match=r"--ntasks-per-node=1, or set NVRX_ENABLE_MULTI"):
+        build("--nnodes", "2", **slurm, SLURM_TASKS_PER_NODE=tasks)
+    config = build("--nnodes", "2", **slurm, SLURM_TASKS_PER_NODE=tasks, **{SEVERAL: "1"})
+    assert config.node == "n1-1"
+
+
+@pytest.mark.parametrize("tasks", ["", "1", "1(x128)", "1,1(x3)"])
+def test_one_launcher_on_each_node(tasks):
+    assert nodes.launcher_name({"SLURM_TASKS_PER_NODE": tasks, "SLURMD_NODENAME": "n1"}) == "n1"
+
+
+def test_a_job_on_one_node_may_share_it_with_others(tmp_path):
+    (tmp_path / "train.py").touch()
+    environ = {"SLURM_TASKS_PER_NODE": "8", "SLURMD_NODENAME": "n1"}
+    config, _ = run.build_config(parse(["train.py"], environ), environ, str(tmp_path))
+    assert config.node == "n1"
+
+
+def test_faults_may_be_for_ranks_of_other_nodes(build):
+    assert "rank=3" in build("--nnodes", "2", "--inject-fault", "sigkill:rank=3").faults
+    with pytest.raises(UsageError, match="only rank 0"):
+        build("--nnodes", "1", "--inject-fault", "sigkill:rank=3")
+
+
+def test_whose_host_an_endpoint_names():
+    assert nodes.is_here("localhost")
+    assert nodes.is_here(os.uname().nodename)
+    assert nodes.is_here("[::1]")
+    assert not nodes.is_here("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("127.0.0.1", "127.0.0.1:29400"),
+        ("127.0.0.1:7", "127.0.0.1:7"),
+        ("::1", "[::1]:29400"),
+        ("[::1]:7", "[::1]:7"),
+    ],
+)
+def test_endpoints(build, given, meant):
+    if ":1" in given.strip("[]")[:4] and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    config = build("--nnodes", "2", "--rdzv-endpoint", given, "--local-addr", "127.0.0.1")
+    assert config.nodes.endpoints == [meant]
+
+
+@pytest.mark.parametrize("wrong", ["a:0", "a:70000", "a:b", ":1"])
+def test_endpoints_that_cannot_be_meant(build, wrong):
+    with pytest.raises(UsageError, match="give HOST:PORT"):
+        build("--nnodes", "2", "--rdzv-endpoint", wrong)
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ("lase=3", "lase is not known; known are"),
+        ("lease=soon", "lease=soon cannot be read"),
+        ("lease=0", "lease=0 cannot be read"),
+        ("takeover=perhaps", "takeover=perhaps cannot be read"),
+    ],
+)
+def test_settings_that_cannot_be_meant(build, conf, told):
+    with pytest.raises(UsageError, match=told):
+        build("--nnodes", "2", "--rdzv-conf", conf)
+
+
+def test_a_place_to_meet_is_needed(tmp_path):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match="give --rdzv-endpoint HOST:PORT, the same on all"):
+        run.build_config(parse(["--nnodes", "2", "train.py"], {}), {}, str(tmp_path))
+
+
+def test_nodes_that_do_not_make_whole_segments(build):
+    with pytest.raises(UsageError, match="3 nodes cannot be divided into segments of 2"):
+        build("--nnodes", "3", "--ft-segment", "2")
