@@ -112,6 +112,18 @@ def test_one_launcher_is_told_to_stop(job: Callable[..., Job]) -> None:
     run.one_world()
 
 
+def test_the_launcher_of_the_coordinator_is_told_to_stop(job: Callable[..., Job]) -> None:
+    run = job("abcd", "3:4", "--max-restarts", "0")
+    run.start()
+    run.begins(0, "a", "b", "c")
+    run["a"].process.send_signal(signal.SIGTERM)
+    run.begins(1, *"bcd")
+    assert run["a"].finish() == 75
+    run.finish()
+    run.ends(*"bcd")
+    run.one_world()
+
+
 def test_all_launchers_are_told_to_stop(job: Callable[..., Job]) -> None:
     run = job("abcd", "3:4")
     run.start()

@@ -81,7 +81,7 @@ class SharedOrders:
         self._ledger = ledger_file.LedgerFile(config.run_dir)
         self._wanted_port = int(self._nodes.endpoints[0].rpartition(":")[2])
         self._over = False
-        self._led = asyncio.Event()  # the others have heard of the end
+        self._led = asyncio.Event()  # the others do not need the leader here any more
 
     # --- what the agent calls -------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class SharedOrders:
             self._leave(m.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
 
     async def close(self) -> None:
-        """Release what it holds; a leader has told all others of the end by then."""
+        """Release what it holds; a leader has told the others of the end, or how they go on."""
         self._timers.cancel()
         if self._hosting is not None:
             self._hosting.cancel()
@@ -129,7 +129,7 @@ class SharedOrders:
         if self._host.following is not None:
             await self._host.following.close()
         leading = self._host.leading
-        if leading is not None and leading.leader.state is LeaderState.ENDED:
+        if leading is not None and self._is_needed(leading.leader):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._led.wait(), LINGER_S + 1)
         if self._host.leading is not None:
@@ -205,7 +205,7 @@ class SharedOrders:
             leader,
             self._terms,
             self._tls.client,
-            keep=self._ledger.keep,
+            keep=self._keep,
             say=self._say,
             done=self._leading_done,
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
@@ -267,6 +267,20 @@ class SharedOrders:
         self._say(text)
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    def _keep(self, ledger: p.Ledger) -> None:
+        self._ledger.keep(ledger)
+        if self._goes_on_without(ledger):
+            self._led.set()
+
+    def _is_needed(self, leader: Leader) -> bool:
+        """Whether others have yet to hear of the end, or of a round without this node."""
+        begun = leader.ledger.round >= 0 and not self._goes_on_without(leader.ledger)
+        return leader.state is LeaderState.ENDED or begun
+
+    def _goes_on_without(self, ledger: p.Ledger) -> bool:
+        """Whether a round runs in which this node, which leads, does not take part."""
+        return ledger.running and all(seat.node != self._config.node for seat in ledger.table)
 
     def _take(self, order: p.Order) -> None:
         if isinstance(order, p.PrepareOrder):
