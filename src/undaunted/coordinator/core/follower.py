@@ -62,6 +62,7 @@ class Follower:
     _open: bool = False  # it stands
     _address: str = ""  # where it goes
     _next: list[str] = field(default_factory=list)  # addresses to try before all others
+    _elected: str = ""  # by the store
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
     _why: str = "not tried yet"  # what the last one ended with
@@ -99,6 +100,8 @@ class Follower:
                 return self._tell(report, now)
             case f.TableKnown():
                 return self._table_known(event)
+            case f.LeaderAt():
+                return self._leader_at(event)
             case f.TimerFired(name=name):
                 return self._timer(name, now)
 
@@ -113,15 +116,29 @@ class Follower:
         self._link += 1
         self._open = False
         self._address = self._next.pop(0) if self._next else self._candidate()
-        return [f.Dial(self._link, self._address)]
+        return [f.Dial(self._link, self._address)] if self._address else []
+
+    def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
+        """The store knows better than any list of addresses."""
+        self._elected = event.address
+        if self.state is State.FOLLOWING:
+            return []  # a leader that was replaced ends its connections
+        if not event.address:
+            self._why = event.reason or self._why
+            return []
+        if self._open and event.address == self._address:
+            return []
+        hangup = f.Hangup(self._link)
+        self._next = [event.address]
+        return [hangup, *self._dial()]
 
     def _candidate(self) -> str:
         """Where to look next: the endpoints, then every member that listens, in turns."""
-        ends = self.config.endpoints
+        ends = (self._elected,) if self._elected else self.config.endpoints
         members = [seat.address for seat in self.knows.electorate()]
         places = [*ends, *(each for each in members if each and each not in ends)]
         self._tried += 1
-        return places[(self._tried - 1) % len(places)]
+        return places[(self._tried - 1) % len(places)] if places else ""
 
     def _opened(self) -> list[f.Command]:
         self._open = True
@@ -315,15 +332,15 @@ class Follower:
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
-        where = ", ".join(self.config.endpoints)
-        return self._end(f"no coordinator for {limit_s:g} s (--rdzv-endpoint {where}): {self._why}")
+        where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
+        return self._end(f"no coordinator for {limit_s:g} s ({where}): {self._why}")
 
     # --- the leader is gone ---------------------------------------------------------------------
 
     def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
         self.state = State.AWAY
         self._idle_ns = now
-        self._next, self._tried = [self._address], 0
+        self._next, self._tried = [self._elected or self._address], 0
         since_ns = now if reset else self._heard_ns + round(self._lease_s * _NS)
         self._absence = Absence(self.knows, since_ns, reset, self.config.away_timeout_s)
         goes_on = "; the ranks go on" if self.running else ""

@@ -15,11 +15,13 @@ class FollowerConfig:
 
     Attributes:
         node, incarnation, slots, address, infra_rank, domain, group: as in `protocol.Hello`.
-        endpoints: where a leader may be found at first, ``host:port`` each.
+        endpoints: where a leader may be found at first, ``host:port`` each; may be empty where a
+            ``store`` says it.
         lease_s: until a leader's lease is known.
         away_timeout_s: without a leader, and when nobody can take over, ranks go on so long.
         term_timeout_s: from a signal to the launcher until SIGKILL to its ranks.
         give_up_s: so long after there is neither a leader nor a running rank, the node ends.
+        store: where it is decided who leads, "" = among the members.
     """
 
     node: str
@@ -34,6 +36,7 @@ class FollowerConfig:
     away_timeout_s: float = 60.0
     term_timeout_s: float = 1800.0
     give_up_s: float = 300.0
+    store: str = ""
 
 
 # --- events -------------------------------------------------------------------------------------
@@ -105,13 +108,32 @@ class TableKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderAt:
+    """The store says who leads; ``address`` "" = nobody, for a ``reason`` if it is known."""
+
+    address: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """A timer set by `SetTimer` ran out."""
 
     name: str
 
 
-Event = Begin | Opened | Received | Closed | Answered | Asked | Tell | TableKnown | TimerFired
+Event = (
+    Begin
+    | Opened
+    | Received
+    | Closed
+    | Answered
+    | Asked
+    | Tell
+    | TableKnown
+    | LeaderAt
+    | TimerFired
+)
 
 
 # --- commands -----------------------------------------------------------------------------------

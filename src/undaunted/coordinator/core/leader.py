@@ -68,6 +68,8 @@ class Leader:
     _sessions: Sessions = field(default_factory=Sessions)
     _early: list[tuple[Session, p.Report]] = field(default_factory=list)  # while recovering
     _preparing: m.Prepare | None = None
+    _doubtful: tuple[p.Seat, ...] = ()  # prepared, and perhaps started, by the leader before
+    _persisted: int = 0  # version of the ledger that is known to be written down
     _waiting_said: bool = False
     _began_ns: int = 0
 
@@ -93,6 +95,11 @@ class Leader:
                 return [] if session is None else self._lose(session, reason, now)
             case c.Answered(message=p.MissAnswer() as answer):
                 return self._answered(answer)
+            case c.Persisted(version=version):
+                self._persisted = max(self._persisted, version)
+                return self._start_if_acknowledged(now)
+            case c.Deposed(reason=reason):
+                return self._stand_down(reason, "")
             case c.TimerFired():
                 return self._timer(event, now)
         return []
@@ -107,6 +114,7 @@ class Leader:
             version=ledger.version + 1,
             leader=self.config.node,
         )
+        self._doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
         self.policy = JobPolicy(self.config.policy)
         self._preparing = None
 
@@ -196,6 +204,8 @@ class Leader:
 
     def _set_recover(self) -> c.Command:
         restarted_s = self.config.lease_s + RECOVER_AFTER_RESTART_S
+        if self.config.durable:  # members hear of a new leader at once
+            restarted_s = self.config.lease_s
         return c.SetTimer("recover", 0, RECOVER_AFTER_TAKEOVER_S if self.lost else restarted_s)
 
     def _recover_if_all_back(self, now: int) -> list[c.Command]:
@@ -385,10 +395,13 @@ class Leader:
         }
         if not all(election.voter(seat) in there for seat in ledger.pending):
             return []
+        if self.config.durable and self._persisted < ledger.version:
+            return []
         if not election.may_start(there, ledger) or not self._old_world_is_over(now):
             return self._say_waiting()
         first = next(seat for seat in ledger.pending if seat.group_rank == 0)
         address, port = self._sessions[first.node].master
+        self._doubtful = ()
         self._preparing = None
         self._note(
             round=preparing.round,
@@ -401,11 +414,18 @@ class Leader:
         return [c.Persist(self.ledger), *self._feed(accepted, now)]
 
     def _old_world_is_over(self, now: int) -> bool:
-        """Where members have no votes: whether the ranks of the last table cannot all still run."""
-        ledger, sessions = self.ledger, self._sessions
-        if election.votes_count(ledger) or not ledger.table:
+        """Where members have no votes: whether the ranks of the last table cannot all still run.
+
+        The leader before may have started what was only prepared in the ledger it has left.
+        """
+        if election.votes_count(self.ledger):
             return True
-        known = [sessions.get(seat.node) for seat in ledger.table]
+        return self._is_over(self.ledger.table, now) and self._is_over(self._doubtful, now)
+
+    def _is_over(self, table: tuple[p.Seat, ...], now: int) -> bool:
+        if not table:
+            return True
+        known = [self._sessions.get(seat.node) for seat in table]
         # One has stopped its ranks, or a later agent of its node is there: they ended with it.
         if any(each is not None and each.link is not None and not each.draining for each in known):
             return True
@@ -516,13 +536,16 @@ class Leader:
         """If a member follows a later leader, stand down."""
         if answer.lost or answer.epoch <= self.epoch or not answer.leader:
             return []
+        return self._stand_down("another node leads the job", answer.leader)
+
+    def _stand_down(self, reason: str, leader: str) -> list[c.Command]:
         self.state = State.DEPOSED
-        refused = p.Refused(reason="another node leads the job", leader=answer.leader)
+        refused = p.Refused(reason=reason, leader=leader)
         commands: list[c.Command] = []
         for session in self._sessions.connected():
             assert session.link is not None
             commands += [c.Send(session.link, refused), c.Close(session.link)]
-        return [*commands, c.Done(answer.leader)]
+        return [*commands, c.Done(leader)]
 
     def _done_if_all_gone(self) -> list[c.Command]:
         return [] if self._sessions.connected() else [c.Done()]

@@ -22,6 +22,7 @@ class LeaderConfig:
         takeover: members may take over.
         lease_s: a follower that is silent for so long is lost.
         away_timeout_s: as in `FollowerConfig`.
+        durable: a round is started only when its ledger is where it survives, see `Persisted`.
     """
 
     run_id: str
@@ -31,6 +32,7 @@ class LeaderConfig:
     takeover: bool = True
     lease_s: float = 5.0
     away_timeout_s: float = 60.0
+    durable: bool = False
 
 
 # --- events -------------------------------------------------------------------------------------
@@ -66,6 +68,20 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Persisted:
+    """This version of the ledger, or a later one, has been written down; see `Persist`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """Whoever decides about that has taken the lead away."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """A timer set by `SetTimer` ran out."""
 
@@ -73,7 +89,7 @@ class TimerFired:
     round: int
 
 
-Event = Begin | Received | Closed | Answered | TimerFired
+Event = Begin | Received | Closed | Answered | Persisted | Deposed | TimerFired
 
 
 # --- commands -----------------------------------------------------------------------------------
