@@ -109,6 +109,29 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     stalled: tuple[str, ...] = ()
 
 
+NO_LEDGER = Ledger(run_id="")
+
+
+def started(ledger: Ledger, version: int, casting_vote: str) -> Ledger:
+    """The ledger once the round that was being prepared has been started."""
+    return msgspec.structs.replace(
+        ledger,
+        version=version,
+        round=ledger.pending_round,
+        running=True,
+        table=ledger.pending,
+        casting_vote=casting_vote,
+        pending=(),
+    )
+
+
+def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str, str]) -> Ledger:
+    """The ledger once the round has been told to stop."""
+    return msgspec.structs.replace(
+        ledger, version=version, running=False, restarts_used=restarts_used, excluded=excluded
+    )
+
+
 def newer(one: Ledger, other: Ledger) -> bool:
     """Whether ``one`` replaces ``other``."""
     return (one.epoch, one.version) > (other.epoch, other.version)
@@ -209,34 +232,54 @@ class Refused(_Message, frozen=True):
     leader: str = ""  # address of the one to ask, "" = not known
 
 
+class Learn(_Message, frozen=True):
+    """What the job has come to. Orders refer to it, so that they are short in large jobs."""
+
+    epoch: int
+    ledger: Ledger
+
+
 class PrepareOrder(_Message, frozen=True):
-    """Learn this table (``ledger.pending``) and acknowledge."""
+    """Acknowledge that you know the ledger of ``version``, with a table that is being prepared.
+
+    ``ledger`` is not sent: the follower puts it there for its node.
+    """
 
     number: int
     epoch: int
-    ledger: Ledger
+    version: int
+    ledger: Ledger = NO_LEDGER
 
 
 class StartOrder(_Message, frozen=True):
-    """Start your part of ``ledger.table``."""
+    """Start your part of the table of ``round``, which was prepared as version ``prepared``.
+
+    ``ledger`` is not sent: the follower puts it there for its node.
+    """
 
     number: int
     epoch: int
-    ledger: Ledger
+    version: int
+    prepared: int
+    round: int
+    casting_vote: str
     max_restarts: int
     master_addr: str
     master_port: int
+    ledger: Ledger = NO_LEDGER
 
 
 class StopOrder(_Message, frozen=True):
-    """Stop the round: ``signal`` now, SIGKILL after ``grace_s``."""
+    """Stop the round: ``signal`` now, SIGKILL after ``grace_s``. The rest is for the ledger."""
 
     number: int
     epoch: int
-    ledger: Ledger
+    version: int
     round: int
     reason: str
     grace_s: float
+    restarts_used: int
+    excluded: dict[str, str] = {}
     signal: int = 15
 
 
@@ -314,6 +357,7 @@ Message = (
     | Welcome
     | Beat
     | Refused
+    | Learn
     | PrepareOrder
     | StartOrder
     | StopOrder

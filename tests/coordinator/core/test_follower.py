@@ -13,6 +13,20 @@ S = 1_000_000_000
 EPOCH = 1
 
 
+def prepared(nodes: str = "abc", **changes: object) -> p.Ledger:
+    """Round 0 of these nodes is being prepared; it becomes `ledger()` when it is started."""
+    about = {
+        "round": -1,
+        "running": False,
+        "version": 2,
+        "table": (),
+        "casting_vote": "",
+        "pending_round": 0,
+        "pending": table(nodes),
+    }
+    return ledger("abc", **{**about, **changes})
+
+
 class Harness:
     """A follower of node b, with a clock and timers that fire in order."""
 
@@ -69,11 +83,15 @@ class Harness:
         return self.says(p.Welcome(epoch=epoch, leader=leader, lease_s=5.0))
 
     def start(self, number: int = 1, **changes: object) -> list[f.Command]:
+        self.says(p.Learn(epoch=EPOCH, ledger=prepared(**changes)))
         return self.says(
             p.StartOrder(
                 number=number,
                 epoch=EPOCH,
-                ledger=ledger("abc", **changes),
+                version=3,
+                prepared=2,
+                round=0,
+                casting_vote=changes.get("casting_vote", "a"),
                 max_restarts=3,
                 master_addr="host-a",
                 master_port=7,
@@ -183,15 +201,16 @@ def test_a_spare_learns_the_table_without_starting():
     harness.welcome()
     assert not harness.start()
     assert not harness.follower.running
-    assert harness.follower.knows.ledger == ledger("abc")
+    assert harness.follower.knows.ledger == ledger("abc", pending_round=0)
 
 
 def test_a_prepared_table_is_handed_on_and_acknowledged():
     harness = Harness()
     harness.welcome()
-    prepare = ledger("a", version=9, pending_round=1, pending=table("abc"))
-    delivered = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, ledger=prepare))
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(version=9)))
+    delivered = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, version=9))
     assert kinds(delivered) == {"Deliver": 1}
+    assert delivered[0].order.ledger == prepared(version=9)
     sent = harness.handle(f.TableKnown(1, 9, "host-b", 4321))
     assert sent[0].message == p.Prepared(
         epoch=EPOCH, version=9, round=1, master_addr="host-b", master_port=4321
@@ -201,9 +220,42 @@ def test_a_prepared_table_is_handed_on_and_acknowledged():
 def test_a_table_without_this_node_is_acknowledged_at_once():
     harness = Harness("x")
     harness.welcome()
-    prepare = ledger("abc", version=9, pending_round=1, pending=table("abc"))
-    sent = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, ledger=prepare))
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(version=9)))
+    sent = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, version=9))
     assert [each.message.version for each in sent] == [9]
+
+
+def test_a_table_that_has_been_replaced_is_not_acknowledged():
+    harness = Harness()
+    harness.welcome()
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(version=9)))
+    assert not harness.says(p.PrepareOrder(number=1, epoch=EPOCH, version=8))
+
+
+def test_a_start_of_a_table_that_is_not_known_is_not_carried_out():
+    harness = Harness()
+    harness.welcome()
+    harness.says(p.Learn(epoch=EPOCH, ledger=ledger("abc", version=7, round=3)))
+    assert not harness.start()
+    assert not harness.follower.running
+
+
+def test_what_a_stop_says_goes_into_the_ledger():
+    harness = Harness().running()
+    stop = p.StopOrder(
+        number=9,
+        epoch=EPOCH,
+        version=12,
+        round=0,
+        reason="x",
+        grace_s=2,
+        restarts_used=2,
+        excluded={"c": "asked for"},
+    )
+    assert kinds(harness.says(stop)) == {"Deliver": 1}
+    known = harness.follower.knows.ledger
+    assert (known.version, known.running, known.restarts_used) == (12, False, 2)
+    assert known.excluded == {"c": "asked for"}
 
 
 def test_reports_are_sent_again_until_acknowledged():

@@ -85,15 +85,16 @@ class Harness:
 
     def prepared(self, nodes: str) -> None:
         for node in nodes:
-            order = self.heard(node, p.PrepareOrder)[-1]
-            first = next(s for s in order.ledger.pending if s.group_rank == 0)
+            order, known = self.heard(node, p.PrepareOrder)[-1], self.learnt(node)
+            assert known.version == order.version
+            first = next(s for s in known.pending if s.group_rank == 0)
             mine = node == first.node
             self.say(
                 node,
                 p.Prepared(
                     epoch=self.leader.epoch,
-                    version=order.ledger.version,
-                    round=order.ledger.pending_round,
+                    version=order.version,
+                    round=known.pending_round,
                     master_addr="host" if mine else "",
                     master_port=7777 if mine else 0,
                 ),
@@ -105,6 +106,9 @@ class Harness:
 
     def heard(self, node: str, kind: type) -> list[p.Message]:
         return [each for each in self.said.get(self.links[node], []) if isinstance(each, kind)]
+
+    def learnt(self, node: str) -> p.Ledger:
+        return self.heard(node, p.Learn)[-1].ledger
 
     def lose(self, node: str, reason: str = "reset") -> None:
         self.handle(c.Closed(self.links.pop(node), reason))
@@ -138,15 +142,19 @@ def test_first_round_begins_when_enough_have_acknowledged():
     harness.prepared("c")
     starts = [harness.heard(node, p.StartOrder)[0] for node in "abc"]
     assert {(each.master_addr, each.master_port) for each in starts} == {("host", 7777)}
-    known = starts[0].ledger
+    prepared = harness.learnt("b")
+    assert {each.prepared for each in starts} == {prepared.version}
+    known = p.started(prepared, starts[0].version, starts[0].casting_vote)
+    assert known == harness.leader.ledger
     assert [seat.node for seat in known.table] == ["a", "b", "c"]
     assert (known.round, known.running, known.casting_vote) == (0, True, "a")
 
 
 def test_a_spare_learns_the_table():
     harness = Harness().running("abcd")
-    order = harness.heard("d", p.StartOrder)[0]
-    assert "d" not in {seat.node for seat in order.ledger.table}
+    assert not harness.heard("d", p.StartOrder)
+    assert harness.learnt("d") == harness.leader.ledger
+    assert harness.leader.ledger.running
 
 
 def test_a_failure_stops_all_and_starts_again():
@@ -154,13 +162,13 @@ def test_a_failure_stops_all_and_starts_again():
     harness.report("b", "failed", 1, text="rank 2: exit code 1")
     stops = [harness.heard(node, p.StopOrder)[0] for node in "abc"]
     assert {each.round for each in stops} == {0}
-    assert stops[0].ledger.restarts_used == 1
-    assert not stops[0].ledger.running
+    assert stops[0].restarts_used == 1
+    assert not harness.leader.ledger.running
     assert harness.heard("b", p.Beat)[-1].acknowledged == 1
     harness.stop_all("ac", 1)
     harness.report("b", "stopped", 2)
     harness.prepared("abc")
-    assert harness.heard("c", p.StartOrder)[-1].ledger.round == 1
+    assert harness.heard("c", p.StartOrder)[-1].round == 1
 
 
 def test_reports_that_come_twice_count_once():
@@ -254,7 +262,7 @@ def test_without_votes_a_leader_waits_until_the_old_world_is_over():
     harness.pass_time(70, alive="x")
     if not harness.heard("x", p.StartOrder):
         harness.prepared("x")
-    assert harness.heard("x", p.StartOrder)[0].ledger.round == 0
+    assert harness.heard("x", p.StartOrder)[0].round == 0
 
 
 def test_when_nobody_is_left_the_job_begins_anew():
@@ -264,9 +272,9 @@ def test_when_nobody_is_left_the_job_begins_anew():
         harness.hello(node, incarnation=f"{node}2")
     harness.pass_time(12, alive="abc")
     harness.prepared("abc")
-    start = harness.heard("a", p.StartOrder)[0]
-    assert (start.ledger.round, start.ledger.restarts_used, start.ledger.excluded) == (0, 0, {})
-    assert start.ledger.epoch == EPOCH
+    start, known = harness.heard("a", p.StartOrder)[0], harness.leader.ledger
+    assert (start.round, known.restarts_used, known.excluded) == (0, 0, {})
+    assert start.epoch == EPOCH
 
 
 def test_an_old_member_that_has_stopped_ends_the_old_world():
@@ -275,7 +283,7 @@ def test_an_old_member_that_has_stopped_ends_the_old_world():
     harness.hello("b", round=0, running=False, ledger=known)
     harness.pass_time(11, alive="b")
     harness.prepared("b")
-    assert harness.heard("b", p.StartOrder)[0].ledger.round == 1
+    assert harness.heard("b", p.StartOrder)[0].round == 1
 
 
 def test_a_restarted_leader_leaves_healthy_ranks_alone():
@@ -354,7 +362,7 @@ def test_acknowledgements_of_an_earlier_table_do_not_count():
         harness.hello(node)
     harness.pass_time(1.5, alive="abc")
     order = harness.heard("a", p.PrepareOrder)[-1]
-    late = p.Prepared(epoch=EPOCH, version=order.ledger.version - 1, round=0)
+    late = p.Prepared(epoch=EPOCH, version=order.version - 1, round=0)
     for node in "abc":
         harness.say(node, late)
     assert not harness.heard("a", p.StartOrder)

@@ -191,13 +191,18 @@ class Follower:
             return self._welcomed(message, now)
         if isinstance(message, p.Refused):
             return self._refused(message, now)
-        if not isinstance(message, p.Beat | p.Order) or self.state is not State.FOLLOWING:
+        if not isinstance(message, p.Beat | p.Learn | p.Order):
+            return []
+        if self.state is not State.FOLLOWING:
             return []
         if message.epoch != self.knows.epoch:
             return []
         self._heard_ns = now
         if isinstance(message, p.Beat):
             self._acknowledged = max(self._acknowledged, message.acknowledged)
+            return []
+        if isinstance(message, p.Learn):
+            self.knows.learn(message.ledger)
             return []
         return self._ordered(message)
 
@@ -235,22 +240,32 @@ class Follower:
             return []  # carried out before the connection broke
         self._last_order = order.number
         match order:
-            case p.PrepareOrder(ledger=ledger):
-                self.knows.learn(ledger)
-                if not self.knows.has_seat(ledger.pending):
-                    return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
-            case p.StartOrder(ledger=ledger):
-                self.knows.learn(ledger)
-                if not self.knows.has_seat(ledger.table):
-                    return []
-                self.round, self.running = ledger.round, True
-                self._reports = [each for each in self._reports if each.round >= self.round]
-            case p.StopOrder(ledger=ledger):
-                self.knows.learn(ledger)
+            case p.PrepareOrder():
+                return self._prepare(order)
+            case p.StartOrder():
+                return self._start(order)
+            case p.StopOrder():
+                self.knows.stopped(order)
             case p.EndOrder():
                 self.state = State.ENDED
                 return [f.Deliver(order), f.Hangup(self._link)]
         return [f.Deliver(order)]
+
+    def _prepare(self, order: p.PrepareOrder) -> list[f.Command]:
+        ledger = self.knows.ledger
+        if ledger is None or (ledger.epoch, ledger.version) != (order.epoch, order.version):
+            return []  # it has been replaced by another one, which is prepared next
+        if self.knows.has_seat(ledger.pending):
+            return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
+        return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
+
+    def _start(self, order: p.StartOrder) -> list[f.Command]:
+        ledger = self.knows.started(order)
+        if ledger is None or not self.knows.has_seat(ledger.table):
+            return []
+        self.round, self.running = ledger.round, True
+        self._reports = [each for each in self._reports if each.round >= self.round]
+        return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
 
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
         if self.state is not State.FOLLOWING:

@@ -39,6 +39,20 @@ class Knowledge:
         if ledger is not None and (self.ledger is None or p.newer(ledger, self.ledger)):
             self.ledger = ledger
 
+    def started(self, order: p.StartOrder) -> p.Ledger | None:
+        """Take in that a prepared table was started; return the ledger with it, None = unknown."""
+        known = self.ledger
+        if known is not None and known.version == order.prepared:
+            self.ledger = known = p.started(known, order.version, order.casting_vote)
+        return known if known is not None and known.round == order.round else None
+
+    def stopped(self, order: p.StopOrder) -> None:
+        """Take in that the round is being stopped."""
+        known = self.ledger
+        if known is not None and known.version < order.version and known.round == order.round:
+            used, excluded = order.restarts_used, order.excluded
+            self.ledger = p.stopped(known, order.version, used, excluded)
+
     def has_seat(self, table: Iterable[p.Seat]) -> bool:
         """Whether this agent, not an earlier one of this node, is in a table."""
         return any(election.voter(seat) == self.me for seat in table)

@@ -69,6 +69,7 @@ class Leader:
     _early: list[tuple[Session, p.Report]] = field(default_factory=list)  # while recovering
     _preparing: m.Prepare | None = None
     _doubtful: tuple[p.Seat, ...] = ()  # prepared, and perhaps started, by the leader before
+    _prepared: int = 0  # version of the ledger whose table was started
     _persisted: int = 0  # version of the ledger that is known to be written down
     _waiting_said: bool = False
     _began_ns: int = 0
@@ -155,19 +156,22 @@ class Leader:
         for session in self._sessions:
             session.number_from(epoch)
             commands += session.send(self._welcome())
-        return commands + (self._prepare(self._preparing) if self._preparing is not None else [])
+        if self._preparing is not None:
+            return commands + self._prepare(self._preparing)
+        return commands + self._all_learn()
 
     def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         session = Session(hello, link, now)
         session.number_from(self.epoch)
         self._sessions.add(session)
-        return session.send(self._welcome()) + self._admit(session, now)
+        learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
+        return session.send(self._welcome()) + session.send(learn) + self._admit(session, now)
 
     def _returned(self, session: Session, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         was_lost = session.link is None
         commands = self._sessions.reconnect(session, link)
         session.hello, session.heard_ns = hello, now
-        commands += session.send(self._welcome()) + session.again(self.epoch)
+        commands += session.send(self._welcome()) + session.again(self.ledger)
         if was_lost or self.state is State.RECOVERING:
             commands += self._admit(session, now)
         return commands
@@ -330,7 +334,8 @@ class Leader:
             case m.Start():
                 return self._start(order)
             case m.Stop(node=node):
-                self._note(running=False, restarts_used=self.policy.restarts_used)
+                version, used = self.ledger.version + 1, self.policy.restarts_used
+                self.ledger = p.stopped(self.ledger, version, used, dict(self.policy.excluded))
                 return self._order(
                     node, self._stop_order(order.round, order.reason, order.grace_s, order.signal)
                 )
@@ -366,11 +371,17 @@ class Leader:
         seats = tuple(self._seat(place) for place in prepare.places)
         self._note(pending_round=prepare.round, pending=seats)
         commands: list[c.Command] = [c.Persist(self.ledger), c.SetTimer("probe", 0, PROBE_S)]
+        commands += self._all_learn()
         for session in self._sessions.connected():
             if not session.draining:
                 session.orders.clear()
                 commands += session.order(self._prepare_order())
         return commands
+
+    def _all_learn(self) -> list[c.Command]:
+        """Tell all the same: the shell encodes it once."""
+        learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
+        return [command for each in self._sessions.connected() for command in each.send(learn)]
 
     def _seat(self, place: m.Place) -> p.Seat:
         hello = self._sessions[place.node].hello
@@ -384,7 +395,7 @@ class Leader:
         )
 
     def _prepare_order(self) -> p.PrepareOrder:
-        return p.PrepareOrder(number=0, epoch=self.epoch, ledger=self.ledger)
+        return p.PrepareOrder(number=0, epoch=self.epoch, version=self.ledger.version)
 
     def _start_if_acknowledged(self, now: int) -> list[c.Command]:
         preparing, ledger = self._preparing, self.ledger
@@ -402,16 +413,17 @@ class Leader:
         first = next(seat for seat in ledger.pending if seat.group_rank == 0)
         address, port = self._sessions[first.node].master
         self._doubtful = ()
-        self._preparing = None
-        self._note(
-            round=preparing.round,
-            running=True,
-            table=ledger.pending,
-            casting_vote=self.config.node if self.config.takeover else "",
-            pending=(),
-        )
+        self._preparing, self._prepared = None, ledger.version
+        casting_vote = self.config.node if self.config.takeover else ""
+        self.ledger = p.started(ledger, ledger.version + 1, casting_vote)
         accepted = m.TableAccepted(preparing.round, address, port)
-        return [c.Persist(self.ledger), *self._feed(accepted, now)]
+        commands: list[c.Command] = [c.Persist(self.ledger), *self._feed(accepted, now)]
+        learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
+        table = {seat.node for seat in self.ledger.table}
+        for session in self._sessions.connected():  # spares, who get no order
+            if session.node not in table:
+                commands += session.send(learn)
+        return commands
 
     def _old_world_is_over(self, now: int) -> bool:
         """Where members have no votes: whether the ranks of the last table cannot all still run.
@@ -447,28 +459,26 @@ class Leader:
         order = p.StartOrder(
             number=0,
             epoch=self.epoch,
-            ledger=self.ledger,
+            version=self.ledger.version,
+            prepared=self._prepared,
+            round=start.round,
+            casting_vote=self.ledger.casting_vote,
             max_restarts=start.max_restarts,
             master_addr=start.master_addr,
             master_port=start.master_port,
         )
-        commands = self._sessions[start.node].order(order)
-        if start.group_rank:
-            return commands
-        table = {seat.node for seat in self.ledger.table}
-        for session in self._sessions.connected():  # spares learn who the members are
-            if session.node not in table and not session.draining:
-                commands += session.order(order)
-        return commands
+        return self._order(start.node, order)
 
     def _stop_order(self, number: int, reason: str, grace_s: float, signal: int = 15) -> p.Order:
         return p.StopOrder(
             number=0,
             epoch=self.epoch,
-            ledger=self.ledger,
+            version=self.ledger.version,
             round=number,
             reason=reason,
             grace_s=grace_s,
+            restarts_used=self.ledger.restarts_used,
+            excluded=self.ledger.excluded,
             signal=signal,
         )
 

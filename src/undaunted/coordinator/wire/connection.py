@@ -47,6 +47,19 @@ _scratch = _Scratch()
 _ENCODER = msgspec.msgpack.Encoder()
 
 
+class _Last:
+    """What was sent last: a message to a thousand peers is encoded once."""
+
+    message: msgspec.Struct | None = None
+    content: bytes = b""
+
+
+def _encoded(message: msgspec.Struct) -> bytes:
+    if message is not _Last.message:
+        _Last.message, _Last.content = message, _ENCODER.encode(message)
+    return _Last.content
+
+
 class Handler(Protocol):
     """Who uses connections. The methods are called on the loop and must not block.
 
@@ -153,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if self._transport.is_closing():
             return False
-        content = _ENCODER.encode(message)
+        content = _encoded(message)
         if len(content) > MAX_MESSAGE_BYTES:
             name = type(message).__name__
             self.close(f"a {name} of {len(content)} bytes is longer than {MAX_MESSAGE_BYTES}")
