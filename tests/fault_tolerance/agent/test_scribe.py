@@ -8,16 +8,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.journal import events as e
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def scribe(tmp_path: Path) -> Scribe:
@@ -64,3 +65,59 @@ def test_a_restart_that_is_taken_back_is_not_counted(
     it.job_ended(job.End("a", job.Outcome.NO_RESTART, "no progress"))
     it.close()
     assert "no restart, 1 restart: no progress" in capfd.readouterr().err
+
+
+def of_several_nodes(tmp_path: Path) -> Scribe:
+    nodes = Nodes(min_nodes=2, max_nodes=3, endpoints=["b:1"], is_host=False, address="a")
+    return Scribe(msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), nodes=nodes), "test")
+
+
+def test_why_a_round_was_stopped_is_said_where_nobody_is_blamed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(0))
+    it.decided(job.Decided(0, "restart", "the launcher on node b received SIGTERM", 1))
+    it.round_started(a_round(1))
+    it.decided(job.Decided(1, "restart", "node c is lost", 1))
+    it.blamed(job.Blamed(1, "d", "rank 3 crashed", ()))
+    it.round_started(a_round(2))
+    it.close()
+    said = capfd.readouterr().err
+    assert "round 0 was stopped: the launcher on node b received SIGTERM" in said
+    assert "first cause in round 1: rank 3 crashed" in said
+    assert "round 1 was stopped" not in said
+
+
+def test_a_node_that_joins_later_counts_the_restarts_of_the_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(2))
+    it.job_ended(job.End("a", job.Outcome.FINISHED, "every rank exited with 0"))
+    it.close()
+    assert "finished, 2 restarts" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("blamed", "shown"), [(CONFIG.node, True), ("another", False)])
+def test_only_the_traceback_of_the_first_cause_is_shown_in_full(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], blamed: str, shown: bool
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(0))
+    it.verdict(crash("Traceback: of round 0"))
+    it.round_started(a_round(1))
+    it.verdict(crash("Traceback: of round 1"))
+    it.blamed(job.Blamed(1, blamed, "rank 3 crashed", ()))
+    it.job_ended(job.End("a", job.Outcome.FAILED, "no restart is left"))
+    it.close()
+    said = capfd.readouterr().err
+    assert ("Traceback: of round 1" in said) is shown
+    assert "of round 0" not in said
+
+
+def crash(traceback: str) -> Any:
+    verdict = e.Verdict(
+        t=1, kind="crash", rank=3, local_rank=0, pid=1, line="rank 3 crashed", traceback=traceback
+    )
+    return SimpleNamespace(event=verdict)

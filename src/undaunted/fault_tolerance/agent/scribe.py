@@ -51,6 +51,7 @@ class Scribe:
         self._restarts = 0
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
+        self._why = ""  # the round is stopped, and nobody is blamed for it
         self.root_cause: Judgement | None = None
 
     def close(self) -> None:
@@ -112,6 +113,7 @@ class Scribe:
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
+        self._why = decided.reason
         self._journal.record(
             self._event(
                 e.Decision,
@@ -126,6 +128,9 @@ class Scribe:
         victims = list(blamed.victims)
         about = {"number": blamed.round, "node": blamed.node, "line": blamed.line}
         self._journal.record(self._event(e.RoundBlamed, victims=victims, **about))
+        self._why = ""
+        if blamed.node != self._config.node:
+            self._last_traceback = ""  # of a victim
         others = f"; it took {', '.join(victims)} along" if victims else ""
         self._messages.say(
             one_line(f"first cause in round {blamed.round}: {blamed.line}{others}", longest=1000),
@@ -137,8 +142,11 @@ class Scribe:
     def round_started(self, current: Round) -> None:
         """A round begins: its workers are about to be started."""
         start = current.start
-        self._restarts += self._round >= 0
+        if self._why and self._config.nodes is not None:
+            self._messages.say(f"round {self._round} was stopped: {self._why}", level=INFO)
+        self._restarts = start.round
         self._round = start.round
+        self._why = self._last_traceback = ""
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
         self._journal.record(
