@@ -47,6 +47,20 @@ def test_several_nodes_and_launches(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert out.count("run demo on n1") == 1
 
 
+def test_the_outcome_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "r")
+    lost = b"".join(map(encode, sample.RUN[:-1])).replace(b'"n0"', b'"n1"')
+    make_run(run, lost, node="n1")
+    assert main([str(run), "--outcome"]) == 0
+    assert capsys.readouterr().out.startswith("finished (exit code 0): ")
+
+
+def test_no_outcome_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "r", b"".join(map(encode, sample.RUN[:-1])))
+    assert main([str(run), "--outcome"]) == 1
+    assert "no end is recorded" in capsys.readouterr().out
+
+
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(make_run(tmp_path / "r", CONTENT + b"torn")), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.journal.events import JournalOpened
+from undaunted.journal.outcome import job_outcome
 from undaunted.journal.owner import is_running
 from undaunted.journal.query import first
 from undaunted.journal.reader import Journal, find_journals, read_journal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_RUNS = Path("undaunted-runs")
 _SCHEMA = 1
 _USAGE_ERROR = 2
+_NO_END = 1
 
 
 class Report(msgspec.Struct, kw_only=True, frozen=True):
@@ -59,15 +61,20 @@ def main(argv: Sequence[str]) -> int:
         argv: arguments after ``undaunted report``.
 
     Returns:
-        0, or 2 if there is no journal to read or no such round.
+        0, or 2 if there is no journal to read or no such round. With ``--outcome``: the exit code
+        of the job, 1 if none is recorded.
     """
     options = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    code = 0
     try:
         run_dir = options.run_dir or _newest_run(DEFAULT_RUNS)
         journals = _read(run_dir)
-        _print(run_dir, journals, options)
+        if options.outcome:
+            code = _print_outcome(journals)
+        else:
+            _print(run_dir, journals, options)
         sys.stdout.flush()
     except _ReportError as error:
         print(f"undaunted report: {error}", file=sys.stderr)
@@ -77,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
-    return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +100,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"directory of the run, or one journal; default: the newest under ./{DEFAULT_RUNS}",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument(
+        "--outcome",
+        action="store_true",
+        help="say how the job ended, in one line, and end with its exit code",
+    )
     parser.add_argument(
         "--round", type=int, metavar="N", help="show everything about round N, with its traceback"
     )
@@ -144,6 +156,16 @@ def _read(run_dir: Path) -> list[Journal]:
             "logs and stack files beside it may still tell what happened"
         )
     return journals
+
+
+def _print_outcome(journals: Sequence[Journal]) -> int:
+    launches = [summarize(events) for journal in journals for events in journal.launches()]
+    ended = job_outcome(launches)
+    if ended is None:
+        print("no end is recorded: the job still runs, or all of its launchers were killed")
+        return _NO_END
+    print(f"{ended.outcome} (exit code {ended.exit_code}): {ended.reason}")
+    return ended.exit_code
 
 
 def _print(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> None:
