@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import signal
 
 import pytest
@@ -168,6 +169,21 @@ def test_a_rank_on_its_way_out_with_an_exit_code() -> None:
     assert negative.code == 255
     text = failure(1, error=error("SystemExit", "no config", 100))
     assert "failed: SystemExit: no config" in verdict(text).line
+
+
+def test_a_rank_that_was_leaving_is_not_taken_for_killed_by_others() -> None:
+    hurried = failure(
+        1,
+        500,
+        signal=signal.SIGTERM,
+        told=((signal.SIGTERM, 200),),
+        error=error("SystemExit", "3", 100),
+    )
+    found = verdict(failure(0, 600, exit_code=3, error=error("SystemExit", "3", 150)), hurried)
+    assert found.line == "rank 1 (node a, pid 4701) exited with code 3"
+    assert (found.signal, found.root.code) == ("", 3)
+    by_another = dataclasses.replace(hurried, signal=signal.SIGSEGV)
+    assert "was killed by SIGSEGV" in verdict(by_another).line
 
 
 def test_long_and_nasty_messages_stay_one_line() -> None:

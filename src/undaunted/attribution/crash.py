@@ -70,10 +70,16 @@ class RankFailure:
     @property
     def code(self) -> int | None:
         """Its exit code, also while its process is still on the way out."""
-        if self.exit_code is None and self.signal is None and self._is_leaving:
+        if self.exit_code is None and self.died_of is None and self._is_leaving:
             assert self.error is not None
             return int(self.error.message) & 0xFF  # what the system keeps of it
         return self.exit_code
+
+    @property
+    def died_of(self) -> int | None:
+        """The signal it failed by; not one the launcher sent to a rank that was leaving already."""
+        hurried = self._is_leaving and self.signal in dict(self.told)
+        return None if hurried else self.signal
 
     @property
     def _is_leaving(self) -> bool:
@@ -154,7 +160,7 @@ def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
         victims=tuple(victims),
         certain=certain,
         line=_line(root, victims, origins[root.rank], node, str(frame) if frame else ""),
-        signal=exits.signal_name(root.signal) if root.signal is not None else "",
+        signal=exits.signal_name(root.died_of) if root.died_of is not None else "",
         exception=root.exception,
         traceback=root.traceback,
         frame=str(frame) if frame else "",
@@ -200,8 +206,8 @@ def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, fram
 def _what(root: RankFailure) -> str:
     if root.exception:
         return f"failed: {one_line(root.exception, longest=_LONGEST_MESSAGE)}"
-    if root.signal is not None:
-        return exits.death_in_words(root.signal, oom_kills=root.oom_kills)
+    if root.died_of is not None:
+        return exits.death_in_words(root.died_of, oom_kills=root.oom_kills)
     if root.code is not None:
         return exits.exit_in_words(root.code)
     return "failed"

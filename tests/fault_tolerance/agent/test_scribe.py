@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,29 @@ def test_a_restart_that_is_taken_back_is_not_counted(
     it.job_ended(job.End("a", job.Outcome.NO_RESTART, "no progress"))
     it.close()
     assert "no restart, 1 restart: no progress" in capfd.readouterr().err
+
+
+def begun(first_line_ns: int) -> Any:
+    return SimpleNamespace(
+        problem="", first_line_ns=first_line_ns, initialized_ns=None, first_step_ns=None
+    )
+
+
+def test_a_rank_that_begins_after_the_failure_of_its_round_is_no_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = scribe(tmp_path)
+    it.round_started(first := a_round(0))
+    it.crash_detected(0, 1, "exits with 3")
+    for local_rank in range(first.start.slots):
+        it.milestones(first, local_rank, begun(time.monotonic_ns()))
+    it.round_started(second := a_round(1))
+    it.crash_detected(0, 1, "again, before all have begun")
+    assert "running again" not in capfd.readouterr().err
+    for local_rank in range(second.start.slots):
+        it.milestones(second, local_rank, begun(time.monotonic_ns()))
+    it.close()
+    assert capfd.readouterr().err.count("restart 1 of") == 1
 
 
 def of_several_nodes(tmp_path: Path) -> Scribe:

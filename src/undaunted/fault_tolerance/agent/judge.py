@@ -61,7 +61,7 @@ def judge_crash(
         line=verdict.line,
         iteration=root.iteration,
         frame=verdict.frame,
-        exit_code=root.exit_code,
+        exit_code=root.code,
         signal=verdict.signal,
         exception=verdict.exception,
         traceback=verdict.traceback,

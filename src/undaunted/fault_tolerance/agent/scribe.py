@@ -48,6 +48,7 @@ class Scribe:
         self._round = -1
         self._milestones: set[tuple[int, str]] = set()
         self._detected_ns: int | None = None
+        self._restarting_since_ns: int | None = None  # the failure that this round comes after
         self._restarts = 0
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
@@ -147,6 +148,7 @@ class Scribe:
         self._restarts = start.round
         self._round = start.round
         self._why = self._last_traceback = ""
+        self._restarting_since_ns, self._detected_ns = self._detected_ns, None
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
         self._journal.record(
@@ -208,10 +210,10 @@ class Scribe:
 
     def _say_if_all_run_again(self, current: Round, at_ns: int) -> None:
         running = sum(1 for _, name in self._milestones if name == "first_line")
-        if self._detected_ns is None or running < current.start.slots:
+        if self._restarting_since_ns is None or running < current.start.slots:
             return
-        took = format_duration((at_ns - self._detected_ns) / _NS)
-        self._detected_ns = None
+        took = format_duration((at_ns - self._restarting_since_ns) / _NS)
+        self._restarting_since_ns = None
         self._messages.say(
             f"restart {self._restarts} of {self._config.max_restarts}: "
             f"{_count(running, 'rank')} running again {took} after the failure was noticed",
