@@ -83,6 +83,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         leader: node that leads, "" = a host of its own.
         casting_vote: node that led when ``table`` was started; it decides when exactly half of the
             table is there. "" = members have no votes, nobody can take over.
+        birth: epoch of the leader who has started the first round; a job that begins anew, since
+            nobody of its earlier start is left, has a later one.
         round: of ``table``; -1 = none has begun.
         running: the round has been started and not stopped.
         restarts_used: of the job's budget.
@@ -98,6 +100,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     leader: str = ""
     casting_vote: str = ""
+    birth: int = 0
     round: int = -1
     running: bool = False
     restarts_used: int = 0
@@ -117,6 +120,7 @@ def started(ledger: Ledger, version: int, casting_vote: str) -> Ledger:
     return msgspec.structs.replace(
         ledger,
         version=version,
+        birth=ledger.birth if ledger.round >= 0 else ledger.epoch,
         round=ledger.pending_round,
         running=True,
         table=ledger.pending,
@@ -135,6 +139,11 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
 def newer(one: Ledger, other: Ledger) -> bool:
     """Whether ``one`` replaces ``other``."""
     return (one.epoch, one.version) > (other.epoch, other.version)
+
+
+def further(one: Ledger, other: Ledger) -> bool:
+    """Whether a round was started according to ``one`` that ``other`` does not know of."""
+    return one.round >= 0 and (one.birth, one.round) > (other.birth, other.round)
 
 
 # --- from a follower ----------------------------------------------------------------------------
@@ -242,19 +251,21 @@ class Learn(_Message, frozen=True):
 class PrepareOrder(_Message, frozen=True):
     """Acknowledge that you know the ledger of ``version``, with a table that is being prepared.
 
-    ``ledger`` is not sent: the follower puts it there for its node.
+    ``seat`` is your place in that table, -1 = none. ``ledger`` is not sent: the follower puts it
+    there for its node.
     """
 
     number: int
     epoch: int
     version: int
+    seat: int = -1
     ledger: Ledger = NO_LEDGER
 
 
 class StartOrder(_Message, frozen=True):
     """Start your part of the table of ``round``, which was prepared as version ``prepared``.
 
-    ``ledger`` is not sent: the follower puts it there for its node.
+    ``seat`` is your place in it. ``ledger`` is not sent: the follower puts it there for its node.
     """
 
     number: int
@@ -263,6 +274,7 @@ class StartOrder(_Message, frozen=True):
     prepared: int
     round: int
     casting_vote: str
+    seat: int
     max_restarts: int
     master_addr: str
     master_port: int
@@ -321,13 +333,17 @@ class Miss(_Message, frozen=True):
 
 
 class MissAnswer(_Message, frozen=True):
-    """``lost``: so have I. Otherwise ``leader`` is where I hear it, if I know its address."""
+    """``lost``: so have I. Otherwise ``leader`` is where I hear it, if I know its address.
+
+    ``quorum``: as far as I have heard, so has a quorum.
+    """
 
     node: str
     incarnation: str
     epoch: int
     lost: bool
     leader: str = ""
+    quorum: bool = False
 
 
 class Claim(_Message, frozen=True):

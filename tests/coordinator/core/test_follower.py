@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.coordinator.core.seats import ledger, table
+from tests.coordinator.core.seats import ledger, seat, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core.follower import Follower, State
@@ -92,6 +92,7 @@ class Harness:
                 prepared=2,
                 round=0,
                 casting_vote=changes.get("casting_vote", "a"),
+                seat="abc".find(self.follower.config.node),
                 max_restarts=3,
                 master_addr="host-a",
                 master_port=7,
@@ -165,6 +166,31 @@ def test_a_misfit_ends_it_after_a_while():
     assert len(harness.all(f.Say)) == 1
 
 
+def test_a_coordinator_that_is_not_there_yet_is_worth_no_line():
+    harness = Harness()
+    for _ in range(4):
+        harness.handle(f.Closed(harness.link, "connection refused"))
+        harness.pass_time(0.5)
+    assert not harness.all(f.Say)
+    harness.pass_time(2)
+    harness.handle(f.Closed(harness.link, "connection refused"))
+    assert "connection refused" in harness.last(f.Say).text
+
+
+def test_who_gives_up_says_how_the_coordinator_was_lost():
+    harness = Harness(give_up_s=20.0).running()
+    harness.pass_time(5.1)
+    harness.handle(f.Closed(harness.link, "no route to host"))
+    harness.pass_time(5)
+    assert "the ranks are stopped" in harness.last(f.Say).text
+    harness.handle(f.Tell(p.Report(number=0, kind="stopped", round=0)))
+    for _ in range(25):
+        harness.handle(f.Closed(harness.link, "no route to host"))
+        harness.pass_time(1)
+    reason = harness.last(f.GiveUp).reason
+    assert "host-a:1 is gone: it has not answered for 5 s; too few nodes" in reason
+
+
 def test_final_refusal_ends_it():
     harness = Harness()
     harness.handle(f.Opened(harness.link))
@@ -201,14 +227,14 @@ def test_a_spare_learns_the_table_without_starting():
     harness.welcome()
     assert not harness.start()
     assert not harness.follower.running
-    assert harness.follower.knows.ledger == ledger("abc", pending_round=0)
+    assert harness.follower.knows.ledger == ledger("abc", pending_round=0, birth=EPOCH)
 
 
 def test_a_prepared_table_is_handed_on_and_acknowledged():
     harness = Harness()
     harness.welcome()
     harness.says(p.Learn(epoch=EPOCH, ledger=prepared(version=9)))
-    delivered = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, version=9))
+    delivered = harness.says(p.PrepareOrder(number=1, epoch=EPOCH, version=9, seat=1))
     assert kinds(delivered) == {"Deliver": 1}
     assert delivered[0].order.ledger == prepared(version=9)
     sent = harness.handle(f.TableKnown(1, 9, "host-b", 4321))
@@ -400,6 +426,48 @@ def test_a_refused_claim_teaches_the_later_epoch():
     harness.handle(f.Answered("c", refusal))
     assert harness.follower.knows.promised == 90_000
     assert not harness.all(f.Lead)
+
+
+def large(nodes: int, me: int) -> Harness:
+    """A member of a large table that has lost its leader, the first of the table."""
+    names = [f"n{number:03}" for number in range(nodes)]
+    seats = tuple(seat(name, rank) for rank, name in enumerate(names))
+    harness = Harness(names[me])
+    harness.welcome(leader=names[0])
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(pending=seats)))
+    harness.says(
+        p.StartOrder(
+            number=1, epoch=EPOCH, version=3, prepared=2, round=0, casting_vote=names[0], seat=me,
+            max_restarts=3, master_addr="host", master_port=7,
+        )
+    )  # fmt: skip
+    harness.handle(f.Closed(harness.link, "reset"))
+    return harness
+
+
+def test_in_a_large_job_the_first_members_ask_all_and_the_others_ask_them():
+    assert len(large(64, 1).all(f.Ask)) == 63
+    assert [ask.node for ask in large(64, 40).all(f.Ask)] == ["n000", "n001", "n002"]
+
+
+def test_where_the_first_members_are_silent_the_next_ones_ask():
+    harness = large(64, 5)
+    for number in range(5):
+        harness.handle(f.Answered(f"n{number:03}", None))
+    before = len(harness.all(f.Ask))
+    harness.pass_time(1)
+    assert len(harness.all(f.Ask)) - before == 63
+
+
+def test_the_word_of_another_member_that_a_quorum_misses_the_leader_is_taken():
+    harness = large(64, 40)
+    for _ in range(12):
+        answer = p.MissAnswer(node="n001", incarnation="n0011", epoch=EPOCH, lost=True, quorum=True)
+        harness.handle(f.Answered("n001", answer))
+        harness.handle(f.Closed(harness.link, "refused"))
+        harness.pass_time(0.5)
+    assert not harness.all(f.StopRanks)
+    assert not [ask for ask in harness.all(f.Ask) if isinstance(ask.message, p.Claim)]
 
 
 def test_no_claim_while_others_hear_the_leader():

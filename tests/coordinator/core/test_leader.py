@@ -245,7 +245,8 @@ def test_a_start_needs_a_quorum_of_the_last_table():
     harness.pass_time(1.5, alive="a")
     harness.prepared("a")
     assert len(harness.heard("a", p.StartOrder)) == 1
-    assert "waiting to hear of b, c" in harness.remarks("a")
+    harness.pass_time(10, alive="a")
+    assert "no quorum: 1 of the 3 nodes of the last round" in harness.remarks("a")
     harness.hello("c", round=0, running=False, promised=EPOCH)
     harness.pass_time(1.5, alive="ac")
     harness.prepared("ac")
@@ -366,6 +367,48 @@ def test_acknowledgements_of_an_earlier_table_do_not_count():
     for node in "abc":
         harness.say(node, late)
     assert not harness.heard("a", p.StartOrder)
+
+
+def test_a_late_acknowledgement_of_an_earlier_table_undoes_nothing():
+    harness = Harness()
+    for node in "abcd":
+        harness.hello(node)
+    harness.pass_time(1.5, alive="abcd")
+    early = harness.heard("a", p.PrepareOrder)[-1].version
+    harness.lose("c")
+    harness.prepared("a")
+    harness.say("a", p.Prepared(epoch=EPOCH, version=early, round=0))
+    harness.prepared("bd")
+    assert harness.leader.ledger.round == 0
+
+
+def test_all_stops_of_one_decision_have_one_version():
+    harness = Harness().running()
+    harness.report("b", "failed", 1, text="x")
+    assert len({harness.heard(node, p.StopOrder)[0].version for node in "abc"}) == 1
+
+
+def test_one_that_knows_of_a_later_round_ends_this_leader():
+    harness = Harness().running()
+    mine = harness.leader.ledger
+    later = p.Ledger(run_id="job", epoch=EPOCH + 5, birth=mine.birth, round=1, table=mine.table)
+    harness.hello("x", ledger=later, promised=EPOCH + 5)
+    assert harness.leader.state is State.DEPOSED
+    assert c.Done("") in harness.out
+
+
+def test_one_of_an_earlier_start_of_the_job_does_not():
+    harness = Harness().running()
+    old = p.Ledger(run_id="job", epoch=3, birth=2, round=9)
+    harness.hello("x", ledger=old, promised=3)
+    assert harness.leader.state is State.LEADING
+
+
+def test_members_that_are_not_here_are_asked_whom_they_follow():
+    harness = Harness().running()
+    harness.lose("c")
+    harness.pass_time(2, alive="ab")
+    assert {ask.node for ask in harness.out if isinstance(ask, c.Ask)} == {"c"}
 
 
 def test_one_that_is_lost_while_preparing_is_replaced():

@@ -29,6 +29,9 @@ ASK_AGAIN_S = 1.0
 CLAIM_S = 0.9
 # A member whose claim was granted has so long to lead before others claim again.
 OTHER_SUCCEEDS_S = 2.0
+# In a table of so many, only the first members that answer ask all.
+ASK_ALL = 16
+FIRST = 3
 # The answer of another member counts for so long.
 ANSWER_COUNTS_S = 2.5
 
@@ -49,6 +52,7 @@ class Absence:
     reset: bool
     away_timeout_s: float
     _answers: dict[str, tuple[int, p.MissAnswer]] = field(default_factory=dict)  # when, what
+    _silent: set[str] = field(default_factory=set)  # members that did not answer the last time
     _claim: int = 0  # epoch of a claim that is under way
     _claimed_ns: int = 0
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
@@ -69,21 +73,41 @@ class Absence:
             self._claim = 0  # who has not answered to it by now will not
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
         asks: list[f.Command] = [
-            f.Ask(seat.node, seat.address, miss)
-            for seat in knows.table
-            if election.voter(seat) != knows.me
+            f.Ask(seat.node, seat.address, miss) for seat in self._whom_to_ask()
         ]
         return [*asks, f.SetTimer("ask", ASK_AGAIN_S), *self._set_claim(now)]
 
+    def _whom_to_ask(self) -> list[p.Seat]:
+        """In a small table everybody asks all; in a large one the first do, the others ask them."""
+        others = [seat for seat in self.knows.table if election.voter(seat) != self.knows.me]
+        if len(others) < ASK_ALL:
+            return others
+        heard = [seat for seat in others if seat.node not in self._silent]
+        mine = next(s.group_rank for s in self.knows.table if s.node == self.knows.node)
+        first = sorted(heard, key=lambda seat: seat.group_rank)[:FIRST]
+        if len(first) < FIRST or mine < first[-1].group_rank:
+            return others
+        return first
+
     def quorum_misses(self, now: int) -> bool:
-        """Whether enough members have lost the leader to replace it."""
+        """Whether enough members have lost the leader to replace it, as this or another says."""
+        oldest = now - round(ANSWER_COUNTS_S * _NS)
+        told = (a for at_ns, a in self._answers.values() if at_ns >= oldest)
+        return self.counts_quorum(now) or any(each.lost and each.quorum for each in told)
+
+    def counts_quorum(self, now: int) -> bool:
+        """Whether enough members have told this one that they have lost the leader."""
         ledger = self.knows.ledger
         if ledger is None or not self.knows.votes:
             return False
         return election.is_quorum(self._missing(now), ledger.table, ledger.casting_vote)
 
-    def answered(self, answer: p.Message | None, now: int) -> list[f.Command]:
+    def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
+        if answer is None:
+            self._silent.add(node)
+        else:
+            self._silent.discard(node)
         if isinstance(answer, p.MissAnswer):
             self._answers[answer.node] = (now, answer)
             return self._set_claim(now)
@@ -92,7 +116,7 @@ class Absence:
     def claim(self, now: int) -> list[f.Command]:
         """It is this node's turn: claim to lead."""
         knows = self.knows
-        if not self.quorum_misses(now) or self._other_may_succeed(now):
+        if not self.counts_quorum(now) or self._other_may_succeed(now):
             return []
         assert knows.ledger is not None
         self._tried = True
@@ -132,7 +156,7 @@ class Absence:
         return {(each.node, each.incarnation) for each in fresh} | {self.knows.me}
 
     def _set_claim(self, now: int) -> list[f.Command]:
-        if self._claim or not self.quorum_misses(now):
+        if self._claim or not self.counts_quorum(now):
             return []
         after_s = TAKEOVER_AFTER_RESET_S if self.reset else TAKEOVER_AFTER_SILENCE_S
         missing = {node for node, _ in self._missing(now)}

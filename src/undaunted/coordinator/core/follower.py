@@ -29,6 +29,8 @@ _NS = 1_000_000_000
 MINORITY_GRACE_S = 2.0
 REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
+# The launchers of a job do not start at the same moment.
+SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
 # Reports of one round that are kept for a leader who takes over.
@@ -66,6 +68,8 @@ class Follower:
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
     _why: str = "not tried yet"  # what the last one ended with
+    _said: str = ""  # of that
+    _gone: str = ""  # what the absence of a leader began with
     # orders and reports
     _last_order: int = 0
     _reports: list[p.Report] = field(default_factory=list)
@@ -94,8 +98,8 @@ class Follower:
                 return self._received(message, now) if link == self._link else []
             case f.Closed(link=link):
                 return self._closed(event, now) if link == self._link else []
-            case f.Answered(message=answer):
-                return self._answered(answer, now)
+            case f.Answered(node=node, message=answer):
+                return self._answered(node, answer, now)
             case f.Tell(report=report):
                 return self._tell(report, now)
             case f.TableKnown():
@@ -133,12 +137,15 @@ class Follower:
         return [hangup, *self._dial()]
 
     def _candidate(self) -> str:
-        """Where to look next: the endpoints, then every member that listens, in turns."""
+        """Where to look next: an endpoint and a member of the table, in turns; "" = unknown."""
         ends = (self._elected,) if self._elected else self.config.endpoints
-        members = [seat.address for seat in self.knows.electorate()]
-        places = [*ends, *(each for each in members if each and each not in ends)]
-        self._tried += 1
-        return places[(self._tried - 1) % len(places)] if places else ""
+        table = self.knows.table
+        number, self._tried = self._tried // 2, self._tried + 1
+        if (self._tried % 2 == 0 or not ends) and table:
+            address = table[number % len(table)].address
+            if address and address != self.config.address:
+                return address
+        return ends[number % len(ends)] if ends else ""
 
     def _opened(self) -> list[f.Command]:
         self._open = True
@@ -161,16 +168,17 @@ class Follower:
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
         self._forget_link()
-        news, self._why = event.reason != self._why, event.reason
+        self._why = event.reason
         if self.state is State.FOLLOWING:
             return self._lost(now, reset=True)
         seeking = self.state is State.SEEKING
         if seeking and event.refused and now - self._idle_ns >= round(REFUSED_FOR_S * _NS):
             return self._end(event.reason)
         commands: list[f.Command] = []
-        if seeking and news:
-            limit_s = self.config.give_up_s
-            commands = [f.Say(f"looking for the coordinator (up to {limit_s:g} s): {event.reason}")]
+        patient = now - self._idle_ns < round(SEEK_QUIETLY_S * _NS)
+        if seeking and not patient and self._said != self._why:
+            self._said, limit_s = self._why, self.config.give_up_s
+            commands = [f.Say(f"looking for the coordinator (up to {limit_s:g} s): {self._why}")]
         if self._next:
             return [*commands, f.SetTimer("dial", 0.0)]
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REDIAL_LONGEST_S)
@@ -212,7 +220,7 @@ class Follower:
             return []  # it has been told what was promised, and takes a later epoch
         back, new = self.state is State.AWAY, welcome.epoch != knows.epoch
         self.state = State.FOLLOWING
-        self._absence = None
+        self._absence, self._gone = None, ""
         knows.promised = knows.epoch = welcome.epoch
         self._lease_s, self._heard_ns = welcome.lease_s, now
         self._pause_s = REDIAL_FIRST_S
@@ -255,13 +263,13 @@ class Follower:
         ledger = self.knows.ledger
         if ledger is None or (ledger.epoch, ledger.version) != (order.epoch, order.version):
             return []  # it has been replaced by another one, which is prepared next
-        if self.knows.has_seat(ledger.pending):
+        if self.knows.is_mine(ledger.pending, order.seat):
             return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
         return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
 
     def _start(self, order: p.StartOrder) -> list[f.Command]:
         ledger = self.knows.started(order)
-        if ledger is None or not self.knows.has_seat(ledger.table):
+        if ledger is None or not self.knows.is_mine(ledger.table, order.seat):
             return []
         self.round, self.running = ledger.round, True
         self._reports = [each for each in self._reports if each.round >= self.round]
@@ -348,7 +356,7 @@ class Follower:
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
         where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
-        return self._end(f"no coordinator for {limit_s:g} s ({where}): {self._why}")
+        return self._end(f"no coordinator for {limit_s:g} s ({where}): {self._gone or self._why}")
 
     # --- the leader is gone ---------------------------------------------------------------------
 
@@ -359,8 +367,8 @@ class Follower:
         since_ns = now if reset else self._heard_ns + round(self._lease_s * _NS)
         self._absence = Absence(self.knows, since_ns, reset, self.config.away_timeout_s)
         goes_on = "; the ranks go on" if self.running else ""
-        say = f.Say(f"the coordinator at {self._address} is gone: {self._why}{goes_on}")
-        return [say, *self._dial(), *self._absence.begin(now)]
+        self._gone = f"the coordinator at {self._address} is gone: {self._why}"
+        return [f.Say(self._gone + goes_on), *self._dial(), *self._absence.begin(now)]
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
         if not self.running:
@@ -368,16 +376,17 @@ class Follower:
         too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
         if absence.quorum_misses(now) and not too_long:
             return [f.SetTimer("minority", ASK_AGAIN_S)]
-        reason = f"the coordinator at {self._address} is gone: {self._why}"
         if self.knows.votes:
-            reason += "; too few nodes can be reached to go on without it"
+            self._gone += "; too few nodes can be reached to go on without it"
+        reason = self._gone
         failed = p.Report(number=0, kind="failed", round=self.round, text=reason, victim=True)
-        return [f.StopRanks(self.round, reason, MINORITY_GRACE_S), *self._tell(failed, now)]
+        stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
+        return [f.Say(f"the ranks are stopped: {reason}"), stop, *self._tell(failed, now)]
 
-    def _answered(self, answer: p.Message | None, now: int) -> list[f.Command]:
+    def _answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         if self._absence is None:
             return []
-        commands = self._lead(self._absence.answered(answer, now))
+        commands = self._lead(self._absence.answered(node, answer, now))
         found = isinstance(answer, p.MissAnswer) and not answer.lost and answer.leader
         if found and not self._open and isinstance(answer, p.MissAnswer):
             self._next = [answer.leader]
@@ -405,6 +414,7 @@ class Follower:
             epoch=self.knows.epoch,
             lost=lost,
             leader=self.leader,
+            quorum=self._absence is not None and self._absence.counts_quorum(now),
         )
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:

@@ -9,7 +9,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(slots=True)
@@ -56,6 +56,10 @@ class Knowledge:
     def has_seat(self, table: Iterable[p.Seat]) -> bool:
         """Whether this agent, not an earlier one of this node, is in a table."""
         return any(election.voter(seat) == self.me for seat in table)
+
+    def is_mine(self, table: Sequence[p.Seat], seat: int) -> bool:
+        """Whether the seat at that place of a table is this agent's."""
+        return 0 <= seat < len(table) and election.voter(table[seat]) == self.me
 
     @property
     def table(self) -> tuple[p.Seat, ...]:

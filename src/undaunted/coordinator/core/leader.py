@@ -33,6 +33,8 @@ RECOVER_AFTER_TAKEOVER_S = 2.0
 # Beyond the time for which followers go on without a leader: until their ranks are certainly gone.
 FENCE_MARGIN_S = 5.0
 PROBE_S = 1.0
+# Members that are not here, of whom so many are asked at a time whom they follow.
+ASK_AT_ONCE = 8
 # How long followers may take to hear of the end.
 LINGER_S = 3.0
 # What ranks of a round that is over get between SIGTERM and SIGKILL.
@@ -71,6 +73,9 @@ class Leader:
     _doubtful: tuple[p.Seat, ...] = ()  # prepared, and perhaps started, by the leader before
     _prepared: int = 0  # version of the ledger whose table was started
     _persisted: int = 0  # version of the ledger that is known to be written down
+    _awaited: set[election.Voter] = field(default_factory=set)  # have not acknowledged it yet
+    _asked: int = 0
+    _quorum: bool = True
     _waiting_said: bool = False
     _began_ns: int = 0
 
@@ -117,7 +122,7 @@ class Leader:
         )
         self._doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
         self.policy = JobPolicy(self.config.policy)
-        self._preparing = None
+        self._preparing, self._quorum = None, True
 
     # --- followers come and go ------------------------------------------------------------------
 
@@ -126,11 +131,14 @@ class Leader:
         same = known is not None and known.hello.incarnation == hello.incarnation
         if known is not None and known.link is not None and not same:
             reason = (
-                f"node {hello.node} has an agent already, heard of "
-                f"{(now - known.heard_ns) / _NS:.1f} s ago; nodes need different names"
+                f"node {hello.node} has an agent already, which is heard of; nodes need different "
+                "names"
             )
             return [c.Send(link, p.Refused(reason=reason)), c.Close(link)]
         commands = self._catch_up(hello)
+        if self.state is State.DEPOSED:
+            refused = p.Refused(reason="another node leads the job")
+            return [*commands, c.Send(link, refused), c.Close(link)]
         if known is not None and same:
             return commands + self._returned(known, link, hello, now)
         return commands + self._newcomer(link, hello, now)
@@ -141,7 +149,9 @@ class Leader:
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
-            if self.policy.round < 0 and known.round > self.ledger.round:
+            if p.further(known, self.ledger):
+                if self.policy.round >= 0:  # others have gone on without this leader
+                    return self._stand_down("another node leads the job", "")
                 self._adopt(known)
                 commands.append(self._set_recover())
         if promised > self.epoch:
@@ -188,8 +198,8 @@ class Leader:
         version = self.ledger.version
         commands = self._feed(m.NodeJoined(_info(hello)), now)
         if self._preparing is not None and self.ledger.version == version:
-            commands += session.order(self._prepare_order())  # its acknowledgement may be needed
-        return commands
+            commands += session.order(self._prepare_order(-1))  # the quorum may need it
+        return commands + self._look_at_quorum(now)
 
     def _lose(self, session: Session, reason: str, now: int) -> list[c.Command]:
         self._sessions.disconnect(session)
@@ -198,7 +208,23 @@ class Leader:
         session.orders.clear()
         if self.state is State.RECOVERING:
             return []
-        return self._feed(_lost(session.node, reason), now)
+        return self._feed(_lost(session.node, reason), now) + self._look_at_quorum(now)
+
+    def _look_at_quorum(self, now: int) -> list[c.Command]:
+        """Tell the policy when a quorum is lost or regained."""
+        if self.state is not State.LEADING or not election.votes_count(self.ledger):
+            has = True
+        else:
+            has = election.may_start({e.voter for e in self._sessions.connected()}, self.ledger)
+        if has == self._quorum:
+            return []
+        self._quorum = has
+        if has:
+            return self._feed(m.QuorumRegained(), now)
+        table = self.ledger.table
+        here = sum(1 for seat in table if self._sessions.is_here(seat))
+        reason = f"{here} of the {len(table)} nodes of the last round can be reached"
+        return self._feed(m.QuorumLost(reason), now)
 
     def _welcome(self) -> p.Welcome:
         config = self.config
@@ -248,7 +274,7 @@ class Leader:
                 commands += self._admit(session, now)
             elif not running:
                 commands += self._not_running(session.node, now)
-        return commands
+        return commands + self._look_at_quorum(now)
 
     def _begin_anew(self, now: int) -> list[c.Command]:
         """Nobody is left of the job that the ledger is about; its ranks may be, see the start."""
@@ -290,14 +316,21 @@ class Leader:
             case p.Renew():
                 return session.send(self._beat(session))
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
-                session.prepared = message.version
-                session.master = (message.master_addr, message.master_port)
-                return self._start_if_acknowledged(now)
+                return self._acknowledged(session, message, now)
             case p.Report() if self.state is State.RECOVERING:
                 self._early.append((session, message))
             case p.Report():
                 return self._reported(session, message, now)
         return []
+
+    def _acknowledged(self, session: Session, message: p.Prepared, now: int) -> list[c.Command]:
+        if message.version < session.prepared:
+            return []  # of an earlier table, and late
+        session.prepared = message.version
+        session.master = (message.master_addr, message.master_port)
+        if message.version == self.ledger.version:
+            self._awaited.discard(session.voter)
+        return self._start_if_acknowledged(now)
 
     def _beat(self, session: Session) -> p.Beat:
         return p.Beat(epoch=self.epoch, acknowledged=session.reported)
@@ -334,8 +367,7 @@ class Leader:
             case m.Start():
                 return self._start(order)
             case m.Stop(node=node):
-                version, used = self.ledger.version + 1, self.policy.restarts_used
-                self.ledger = p.stopped(self.ledger, version, used, dict(self.policy.excluded))
+                self._note_stopped()
                 return self._order(
                     node, self._stop_order(order.round, order.reason, order.grace_s, order.signal)
                 )
@@ -368,14 +400,18 @@ class Leader:
 
     def _prepare(self, prepare: m.Prepare) -> list[c.Command]:
         self._preparing, self._waiting_said = prepare, False
-        seats = tuple(self._seat(place) for place in prepare.places)
+        places = sorted(prepare.places, key=lambda place: place.group_rank)
+        seats = tuple(self._seat(place) for place in places)
         self._note(pending_round=prepare.round, pending=seats)
         commands: list[c.Command] = [c.Persist(self.ledger), c.SetTimer("probe", 0, PROBE_S)]
         commands += self._all_learn()
+        self._awaited = {election.voter(seat) for seat in seats}
+        ranks = {place.node: place.group_rank for place in places}
         for session in self._sessions.connected():
             if not session.draining:
                 session.orders.clear()
-                commands += session.order(self._prepare_order())
+                order = self._prepare_order(ranks.get(session.node, -1))
+                commands += session.order(order)
         return commands
 
     def _all_learn(self) -> list[c.Command]:
@@ -394,18 +430,16 @@ class Leader:
             slots=place.slots,
         )
 
-    def _prepare_order(self) -> p.PrepareOrder:
-        return p.PrepareOrder(number=0, epoch=self.epoch, version=self.ledger.version)
+    def _prepare_order(self, seat: int) -> p.PrepareOrder:
+        return p.PrepareOrder(number=0, epoch=self.epoch, version=self.ledger.version, seat=seat)
 
     def _start_if_acknowledged(self, now: int) -> list[c.Command]:
         preparing, ledger = self._preparing, self.ledger
-        if preparing is None or self.state is not State.LEADING:
+        if preparing is None or self.state is not State.LEADING or self._awaited:
             return []
         there = {
             each.voter for each in self._sessions.connected() if each.prepared == ledger.version
         }
-        if not all(election.voter(seat) in there for seat in ledger.pending):
-            return []
         if self.config.durable and self._persisted < ledger.version:
             return []
         if not election.may_start(there, ledger) or not self._old_world_is_over(now):
@@ -463,6 +497,7 @@ class Leader:
             prepared=self._prepared,
             round=start.round,
             casting_vote=self.ledger.casting_vote,
+            seat=start.group_rank,
             max_restarts=start.max_restarts,
             master_addr=start.master_addr,
             master_port=start.master_port,
@@ -488,6 +523,13 @@ class Leader:
         version = self.ledger.version + 1
         self.ledger = msgspec.structs.replace(self.ledger, version=version, **changes)
 
+    def _note_stopped(self) -> None:
+        """Note it once for all nodes: who has heard of it first knows no more than the others."""
+        known, policy = self.ledger, self.policy
+        now = p.stopped(known, known.version, policy.restarts_used, dict(policy.excluded))
+        if now != known:
+            self.ledger = msgspec.structs.replace(now, version=known.version + 1)
+
     def _note_changes(self) -> list[c.Command]:
         """Write down what the policy has changed by itself."""
         if self._preparing is not None:
@@ -510,7 +552,8 @@ class Leader:
     def _timer(self, event: c.TimerFired, now: int) -> list[c.Command]:
         match event.name:
             case "lease":
-                return [*self._expire(now), c.SetTimer("lease", 0, self.config.lease_s / 3)]
+                again = c.SetTimer("lease", 0, self.config.lease_s / 3)
+                return [*self._expire(now), *self._ask_missing(), again]
             case "recover":
                 return self._recover(now)
             case "probe" if self._preparing is not None:
@@ -532,15 +575,23 @@ class Leader:
         return commands
 
     def _probe(self, now: int) -> list[c.Command]:
-        """While a start is held up: ask members that are not here whom they follow."""
+        """While a start is held up: time may have made it possible."""
         commands = self._start_if_acknowledged(now)
-        if self._preparing is None:
-            return commands
+        return commands if self._preparing is None else [*commands, c.SetTimer("probe", 0, PROBE_S)]
+
+    def _ask_missing(self) -> list[c.Command]:
+        """Ask some of the members that are not here whom they follow: perhaps a later leader."""
+        if self.state not in {State.LEADING, State.RECOVERING}:
+            return []
+        is_here = self._sessions.is_here
+        missing = [seat for seat in self.ledger.table if seat.address and not is_here(seat)]
+        if not missing or not election.votes_count(self.ledger):
+            return []
+        self._asked += ASK_AT_ONCE
+        first = self._asked % len(missing)
+        some = (missing[first:] + missing[:first])[:ASK_AT_ONCE]
         miss = p.Miss(node=self.config.node, incarnation="", epoch=self.epoch)
-        for seat in self.ledger.table:
-            if seat.address and not self._sessions.is_here(seat):
-                commands.append(c.Ask(seat.node, seat.address, miss))
-        return [*commands, c.SetTimer("probe", 0, PROBE_S)]
+        return [c.Ask(seat.node, seat.address, miss) for seat in some]
 
     def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
         """If a member follows a later leader, stand down."""
