@@ -206,3 +206,11 @@ def test_a_terminal_gets_colours_and_its_width(tmp_path: Path) -> None:
         assert process.wait(60) == 0, shown
     assert b"\x1b[" in shown
     assert b"round 1: detect 0.2" in shown
+
+
+def test_a_full_disk_behind_standard_output_is_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "undaunted.cli.main", "report", str(make_run(tmp_path / "r"))]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == b"undaunted report: standard output: No space left on device\n"

@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from undaunted.base.streams import open_closed_streams
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,6 +41,7 @@ _INTERRUPTED = 130  # as shells have it
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: this process's); return the exit code."""
+    open_closed_streams()
     try:
         return _main(argv)
     except KeyboardInterrupt:  # before anything was started

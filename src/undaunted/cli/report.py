@@ -84,6 +84,9 @@ def main(argv: Sequence[str]) -> int:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
+    except OSError as error:
+        print(f"undaunted report: standard output: {error.strerror}", file=sys.stderr)
+        return _USAGE_ERROR
     return code
 
 

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from undaunted.base.streams import open_closed_streams
+
+_PROGRAM = """
+import os, sys
+from undaunted.base.streams import open_closed_streams
+open_closed_streams()
+print("out", flush=True)
+print("err", file=sys.stderr, flush=True)
+assert sys.stdin.read() == ""
+where = [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)]
+open(sys.argv[1], "w").write(" ".join(where))
+assert all(os.get_inheritable(fd) for fd in range(3))
+"""
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_lead_nowhere(tmp_path, closed):
+    seen = tmp_path / "seen"
+    shell = f'exec "$0" -c "$1" "$2" {closed}'
+    command = ["sh", "-c", shell, sys.executable, _PROGRAM, str(seen)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == 0
+    targets = seen.read_text().split()
+    for fd in range(1, 3):
+        assert (targets[fd] == os.devnull) == (f"{fd}>&-" in closed)
+    assert (done.stdout, done.stderr) == (
+        b"" if "1>&-" in closed else b"out\n",
+        b"" if "2>&-" in closed else b"err\n",
+    )
+
+
+def test_open_streams_stay_as_they_are():
+    before = (sys.stdin, sys.stdout, sys.stderr)
+    open_closed_streams()
+    assert (sys.stdin, sys.stdout, sys.stderr) == before
