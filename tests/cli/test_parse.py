@@ -153,7 +153,6 @@ def test_variables_give_defaults():
         (["--standalone=yes"], {}, "--standalone takes no value, but was given 'yes'"),
         ([], {"PET_NNODES": "4:2"}, "PET_NNODES: '4:2': give N or MIN:MAX"),
         ([], {"PET_MODULE": "x"}, "PET_MODULE: 'x' is neither true nor false"),
-        (["--coordinator-store", "x"], {}, "belongs to coordination by etcd: not built"),
         (["--ft-cycle-info-dir", "/d"], {}, "files about each round: not built yet, leave it out"),
         (["--ft-attrsvc-port", "http"], {}, "--ft-attrsvc-port: 'http' is not a whole number from"),
         ([], {"PET_FT_CYCLE_INFO_DIR": "/d"}, "PET_FT_CYCLE_INFO_DIR belongs to files about each"),

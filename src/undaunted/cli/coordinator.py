@@ -73,6 +73,9 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> AloneC
     parsed, _ = with_file(parsed, cwd)
     values = parsed.values
     name = name_of_run(parsed, environ, alone=False)
+    if values["coordinator-store"]:
+        source = parsed.sources["coordinator-store"]
+        raise UsageError(f"{source}: launchers serve the job themselves then, start those only")
     job = nodes(parsed, environ, "")
     run_dir, _ = make_run_dir(values["run-dir"], file_name(name), cwd)
     return AloneConfig(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.base.durations import parse_seconds
 from undaunted.base.ids import node_name
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.parse import Parsed, UsageError
+from undaunted.coordinator.etcd.place import Place, access, parse_place
 from undaunted.coordinator.topology.domain import nvlink_domain
 from undaunted.coordinator.topology.group import replacement_group
 from undaunted.coordinator.topology.infra_rank import infrastructure_rank
@@ -49,10 +51,11 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
     """
     fewest, most = parsed.values["nnodes"]
     conf = _conf(parsed)
-    endpoints = _endpoints(parsed)
+    store = _store(parsed, environ)
+    endpoints = _endpoints(parsed) if store is None or parsed.values["rdzv-endpoint"] else []
     is_host = conf.pop("is_host", None)
     if is_host is None:
-        is_host = is_here(endpoints[0].rpartition(":")[0])
+        is_host = store is None and is_here(endpoints[0].rpartition(":")[0])
     segment = parsed.values[option_name("segment")] or 0
     if segment and fewest % segment:
         raise UsageError(
@@ -66,7 +69,8 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
         restart_policy=_restart_policy(parsed),
         endpoints=endpoints,
         is_host=is_host,
-        address=_own_address(parsed, endpoints[0]),
+        address=_own_address(parsed, endpoints if store is None else list(store.endpoints)),
+        store=parsed.values["coordinator-store"],
         infra_rank=_infra_rank(parsed, environ),
         domain=_domain(environ, node) if segment else "",
         group=replacement_group(environ),
@@ -121,6 +125,22 @@ def _is_own(family: int, address: Any) -> bool:
     return True
 
 
+def _store(parsed: Parsed, environ: Mapping[str, str]) -> Place | None:
+    """Where it is decided who serves the coordinator; None = here, by --rdzv-endpoint."""
+    text = parsed.values["coordinator-store"]
+    if not text:
+        return None
+    source = parsed.sources["coordinator-store"]
+    try:
+        access(environ)
+        place = parse_place(text)
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from None
+    if find_spec("aetcd") is None:
+        raise UsageError(f"{source} needs the package aetcd: pip install 'undaunted[etcd]'")
+    return place
+
+
 def _endpoints(parsed: Parsed) -> list[str]:
     given = parsed.values["rdzv-endpoint"]
     if not given:
@@ -146,11 +166,15 @@ def _endpoint(parsed: Parsed, text: str) -> str:
     return f"{host}:{port}"
 
 
-def _own_address(parsed: Parsed, endpoint: str) -> str:
-    """How the others reach this host: what was given, or from where it reaches the coordinator."""
+def _own_address(parsed: Parsed, endpoints: list[str]) -> str:
+    """How the others reach this host: what was given, or from where it reaches the first of these.
+
+    Nobody is asked, so that it does not matter whether somebody listens there.
+    """
     given: str = parsed.values["local-addr"] or ""
     if given:
         return given.strip("[]")
+    endpoint = endpoints[0]
     host, _, port = endpoint.rpartition(":")
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -161,10 +185,17 @@ def _own_address(parsed: Parsed, endpoint: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise UsageError(
-            f"{parsed.sources.get('rdzv-endpoint', '--master-addr')} {endpoint}: "
+            f"{_source_of_endpoint(parsed)} {endpoint}: "
             f"{error.strerror or error}; correct the host, or give --local-addr with the address "
             "of this node"
         ) from None
+
+
+def _source_of_endpoint(parsed: Parsed) -> str:
+    for name in ("coordinator-store", "rdzv-endpoint"):
+        if name in parsed.sources:
+            return parsed.sources[name]
+    return "--master-addr"
 
 
 def _infra_rank(parsed: Parsed, environ: Mapping[str, str]) -> int | None:

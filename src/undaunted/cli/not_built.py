@@ -7,7 +7,6 @@ from __future__ import annotations
 
 # What the options belong to, and their names.
 NOT_BUILT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("coordination by etcd", ("coordinator-store",)),
     ("torchrun's binding to NUMA nodes", ("numa-binding",)),
     (
         "an attribution service that the launcher starts",

@@ -292,6 +292,15 @@ _OWN = (
     Option("coordinator-tls-ca", NODES, "Authorities for TLS between launchers", str, "FILE"),
     Option("coordinator-tls-cert", NODES, "Certificate of this launcher", str, "FILE"),
     Option("coordinator-tls-key", NODES, "Its key", str, "FILE"),
+    Option(
+        "coordinator-store",
+        NODES,
+        "The coordinator's state is in etcd, which also decides which launcher serves it",
+        str,
+        "etcd://HOST:PORT,...",
+        default="",
+        default_text="at --rdzv-endpoint",
+    ),
     _flag("standalone", NODES, "One node; --rdzv-* are ignored"),
     Option(
         "rdzv-id",

@@ -301,7 +301,11 @@ def _other_nodes(
         from undaunted.cli.nodes import nodes
 
         return nodes(parsed, environ, node)
-    for name, alone in (("node-rank", (0,)), (option_name("segment"), (None, 1))):
+    for name, alone in (
+        ("node-rank", (0,)),
+        (option_name("segment"), (None, 1)),
+        ("coordinator-store", ("",)),
+    ):
         value = parsed.values[name]
         if value not in alone:
             raise UsageError(

@@ -215,7 +215,7 @@ class Report(_Message, frozen=True):
 # --- from a leader ------------------------------------------------------------------------------
 
 # Orders are numbered so that those of a later leader have higher numbers: its epoch times this.
-ORDERS_PER_EPOCH = 1 << 32
+ORDERS_PER_EPOCH = 1 << 24
 
 
 class Welcome(_Message, frozen=True):

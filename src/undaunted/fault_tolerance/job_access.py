@@ -78,7 +78,8 @@ def token(nodes: Nodes) -> bytes:
         make_private(own)
         return find_token(os.environ, own / "token", create=True)
     except (TokenError, OSError, RuntimeError) as error:
-        if all(is_loopback(parse_address(each).host) for each in nodes.endpoints):
+        hosts = [parse_address(each).host for each in nodes.endpoints] or [nodes.address]
+        if all(map(is_loopback, hosts)):
             return b""
         raise TokenError(
             f"launchers of several nodes need a token that all know ({error}): give "

@@ -16,6 +16,8 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
         restart_policy: what happens when ranks of a node fail.
         endpoints: where the coordinator is, ``host:port`` each; the first one is its host.
         is_host: this launcher serves the coordinator.
+        store: ``etcd://...`` = it is decided there who serves it, and ``endpoints`` may be empty;
+            "" = by the nodes.
         address: of this host, as the others reach it.
         infra_rank: place in the scheduler's order; None = it gives none.
         domain: NVLink domain, "" = one of its own.
@@ -44,6 +46,7 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
     group: str = ""
     replacement_group_size: int = 0
     segment: int = 0
+    store: str = ""
     token_file: str = ""
     tls_ca: str = ""
     tls_cert: str = ""

@@ -349,12 +349,13 @@ def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():
 
 def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
     harness = Harness().running()
-    harness.hello("b", round=0, running=True, promised=99, last_order=EPOCH << 33)
+    last = 2 * EPOCH * p.ORDERS_PER_EPOCH
+    harness.hello("b", round=0, running=True, promised=99, last_order=last)
     assert harness.leader.epoch > 99
     assert harness.heard("a", p.Welcome)[-1].epoch == harness.leader.epoch
     harness.report("c", "failed", 1, text="x")
     assert harness.heard("b", p.StopOrder)[-1].epoch == harness.leader.epoch
-    assert harness.heard("b", p.StopOrder)[-1].number > EPOCH << 33
+    assert harness.heard("b", p.StopOrder)[-1].number > (EPOCH + 1) * p.ORDERS_PER_EPOCH
 
 
 def test_acknowledgements_of_an_earlier_table_do_not_count():

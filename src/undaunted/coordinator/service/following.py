@@ -104,6 +104,10 @@ class Following:
         """Acknowledge a table that was delivered."""
         self._feed(known)
 
+    def leader_at(self, address: str, reason: str) -> None:
+        """Whoever decides about it says who leads; "" = nobody, for a reason if it is known."""
+        self._feed(f.LeaderAt(address, reason))
+
     def asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
         """Answer another member."""
         number = next(self._numbers)

@@ -74,6 +74,14 @@ class Leading:
         if link is not None and self._connections.pop(link, None) is not None:
             self._feed(c.Closed(link, reason))
 
+    def persisted(self, version: int) -> None:
+        """A ledger that was to be kept has been written down, where that matters."""
+        self._feed(c.Persisted(version))
+
+    def deposed(self, reason: str) -> None:
+        """Somebody else may lead from now on; followers are told."""
+        self._feed(c.Deposed(reason))
+
     async def close(self) -> None:
         """Release everything; nobody is told."""
         self._over = True

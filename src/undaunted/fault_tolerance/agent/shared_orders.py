@@ -24,6 +24,7 @@ from undaunted.coordinator.core.follower import State as FollowerState
 from undaunted.coordinator.core.leader import LINGER_S, Leader
 from undaunted.coordinator.core.leader import State as LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.etcd.client import EtcdError
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.former import left_behind
@@ -35,6 +36,7 @@ from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.token import TokenError
 from undaunted.fault_tolerance import cycle_info_files, job_access
+from undaunted.fault_tolerance.agent.candidacy import Candidacy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -79,7 +81,9 @@ class SharedOrders:
         self._hosting: asyncio.Task[None] | None = None
         self._may_lead = False
         self._ledger = ledger_file.LedgerFile(config.run_dir)
-        self._wanted_port = int(self._nodes.endpoints[0].rpartition(":")[2])
+        endpoints = self._nodes.endpoints
+        self._wanted_port = int(endpoints[0].rpartition(":")[2]) if endpoints else 0
+        self._candidacy: Candidacy | None = None  # where etcd says who leads
         self._over = False
         self._led = asyncio.Event()  # the others do not need the leader here any more
 
@@ -89,7 +93,7 @@ class SharedOrders:
         """Listen, lead if this is the host, and look for the leader."""
         try:
             await self._begin()
-        except (WireError, TokenError, tls.TlsError, ValueError) as error:
+        except (WireError, TokenError, tls.TlsError, EtcdError, ValueError) as error:
             self._leave(m.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:
@@ -98,6 +102,9 @@ class SharedOrders:
         self._tls = job_access.contexts(self._nodes)
         port = await self._listen()
         address = f"{_bracketed(self._nodes.address)}:{port}"
+        if self._nodes.store:
+            self._let_etcd_decide(address)
+            return
         known, lives = await left_behind(
             self._config.run_dir, self._config.run_id, self._terms, self._tls.client
         )
@@ -137,6 +144,8 @@ class SharedOrders:
         for server in self._servers:
             await server.close("the launcher ends")
         self._ledger.close(remove=self._over)
+        if self._candidacy is not None:
+            await self._candidacy.close()
         if self._cycle_info is not None:
             self._cycle_info.close()
 
@@ -182,18 +191,33 @@ class SharedOrders:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._hosting = asyncio.get_running_loop().create_task(work)
 
+    def _let_etcd_decide(self, address: str) -> None:
+        self._candidacy = Candidacy(
+            self._config,
+            address,
+            self._incarnation,
+            self._host,
+            lambda epoch, ledger: self._lead(epoch, ledger, ""),
+            self.give_up,
+            self._say,
+        )
+        self._follow(address, [])
+        self._candidacy.begin()
+
     def _lead_as_host(self, known: p.Ledger) -> None:
         self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
 
     def _lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
         config, nodes = self._config, self._nodes
+        self._led.clear()
         leader = Leader(
             LeaderConfig(
                 run_id=config.run_id,
                 policy=job_access.policy_config(config, nodes),
                 node=config.node,
                 incarnation=self._incarnation,
-                takeover=nodes.takeover,
+                takeover=nodes.takeover and not nodes.store,
+                durable=bool(nodes.store),
                 lease_s=nodes.lease_s,
                 away_timeout_s=nodes.away_timeout_s,
             ),
@@ -220,7 +244,7 @@ class SharedOrders:
                 incarnation=self._incarnation,
                 slots=config.nproc_per_node,
                 endpoints=tuple(dict.fromkeys(endpoints)),
-                address=address if nodes.takeover else "",
+                address=address if nodes.takeover or nodes.store else "",
                 infra_rank=nodes.infra_rank,
                 domain=nodes.domain,
                 group=nodes.group,
@@ -228,6 +252,7 @@ class SharedOrders:
                 away_timeout_s=nodes.away_timeout_s,
                 term_timeout_s=config.term_timeout_s,
                 give_up_s=nodes.join_timeout_s,
+                store=nodes.store,
             )
         )
         self._host.following = Following(follower, self._terms, self._tls.client, self)
@@ -269,7 +294,8 @@ class SharedOrders:
     # --- leaves ---------------------------------------------------------------------------------
 
     def _keep(self, ledger: p.Ledger) -> None:
-        self._ledger.keep(ledger)
+        keep = self._ledger.keep if self._candidacy is None else self._candidacy.keep
+        keep(ledger)
         if self._goes_on_without(ledger):
             self._led.set()
 
@@ -290,6 +316,8 @@ class SharedOrders:
         if command is None:
             return
         self._over = self._over or isinstance(command, m.End)
+        if self._over and self._candidacy is not None:
+            self._candidacy.node_is_done()
         self._obey(command)
 
     def _prepare(self, order: p.PrepareOrder) -> None:

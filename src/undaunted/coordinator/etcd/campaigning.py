@@ -1,0 +1,189 @@
+"""Runs a `Campaign` with a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from undaunted.base.timers import Timers
+from undaunted.coordinator.etcd import campaign_messages as e
+from undaunted.coordinator.etcd.campaign import Campaign
+from undaunted.coordinator.etcd.client import Client, EtcdError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from undaunted.coordinator.etcd.place import Access, Place
+    from undaunted.coordinator.protocol import Ledger
+
+# How long the end may take: to erase the ledger, and to give back the lease.
+_CLOSE_S = 3.0
+
+
+class Launcher(Protocol):
+    """Whom a campaign is for. Called on the loop; must not block."""
+
+    def lead(self, epoch: int, ledger: Ledger) -> None:
+        """Serve the job from now on."""
+
+    def depose(self, reason: str) -> None:
+        """Serve it no more."""
+
+    def persisted(self, version: int) -> None:
+        """A ledger that was to be kept is in etcd."""
+
+    def leader_at(self, address: str, reason: str) -> None:
+        """Another one leads; "" = nobody does, for a reason if it is known."""
+
+    def give_up(self, reason: str) -> None:
+        """This launcher cannot take part."""
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+
+
+class Campaigning:
+    """One campaign, for as long as its launcher takes part.
+
+    Args:
+        place, access: of etcd.
+        run_id: the job.
+        lease_s: of a leader; rounded up to whole seconds.
+        address: of this launcher.
+        incarnation: of this launcher.
+        launcher: whom it is for.
+
+    Raises:
+        EtcdError: something is missing here.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        access: Access,
+        run_id: str,
+        lease_s: float,
+        address: str,
+        incarnation: str,
+        launcher: Launcher,
+    ) -> None:
+        lease = int(-(-lease_s // 1))
+        self._client = Client(place, access, run_id, lease)
+        self._campaign = Campaign(incarnation, address, lease)
+        self._address, self._incarnation = address, incarnation
+        self._launcher = launcher
+        self._timers = Timers()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._releasing: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        """Find out who leads, or lead."""
+        self._feed(e.Begin())
+
+    def keep(self, ledger: Ledger) -> None:
+        """Have a ledger written to etcd; `Launcher.persisted` says when it is there."""
+        self._feed(e.Keep(ledger))
+
+    def withdraw(self, *, erase: bool = False) -> None:
+        """Take part no more; ``erase``: the job is over."""
+        self._feed(e.Withdraw(erase))
+        self._timers.cancel()
+
+    async def close(self, *, erase: bool = False) -> None:
+        """Withdraw, tell etcd for 3 s at most, and release everything."""
+        self.withdraw(erase=erase)
+        if self._releasing:
+            await asyncio.wait(self._releasing, timeout=_CLOSE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+
+    # --- events and commands --------------------------------------------------------------------
+
+    def _feed(self, event: e.Event) -> None:
+        for command in self._campaign.handle(event, time.monotonic_ns()):
+            self._carry_out(command)
+
+    def _carry_out(self, command: e.Command) -> None:
+        match command:
+            case e.Look():
+                if self._looking is not None:
+                    self._looking.cancel()
+                self._looking = self._start(self._look())
+            case e.Claim():
+                self._start(self._claim())
+            case e.Renew(lease=lease):
+                self._start(self._renew(lease))
+            case e.Write(ledger=ledger, revision=revision):
+                self._start(self._write(ledger, revision))
+            case e.Release():
+                task = self._start(self._release(command))
+                self._releasing.add(task)
+                task.add_done_callback(self._releasing.discard)
+            case e.SetTimer(name=name, delay_s=delay_s):
+                self._timers.set(name, delay_s, partial(self._feed, e.TimerFired(name)))
+            case _:
+                self._tell_launcher(command)
+
+    def _tell_launcher(self, command: e.Command) -> None:
+        launcher = self._launcher
+        match command:
+            case e.Lead(epoch=epoch, ledger=ledger):
+                launcher.lead(epoch, ledger)
+            case e.StandDown(reason=reason):
+                launcher.depose(reason)
+            case e.Persisted(version=version):
+                launcher.persisted(version)
+            case e.Follow(address=address, reason=reason):
+                launcher.leader_at(address, reason)
+            case e.GiveUp(reason=reason):
+                launcher.give_up(reason)
+            case e.Say(text=text):
+                launcher.say(text)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- what takes a while ---------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        try:
+            first = await self._client.leader()
+            self._feed(first)
+            async for seen in self._client.changes(first.revision + 1):
+                self._feed(seen)
+        except EtcdError as error:
+            self._feed(e.Failed("look", str(error), error.final))
+
+    async def _claim(self) -> None:
+        try:
+            self._feed(await self._client.claim(self._address, self._incarnation))
+        except EtcdError as error:
+            self._feed(e.Failed("claim", str(error), error.final))
+
+    async def _renew(self, lease: int) -> None:
+        try:
+            self._feed(await self._client.renew(lease))
+        except EtcdError as error:
+            self._feed(e.Failed("renew", str(error)))
+
+    async def _write(self, ledger: Ledger, revision: int) -> None:
+        try:
+            self._feed(await self._client.write(ledger, revision))
+        except EtcdError as error:
+            self._feed(e.Failed("write", str(error), ledger=ledger))
+
+    async def _release(self, release: e.Release) -> None:
+        try:
+            if release.erase:
+                await self._client.erase(release.erase)
+        except EtcdError as error:
+            self._launcher.say(f"{error}; the ledger of the job is left there")
+        await self._client.release(release.lease)
