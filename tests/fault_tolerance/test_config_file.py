@@ -1,9 +1,12 @@
+import os
 import stat
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undaunted.fault_tolerance import config_file
 from undaunted.fault_tolerance.config_file import MissingSectionError, read_section, write_section
 
 
@@ -47,6 +50,36 @@ def test_what_is_wrong_is_said_in_one_line(path, text, message):
         read_section(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ("fault_tolerance: {a: 1, a: 2}", "a"),
+        ("x: [{fault_tolerance: {s: {step: 1, step: 2}}}]", "step"),
+        ("x: {a: 1, a: 2}\nfault_tolerance: {a: 1}", ""),  # not ours
+        ("x: &x {a: 1}\nfault_tolerance: {<<: *x, a: 2}", ""),
+    ],
+)
+def test_a_setting_given_twice_is_refused(path, text, twice):
+    path.write_text(text)
+    if not twice:
+        assert read_section(path)["a"] in {1, 2}
+        return
+    with pytest.raises(ValueError, match=f"'{twice}' is given twice in 'fault_tolerance'; keep"):
+        read_section(path)
+
+
+def test_a_pipe_is_read_and_one_that_nobody_writes_to_is_given_up(path, monkeypatch):
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("fault_tolerance: {a: 1}",))
+    writer.start()
+    assert read_section(path) == {"a": 1}
+    writer.join()
+    monkeypatch.setattr(config_file, "_READ_S", 0.02)
+    with pytest.raises(OSError, match=r"no answer within 0\.02 s"):
+        read_section(path)
+    path.write_text("let the reader go")
 
 
 def test_missing_section_has_its_own_class(path):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from undaunted.base.deadline import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from yaml.nodes import Node
+
 SECTION = "fault_tolerance"
 # A file of settings is small; what is larger is another file, given by mistake.
 _MAX_BYTES = 4 * 1024 * 1024
+_READ_S = 10.0
 
 
 class MissingSectionError(ValueError):
@@ -24,7 +30,8 @@ def read_section(path: str | Path) -> dict[str, Any]:
     Raises:
         OSError: the file cannot be read.
         MissingSectionError: it has no such section.
-        ValueError: it is not YAML, or has several sections or one that is no mapping.
+        ValueError: it is not YAML, has several sections, or one that is no mapping or gives a
+            setting twice.
     """
     found = list(_sections(_load(Path(path))))
     if not found:
@@ -65,16 +72,61 @@ def write_section(path: str | Path, values: Mapping[str, Any]) -> None:
 def _load(path: Path) -> object:
     import yaml
 
-    with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)
+    content = _read(path)
     if len(content) > _MAX_BYTES:
         raise ValueError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: not a file of settings")
     # The C loader is an order of magnitude faster where it is there.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(content, loader)  # noqa: S506 - both are safe loaders
+        loader = loader_class(content)
+        try:
+            document = loader.get_single_node()
+            twice = _given_twice(document)
+            found = None if document is None or twice else loader.construct_document(document)
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(f"{path} is not YAML: {_in_one_line(error)}") from None
+    if twice:
+        raise ValueError(f"{path}: {twice!r} is given twice in {SECTION!r}; keep one of them")
+    return cast("object", found)
+
+
+def _read(path: Path) -> bytes:
+    """Read a file that may be the end of a pipe, or lie on a file system that hangs."""
+
+    def attempt() -> bytes | OSError:
+        try:
+            with path.open("rb") as file:
+                return file.read(_MAX_BYTES + 1)
+        except OSError as error:
+            return error
+
+    late: bytes | OSError = OSError(errno.ETIMEDOUT, f"no answer within {_READ_S:g} s")
+    content = within(_READ_S, attempt, late)
+    if isinstance(content, OSError):
+        raise content
+    return content
+
+
+def _given_twice(document: Node | None) -> str:
+    """Return a name that a mapping in the section has twice, of which YAML would take the last."""
+    seen: set[int] = set()
+    waiting: list[tuple[Any, bool]] = [(document, False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if node is None or isinstance(node.value, str) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.id == "sequence":
+            waiting += [(each, inside) for each in node.value]
+            continue
+        names = [str(key.value) for key, _ in node.value]
+        if inside and (twice := [name for name in names if names.count(name) > 1]):
+            return twice[0]
+        pairs = zip(names, node.value, strict=True)
+        waiting += [(value, inside or name == SECTION) for name, (_, value) in pairs]
+    return ""
 
 
 def _sections(document: object) -> Iterator[object]:
