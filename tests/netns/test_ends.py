@@ -67,7 +67,7 @@ def test_the_last_restart_fails_too(job: Callable[..., Job]) -> None:
     for name in "abc":
         assert "ValueError: second" in run[name].seen[-1], run[name].text
         assert "node a" in run[name].seen[-1], run[name].text
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_a_rank_asks_for_the_exclusion_of_its_node(job: Callable[..., Job]) -> None:
@@ -83,7 +83,7 @@ def test_a_rank_asks_for_the_exclusion_of_its_node(job: Callable[..., Job]) -> N
     assert "its memory is broken" in again.seen[-1], again.text
     run.finish()
     run.ends("a", "c")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_the_node_of_the_coordinator_is_excluded(job: Callable[..., Job]) -> None:
@@ -96,7 +96,7 @@ def test_the_node_of_the_coordinator_is_excluded(job: Callable[..., Job]) -> Non
     assert "its memory is broken" in run["a"].seen[-1], run["a"].text
     run.finish()
     run.ends(*"bcd")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_one_launcher_is_told_to_stop(job: Callable[..., Job]) -> None:
@@ -109,7 +109,7 @@ def test_one_launcher_is_told_to_stop(job: Callable[..., Job]) -> None:
     assert run["b"].finish() == 75
     run.finish()
     run.ends("a", "c")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_the_launcher_of_the_coordinator_is_told_to_stop(job: Callable[..., Job]) -> None:
@@ -121,7 +121,7 @@ def test_the_launcher_of_the_coordinator_is_told_to_stop(job: Callable[..., Job]
     assert run["a"].finish() == 75
     run.finish()
     run.ends(*"bcd")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_all_launchers_are_told_to_stop(job: Callable[..., Job]) -> None:

@@ -26,7 +26,7 @@ def test_a_spare_takes_the_place_of_a_node_without_power(job: Callable[..., Job]
     run["a"].wait_for(r"node b is lost: nothing was heard of it for 2 s")
     run.finish()
     run.ends("a", "c", "d")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_another_node_coordinates_when_the_host_of_the_coordinator_is_lost(
@@ -42,7 +42,7 @@ def test_another_node_coordinates_when_the_host_of_the_coordinator_is_lost(
     run["c"].wait_for("first cause in round 0: node a is lost")
     run.finish()
     run.ends("b", "c", "d")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_two_nodes_are_lost_one_after_the_other(job: Callable[..., Job]) -> None:
@@ -50,28 +50,28 @@ def test_two_nodes_are_lost_one_after_the_other(job: Callable[..., Job]) -> None
     run = job("abcde", "3:5")
     run.start()
     run.begins(0, "a", "b", "c")
-    run["b"].process.kill()
+    run["b"].lose_power()
     run["a"].wait_for("node b is lost")
-    run["c"].process.kill()
+    run["c"].lose_power()
     run["a"].wait_for("node c is lost")
     run["a"].wait_for(r"rank \d+ of 3 in round [12]")
     run.finish()
     run.ends("a", "d", "e")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_two_coordinators_are_lost_one_after_the_other(job: Callable[..., Job]) -> None:
     run = job("abcde", "3:5")
     run.start()
     run.begins(0, "a", "b", "c")
-    run["a"].process.kill()
+    run["a"].lose_power()
     run["b"].wait_for("takes over the coordination of the job from node a")
     run.begins(1, "b", "c")
-    run["b"].process.kill()
+    run["b"].lose_power()
     run["c"].wait_for(r"rank \d+ of 3 in round 2")
     run.finish()
     run.ends("c", "d", "e")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_an_agent_that_is_killed(job: Callable[..., Job]) -> None:
@@ -84,17 +84,16 @@ def test_an_agent_that_is_killed(job: Callable[..., Job]) -> None:
     run.begins(1, "a", "c")
     run.finish()
     run.ends("a", "c")
-    run.one_world()
+    run.one_world(alone=True)
 
 
 def test_a_node_whose_launcher_is_started_again(job: Callable[..., Job]) -> None:
     run = job("abc", "3")
     run.start()
     run.begins(0, *"abc")
-    run["c"].process.kill()
-    run["c"].process.wait(10)
+    run["c"].lose_power()
     run.start_as("c", "c")
     run.begins(1, *"abc")
     run.finish()
     run.ends(*"abc")
-    run.one_world()
+    run.one_world(alone=True)

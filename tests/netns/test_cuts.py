@@ -1,0 +1,87 @@
+"""The net is divided: one side goes on or none, never both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.netns.job import Job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+def test_without_a_majority_nobody_goes_on(job: Callable[..., Job]) -> None:
+    """Two of four, on either side of the cut: the side of the coordinator has the casting vote."""
+    run = job("abcd", "2:4", "--elastic")
+    run.start()
+    run.begins(0, *"abcd")
+    run.hosts.divide("c", "d")
+    run.begins(1, "a", "b")
+    run["c"].wait_for("too few nodes can be reached to go on without it")
+    run.hosts.heal()
+    run.begins(2, *"abcd")
+    run.finish()
+    run.ends(*"abcd")
+    run.one_world()
+
+
+def test_a_cut_between_four_nodes_that_are_all_needed(job: Callable[..., Job]) -> None:
+    run = job("abcd", "4")
+    run.start()
+    run.begins(0, *"abcd")
+    run.hosts.divide("c", "d")
+    run["a"].wait_for("node [cd] is lost")
+    run["c"].wait_for("too few nodes can be reached")
+    run.hosts.heal()
+    run.begins(1, *"abcd")
+    run.finish()
+    run.ends(*"abcd")
+    run.one_world()
+
+
+def test_the_coordinator_is_cut_off_and_lives(job: Callable[..., Job]) -> None:
+    """The others go on once its ranks are certainly gone; healed, it is a spare like any other."""
+    run = job("abcd", "3:4")
+    run.start()
+    run.begins(0, *"abc")
+    run.hosts.divide("a")
+    run["a"].wait_for("node [bcd] is lost")
+    run.begins(1, *"bcd")
+    run.hosts.heal()
+    run["a"].wait_for("following the coordinator on [bcd]")
+    run["c"].lose_power()
+    run.begins(2, *"abd")
+    run.finish()
+    run.ends(*"abd")
+    run.one_world(alone=True)
+
+
+def test_a_node_is_cut_off_and_lives(job: Callable[..., Job]) -> None:
+    run = job("abcd", "3:4")
+    run.start()
+    run.begins(0, *"abc")
+    run.hosts.unplug("b")
+    run.begins(1, *"acd")
+    run["b"].wait_for("the ranks are stopped")
+    run.hosts.plug_in("b")
+    run["b"].wait_for("following the coordinator on a")
+    run["c"].lose_power()
+    run.begins(2, *"abd")
+    run.finish()
+    run.ends(*"abd")
+    run.one_world()
+
+
+def test_a_cut_that_heals_within_the_lease_goes_unnoticed(job: Callable[..., Job]) -> None:
+    run = job("abc", "3", "--rdzv-conf", "lease=8")
+    run.start()
+    run.begins(0, *"abc")
+    run.hosts.divide("c")
+    run.hosts.heal()
+    run.finish()
+    run.ends(*"abc")
+    assert len(run["a"].events("round_started")) == 1
