@@ -87,11 +87,12 @@ def test_a_prepared_table_of_strangers_may_have_been_started():
     assert election.may_lead(with_some, known)
 
 
-def test_turn_counts_those_who_miss_the_leader_and_come_first():
+def test_turn_counts_voters_who_miss_the_leader_and_come_first():
     seats = table("abcd")
-    assert election.turn("b", {"b", "c", "d"}, seats) == 0
-    assert election.turn("d", {"b", "c", "d"}, seats) == 2
-    assert election.turn("x", {"b", "c"}, seats) == 2
+    assert election.turn(("b", "b1"), voters("bcd"), seats) == 0
+    assert election.turn(("d", "d1"), voters("bcd"), seats) == 2
+    assert election.turn(("x", "x1"), voters("bc"), seats) == 2
+    assert election.turn(("d", "d1"), {("a", "a2"), ("d", "d1")}, seats) == 0
 
 
 @given(st.integers(0, 10**6), st.text(min_size=1), st.text(min_size=1))

@@ -387,6 +387,24 @@ def test_a_claim_that_nobody_answers_is_made_again():
     assert claims == sorted(claims)
 
 
+def test_a_member_whose_turn_is_late_claims_as_well():
+    harness = Harness("e", incarnation="e1")
+    harness.welcome()
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared("abcde")))
+    harness.says(
+        p.StartOrder(
+            number=1, epoch=EPOCH, version=3, prepared=2, round=0, casting_vote="a", seat=4,
+            max_restarts=3, master_addr="host", master_port=7,
+        )
+    )  # fmt: skip
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(40):
+        harness.others_say(b=True, c=True, d=True)
+        harness.pass_time(0.3)
+    claims = {e.message.epoch for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)}
+    assert len(claims) >= 2
+
+
 def test_ranks_do_not_wait_for_ever_for_a_leader():
     harness = Harness("c", give_up_s=20.0).running()
     harness.handle(f.Closed(harness.link, "reset"))

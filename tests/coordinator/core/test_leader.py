@@ -263,19 +263,18 @@ def test_without_votes_a_leader_waits_until_the_old_world_is_over():
     harness.pass_time(70, alive="x")
     if not harness.heard("x", p.StartOrder):
         harness.prepared("x")
-    assert harness.heard("x", p.StartOrder)[0].round == 0
+    assert harness.heard("x", p.StartOrder)[0].round == 1
 
 
-def test_when_nobody_is_left_the_job_begins_anew():
-    known = ledger("abc", round=7, restarts_used=3, excluded={"b": "asked for"})
+def test_later_agents_of_the_nodes_go_on_where_the_earlier_ones_ended():
+    known = ledger("abc", round=7, restarts_used=1, casting_vote="")
     harness = Harness(known=known)
     for node in "abc":
         harness.hello(node, incarnation=f"{node}2")
     harness.pass_time(12, alive="abc")
     harness.prepared("abc")
-    start, known = harness.heard("a", p.StartOrder)[0], harness.leader.ledger
-    assert (start.round, known.restarts_used, known.excluded) == (0, 0, {})
-    assert start.epoch == EPOCH
+    assert harness.heard("a", p.StartOrder)[0].round == 8
+    assert harness.leader.ledger.restarts_used == 2
 
 
 def test_an_old_member_that_has_stopped_ends_the_old_world():
@@ -380,6 +379,18 @@ def test_a_late_acknowledgement_of_an_earlier_table_undoes_nothing():
     harness.prepared("a")
     harness.say("a", p.Prepared(epoch=EPOCH, version=early, round=0))
     harness.prepared("bd")
+    assert harness.leader.ledger.round == 0
+
+
+def test_an_acknowledgement_that_was_lost_with_its_connection_is_asked_for_again():
+    harness = Harness()
+    for node in "abc":
+        harness.hello(node)
+    harness.pass_time(1.5, alive="abc")
+    harness.prepared("ab")
+    last = harness.heard("c", p.PrepareOrder)[-1].number
+    harness.hello("c", last_order=last, promised=EPOCH)
+    harness.prepared("c")
     assert harness.leader.ledger.round == 0
 
 

@@ -55,6 +55,7 @@ class Absence:
     _silent: set[str] = field(default_factory=set)  # members that did not answer the last time
     _claim: int = 0  # epoch of a claim that is under way
     _claimed_ns: int = 0
+    _due_ns: int = 0  # when the next one is made
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
     _tried: bool = False  # a claim of this node has failed
     _granted_ns: int | None = None  # a claim of another one was granted
@@ -159,10 +160,14 @@ class Absence:
         if self._claim or not self.counts_quorum(now):
             return []
         after_s = TAKEOVER_AFTER_RESET_S if self.reset else TAKEOVER_AFTER_SILENCE_S
-        missing = {node for node, _ in self._missing(now)}
-        turn_s = TURN_S * election.turn(self.knows.node, missing, self.knows.table)
+        turn_s = TURN_S * election.turn(self.knows.me, self._missing(now), self.knows.table)
         left_s = self._left_s(after_s + turn_s, now)
-        return [f.SetTimer("claim", max(left_s, turn_s) if self._tried else left_s)]
+        left_s = max(left_s, turn_s) if self._tried else left_s
+        due_ns = now + round(left_s * _NS)
+        if now < self._due_ns <= due_ns:
+            return []  # it is set, and earlier
+        self._due_ns = due_ns
+        return [f.SetTimer("claim", left_s)]
 
     def _granted(self, grant: p.Grant) -> list[f.Command]:
         if not grant.granted:

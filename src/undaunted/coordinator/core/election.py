@@ -79,8 +79,8 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
     return is_quorum(grants, newest.pending, newest.leader)
 
 
-def turn(me: str, missing: Collection[str], table: Iterable[Seat]) -> int:
+def turn(me: Voter, missing: Collection[Voter], table: Iterable[Seat]) -> int:
     """How many of those who miss the leader come before me in the order of group ranks."""
-    order = [seat.node for seat in sorted(table, key=lambda seat: seat.group_rank)]
+    order = [voter(seat) for seat in sorted(table, key=lambda seat: seat.group_rank)]
     before = order[: order.index(me)] if me in order else order
-    return sum(1 for node in before if node in missing)
+    return sum(1 for each in before if each in missing)

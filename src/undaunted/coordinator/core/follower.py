@@ -29,6 +29,8 @@ _NS = 1_000_000_000
 MINORITY_GRACE_S = 2.0
 REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
+# From the grant of a claim until the one who makes it is asked whether it leads.
+REDIAL_GRANTED_S = 0.1
 # The launchers of a job do not start at the same moment.
 SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
@@ -85,7 +87,10 @@ class Follower:
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
         if isinstance(event, f.Asked):
-            return [f.Answer(event.question, self._asked(event.message, now))]
+            answer = self._asked(event.message, now)
+            granted = isinstance(answer, p.Grant) and answer.granted and not self._open
+            look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if granted else []
+            return [f.Answer(event.question, answer), *look]
         if self.state is State.ENDED:
             return []
         match event:

@@ -183,8 +183,16 @@ class Leader:
         session.hello, session.heard_ns = hello, now
         commands += session.send(self._welcome()) + session.again(self.ledger)
         if was_lost or self.state is State.RECOVERING:
-            commands += self._admit(session, now)
+            return commands + self._admit(session, now)
+        if self._preparing is not None and session.voter in self._awaited:
+            # Its acknowledgement may have been on the way in the old connection.
+            commands += session.order(self._prepare_order(self._rank(session)))
         return commands
+
+    def _rank(self, session: Session) -> int:
+        """Its group rank in the table that is being prepared, -1 = none."""
+        ranks = {election.voter(seat): seat.group_rank for seat in self.ledger.pending}
+        return ranks.get(session.voter, -1)
 
     def _admit(self, session: Session, now: int) -> list[c.Command]:
         """Offer a node to the policy, once nothing runs on it any more."""
@@ -249,8 +257,6 @@ class Leader:
             return []
         self.state = State.LEADING
         ledger = self.ledger
-        if not self.lost and not any(self._sessions.is_here(seat) for seat in ledger.table):
-            return self._begin_anew(now)
         self.policy = JobPolicy.restored(
             self.config.policy,
             round=ledger.round,
@@ -275,25 +281,6 @@ class Leader:
             elif not running:
                 commands += self._not_running(session.node, now)
         return commands + self._look_at_quorum(now)
-
-    def _begin_anew(self, now: int) -> list[c.Command]:
-        """Nobody is left of the job that the ledger is about; its ranks may be, see the start."""
-        self._early.clear()
-        self._note(
-            casting_vote="",
-            round=-1,
-            running=False,
-            restarts_used=0,
-            pending_round=-1,
-            pending=(),
-            excluded={},
-            reached=None,
-            stalled=(),
-        )
-        commands: list[c.Command] = [c.Persist(self.ledger)]
-        for session in self._sessions.connected():
-            commands += self._admit(session, now)
-        return commands
 
     def _known(self, seat: p.Seat) -> m.NodeInfo:
         session = self._sessions.get(seat.node)
