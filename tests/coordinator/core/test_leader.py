@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.core.seats import LISTENS, ledger
+from tests.coordinator.core.seats import LISTENS, ledger, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.config import PolicyConfig
@@ -330,6 +330,17 @@ def test_a_takeover_starts_without_the_lost_leader():
     harness.stop_all("ab", 1)
     harness.prepared("ab")
     assert {s.node for s in harness.leader.ledger.table} == {"a", "b"}
+
+
+def test_the_number_of_a_round_that_another_leader_has_prepared_is_not_used_again():
+    known = ledger("xab", leader="x", casting_vote="x", pending_round=1, pending=table("xab"))
+    harness = Harness(known=known, lost="x", min_nodes=2)
+    for node in "ab":
+        harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
+    harness.stop_all("ab", 1)
+    harness.prepared("ab")
+    assert harness.heard("a", p.StartOrder)[0].round == 2
+    assert harness.leader.policy.round == 2
 
 
 def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():

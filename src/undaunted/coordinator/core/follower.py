@@ -87,10 +87,10 @@ class Follower:
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
         if isinstance(event, f.Asked):
-            answer = self._asked(event.message, now)
-            granted = isinstance(answer, p.Grant) and answer.granted and not self._open
+            reply = self._asked(event.message, now)
+            granted = isinstance(reply, p.Grant) and reply.granted and not self._open
             look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if granted else []
-            return [f.Answer(event.question, answer), *look]
+            return [f.Answer(event.question, reply), *look]
         if self.state is State.ENDED:
             return []
         match event:

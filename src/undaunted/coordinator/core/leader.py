@@ -260,6 +260,7 @@ class Leader:
         self.policy = JobPolicy.restored(
             self.config.policy,
             round=ledger.round,
+            prepared=ledger.pending_round,
             nodes=[self._known(seat) for seat in ledger.table],
             restarts_used=ledger.restarts_used,
             excluded=ledger.excluded,

@@ -44,6 +44,7 @@ class JobPolicy(Rounds):
         *,
         round: int,  # noqa: A002 - called so everywhere
         nodes: Iterable[m.NodeInfo],
+        prepared: int = -1,
         restarts_used: int = 0,
         excluded: Mapping[str, str] | None = None,
         reached: int | None = None,
@@ -56,12 +57,14 @@ class JobPolicy(Rounds):
             round: its number.
             nodes: that take part in it, in the order of group ranks; feed NodeLost of those that
                 are not there, NodeJoined of spares. None at all: it waits for nodes.
+            prepared: highest number of a round that was prepared; it is not used again, since some
+                node may have begun that round.
             restarts_used: see `Rounds`.
             excluded: see the property.
             reached: see `progress`.
             stalled: see `progress`.
         """
-        policy = cls(config, round=round, restarts_used=restarts_used)
+        policy = cls(config, round=round, restarts_used=restarts_used, prepared=prepared)
         known = list(nodes)
         policy.members = Members(placement.places(known))
         for node in known:
@@ -207,9 +210,9 @@ class JobPolicy(Rounds):
     # --- what happens in a round ----------------------------------------------------------------
 
     def _accepted(self, event: m.TableAccepted) -> list[m.Command]:
-        if self.state is not State.PREPARING or event.round != self.round + 1:
+        if self.state is not State.PREPARING or event.round != self.next_round:
             return []
-        joined = m.SetTimer("joined", self.round + 1, self.config.last_call_s)
+        joined = m.SetTimer("joined", self.next_round, self.config.last_call_s)
         more = len(self.roster.here) > len(self.formation.prepared)
         return [*self.start(event), *([joined] if more else [])]
 
@@ -337,7 +340,7 @@ class JobPolicy(Rounds):
 
     def _timer(self, event: m.TimerFired) -> list[m.Command]:
         upcoming = self.state in {State.FORMING, State.PREPARING}
-        if event.round != self.round + upcoming:
+        if event.round != (self.next_round if upcoming else self.round):
             return []
         match event.name, self.state:
             case "last_call", State.FORMING:

@@ -60,6 +60,7 @@ class Rounds:
         state: see the module's documentation.
         round: the last one that was started, -1 = none.
         restarts_used: of the budget.
+        prepared: the last one that another leader has prepared, and perhaps started somewhere.
         ending: how the job ended, None = it has not.
         formation: of the next round.
         members: of the last round.
@@ -74,6 +75,7 @@ class Rounds:
     state: State = State.FORMING
     round: int = -1
     restarts_used: int = 0
+    prepared: int = -1
     ending: Ending | None = None
     formation: Formation = field(init=False)
     members: Members = field(default_factory=Members)
@@ -92,6 +94,11 @@ class Rounds:
         self.formation = Formation(c)
         limits = (c.max_no_progress_cycles, c.min_progress_iterations)
         self.tracker = ProgressTracker(*limits, max_restarts=c.max_restarts)
+
+    @property
+    def next_round(self) -> int:
+        """Number of the next round."""
+        return max(self.round, self.prepared) + 1
 
     @property
     def roster(self) -> Roster:
@@ -114,7 +121,7 @@ class Rounds:
         """Prepare the next round, or wait for nodes, or end where waiting is no use."""
         self.state = State.FORMING
         seats = self.members.seats
-        commands = self.formation.attempt(self.round + 1, seats, held=self.no_quorum)
+        commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.prepared:
             self.state = State.PREPARING
         elif self.formation.problem and not (self.no_quorum and self.roster.here):
@@ -149,7 +156,7 @@ class Rounds:
         commands = self.form()
         if self.state is not State.FORMING:
             return commands
-        limit = format_duration(self.formation.limit_s(self.round + 1))
+        limit = format_duration(self.formation.limit_s(self.next_round))
         reason = f"nothing else came within {limit}: {self.formation.describe()}"
         if self._why:
             reason += f"; round {self.round} had been stopped because of this: {self._why}"
@@ -158,7 +165,7 @@ class Rounds:
     def prepare_timed_out(self) -> list[m.Command]:
         """The table has been waited for long enough."""
         limit = format_duration(self.config.join_timeout_s)
-        reason = f"round {self.round + 1} could not be started within {limit}: not every node of "
+        reason = f"round {self.next_round} could not be started within {limit}: not every node of "
         reason += "it, or no quorum, has confirmed that it knows the table"
         return self.end(Ending(m.Outcome.FAILED, reason))
 
@@ -166,7 +173,7 @@ class Rounds:
         """Start the round that has been prepared."""
         places = self.formation.prepared.values()
         self.formation.prepared = {}
-        self.round += 1
+        self.round = self.next_round
         self.state = State.RUNNING
         self.members = Members(places)
         self.blame = Blame()
