@@ -41,3 +41,18 @@ def test_open_streams_stay_as_they_are():
     before = (sys.stdin, sys.stdout, sys.stderr)
     open_closed_streams()
     assert (sys.stdin, sys.stdout, sys.stderr) == before
+
+
+def test_what_is_said_is_copied(tmp_path):
+    path = tmp_path / "said"
+    program = (
+        "import os, sys\nfrom undaunted.base.streams import copy_stderr\ncopy_stderr(sys.argv[1])\n"
+        "print('one', file=sys.stderr)\nprint('\\udc80', file=sys.stderr)\n"
+        "os.write(2, b'of others\\n')\nassert sys.stderr.fileno() == 2"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0
+    assert sorted(done.stderr.split(b"\n")) == [b"", b"\\udc80", b"of others", b"one"]
+    assert path.read_bytes() == b"one\n\\udc80\n"
+    assert path.stat().st_mode & 0o777 == 0o600

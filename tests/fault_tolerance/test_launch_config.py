@@ -73,6 +73,7 @@ def test_fields_of_torch_and_nvrx_mean_options(tmp_path: Path) -> None:
         ({"max_nodes": 2}, "several nodes are not built yet"),
         ({"shutdown_timeout": -1}, "shutdown_timeout -1: give 0 or more seconds"),
         ({"term_timeout": -2}, "term_timeout -2"),
+        ({"fault_tol_cfg": {"segment": 3}}, r"give a FaultToleranceConfig\(\.\.\.\)"),
         ({"numa_options": object()}, "set the variable NVRX_GPUS_PER_NUMA"),
         ({"logs_specs": object(), "tee": 3}, "logs_specs says what tee says; leave one"),
     ],

@@ -1,9 +1,11 @@
-"""Standard streams that whoever started this process has closed."""
+"""Standard streams: ones that are closed, and copies of what is said on standard error."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import TextIO
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -22,3 +24,40 @@ def open_closed_streams() -> None:
             os.close(null)
         os.set_inheritable(fd, True)
         setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def copy_stderr(path: str) -> None:
+    """Write what this process prints on ``sys.stderr`` into a new file as well, mode 0600.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    open_closed_streams()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    copy = open(fd, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
+    sys.stderr = _Copied(sys.stderr, copy)
+
+
+class _Copied(io.TextIOBase):
+    """Writes to a stream, and to a file: that one as far as possible."""
+
+    def __init__(self, stream: TextIO, copy: TextIO) -> None:
+        self._stream = stream
+        self._copy = copy
+
+    def write(self, text: str) -> int:
+        try:
+            self._copy.write(text)
+            self._copy.flush()
+        except (OSError, ValueError):
+            pass  # a full disk, or a file that is closed at the end of the interpreter
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()

@@ -39,16 +39,23 @@ def with_file(parsed: Parsed, cwd: str) -> tuple[Parsed, str]:
     if not path:
         return parsed, ""
     values, notice = _read_file(parsed, path, cwd)
+    named = _named(path)
     merged, sources = dict(parsed.values), dict(parsed.sources)
     for option in OPTIONS:
         if option.setting not in values or option.name in sources:
             continue
-        source = f"{option.setting} in {path}"
+        source = f"{option.setting} in {named}"
         if values[option.setting] != merged[option.name]:  # the default asks for nothing
             refuse_not_built(option, values[option.setting], source)
         merged[option.name] = values[option.setting]
         sources[option.name] = source
     return parsed._replace(values=merged, sources=sources), notice
+
+
+def _named(path: str) -> str:
+    from undaunted.fault_tolerance.config_file import OF_A_CALL
+
+    return OF_A_CALL if Path(path).name == OF_A_CALL else path
 
 
 def _read_file(parsed: Parsed, path: str, cwd: str) -> tuple[dict[str, Any], str]:

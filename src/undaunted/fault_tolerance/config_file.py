@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 SECTION = "fault_tolerance"
+# Name of the file `elastic_launch` makes of an object; messages call it so, its user knows no path.
+OF_A_CALL = "fault_tol_cfg"
 # A file of settings is small; what is larger is another file, given by mistake.
 _MAX_BYTES = 4 * 1024 * 1024
 _READ_S = 10.0

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import file_name, new_run_id
+from undaunted.base.text import one_line
 from undaunted.fault_tolerance.launch_config import environment, options, settings
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 Entrypoint = Callable[..., Any] | str | Sequence[str]
 
 _USAGE_ERROR = 2
+_STDERR = "stderr"
+_LONGEST_REASON = 1000
 # The caller's package, not one that may lie in the current directory; and never without the caller.
 _LAUNCHER = (
     "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
     "from undaunted.base.process import die_with_parent; "
     "die_with_parent(int(sys.argv.pop(1))) or sys.exit(1); "
+    "from undaunted.base.streams import copy_stderr; copy_stderr(sys.argv.pop(1)); "
     "from undaunted.cli.main import main; sys.exit(main())"
 )
 
@@ -53,6 +57,7 @@ class LaunchError(RuntimeError):
         ended: JobEnded | None,
         verdict: Verdict | None,
         run_dir: Path | None,
+        said: str = "",
     ) -> None:
         self.exit_code = exit_code
         self.outcome = ended.outcome if ended else ""
@@ -64,7 +69,8 @@ class LaunchError(RuntimeError):
         elif ended is not None:
             self.message = ended.reason or ended.outcome
         elif exit_code == _USAGE_ERROR:
-            self.message = "nothing was started; the launcher has said why on standard error"
+            why = f": {said}" if said else "; the launcher has said why on standard error"
+            self.message = f"nothing was started{why}"
         else:
             self.message = f"the launcher ended with {exit_code} and left no journal"
         super().__init__("\n".join(filter(None, (self.message, self.traceback.rstrip()))))
@@ -115,18 +121,19 @@ class elastic_launch:  # noqa: N801 - torch's name
             else:
                 program = _program(self._entrypoint, args)
             how = [*options(self._config, run_id), *settings(self._config, directory)]
-            code = _run([*how, *program], env)
+            code = _run([*how, *program], env, directory / _STDERR)
             launched = _Launched(self._config, run_id)
             if code:
-                raise LaunchError(code, launched.ended, launched.verdict, launched.run_dir)
+                said = _last_line(directory / _STDERR)
+                raise LaunchError(code, launched.ended, launched.verdict, launched.run_dir, said)
             if not callable(self._entrypoint):
                 return dict.fromkeys(range(launched.ranks))
             return function_call.read_results(directory, launched.ranks)
 
 
-def _run(arguments: list[str], env: dict[str, str]) -> int:
-    root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", _LAUNCHER, root, str(os.getpid()), "run", *arguments]
+def _run(arguments: list[str], env: dict[str, str], stderr: Path) -> int:
+    own = [str(Path(__file__).parents[2]), str(os.getpid()), str(stderr)]
+    command = [sys.executable, "-c", _LAUNCHER, *own, "run", *arguments]
     # In a session of its own: Ctrl-C in a terminal reaches it once, from us.
     launcher = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
@@ -136,6 +143,18 @@ def _run(arguments: list[str], env: dict[str, str]) -> int:
         launcher.send_signal(number)
         _wait_for_end(launcher)
         raise
+
+
+def _last_line(path: Path) -> str:
+    """Return what the launcher said last on standard error, for an exception in a notebook."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    last = next(filter(None, map(str.strip, reversed(lines))), "")
+    for prefix in ("undaunted run: error: ", "[undaunted] "):
+        last = last.removeprefix(prefix)
+    return one_line(last, longest=_LONGEST_REASON)
 
 
 def _wait_for_end(launcher: subprocess.Popen[bytes]) -> None:
@@ -151,6 +170,11 @@ def _wait_for_end(launcher: subprocess.Popen[bytes]) -> None:
 
 def _program(entrypoint: str | Sequence[str], args: Sequence[Any]) -> list[str]:
     """Return the program as it stands at the end of the command line of `undaunted run`."""
+    if not isinstance(entrypoint, (str, list, tuple)):
+        raise TypeError(
+            f"the entrypoint is {entrypoint!r}; give a function, a script, or a list that names an "
+            "executable and its arguments"
+        )
     first = [entrypoint] if isinstance(entrypoint, str) else list(entrypoint)
     words = [*first, *map(_word, args)]
     if not words:

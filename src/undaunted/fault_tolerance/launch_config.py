@@ -7,11 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from undaunted.fault_tolerance.config import FaultToleranceConfig
+from undaunted.fault_tolerance.config_file import OF_A_CALL
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from undaunted.fault_tolerance.config import FaultToleranceConfig
 
 _DEFAULT_TERM_S = 30
 
@@ -105,6 +106,10 @@ class LaunchConfig:
             seconds = getattr(self, name)
             if seconds is not None and seconds < 0:
                 raise ValueError(f"{name} {seconds}: give 0 or more seconds")
+        if not isinstance(self.fault_tol_cfg, FaultToleranceConfig | None):
+            raise ValueError(  # noqa: TRY004 - as for all fields
+                f"fault_tol_cfg {self.fault_tol_cfg!r}: give a FaultToleranceConfig(...)"
+            )
         if self.numa_options is not None:
             raise ValueError(
                 "numa_options: torch's binding to NUMA nodes is not built; set the variable "
@@ -178,7 +183,7 @@ def settings(config: LaunchConfig, directory: Path) -> list[str]:
     """
     if config.fault_tol_cfg is None:
         return []
-    path = directory / "fault_tolerance.yaml"
+    path = directory / OF_A_CALL
     config.fault_tol_cfg.to_yaml_file(path)
     return [f"--ft-cfg-path={path}"]
 
