@@ -434,6 +434,17 @@ def test_members_that_are_not_here_are_asked_whom_they_follow():
     assert {ask.node for ask in harness.out if isinstance(ask, c.Ask)} == {"c"}
 
 
+def test_without_a_quorum_it_stands_down_for_an_earlier_leader_who_is_followed():
+    harness = Harness().running()
+    answer = p.MissAnswer(node="c", incarnation="c1", epoch=3, lost=False, leader="host-b:1")
+    harness.lose("c")
+    harness.handle(c.Answered("c", answer))
+    assert harness.leader.state is State.LEADING
+    harness.lose("b")
+    harness.handle(c.Answered("c", answer))
+    assert harness.leader.state is State.DEPOSED
+
+
 def test_one_that_is_lost_while_preparing_is_replaced():
     harness = Harness()
     for node in "abcd":

@@ -582,8 +582,10 @@ class Leader:
         return [c.Ask(seat.node, seat.address, miss) for seat in some]
 
     def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
-        """If a member follows a later leader, stand down."""
-        if answer.lost or answer.epoch <= self.epoch or not answer.leader:
+        """Stand down for a later leader; without a quorum, for any that a member follows."""
+        if answer.lost or answer.epoch == self.epoch or not answer.leader:
+            return []
+        if answer.epoch < self.epoch and self._quorum and self.state is State.LEADING:
             return []
         return self._stand_down("another node leads the job", answer.leader)
 
