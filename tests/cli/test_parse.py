@@ -153,9 +153,9 @@ def test_variables_give_defaults():
         (["--standalone=yes"], {}, "--standalone takes no value, but was given 'yes'"),
         ([], {"PET_NNODES": "4:2"}, "PET_NNODES: '4:2': give N or MIN:MAX"),
         ([], {"PET_MODULE": "x"}, "PET_MODULE: 'x' is neither true nor false"),
-        (["--ft-cycle-info-dir", "/d"], {}, "files about each round: not built yet, leave it out"),
+        (["--ft-attribution-export-url", "u"], {}, "starts: not built yet, leave it out"),
         (["--ft-attrsvc-port", "http"], {}, "--ft-attrsvc-port: 'http' is not a whole number from"),
-        ([], {"PET_FT_CYCLE_INFO_DIR": "/d"}, "PET_FT_CYCLE_INFO_DIR belongs to files about each"),
+        ([], {"PET_FT_ATTRIBUTION_EXPORT_URL": "u"}, "PET_FT_ATTRIBUTION_EXPORT_URL belongs to an"),
         ([], {"PET_EVENT_LOG_HANDLER": "console"}, "PET_EVENT_LOG_HANDLER: 'console': torchrun"),
     ],
 )
