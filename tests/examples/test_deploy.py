@@ -1,0 +1,169 @@
+"""The files in examples/deploy that need no cluster to be tried, and what the others must agree on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from undaunted.cli.parse import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+
+# "Connects" to any host by running the command here.
+SSH = """\
+#!/bin/bash
+while [ "$1" = -o ]; do shift 2; done
+shift
+exec bash -c "$*"
+"""
+SCRIPT = """
+    import os, pathlib, signal, sys, threading
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+    os.write(1, "rank {RANK}/{WORLD_SIZE}\\n".format(**os.environ).encode())
+    while not pathlib.Path("finish").exists():
+        threading.Event().wait(0.02)
+        if told:
+            sys.exit("saved")
+"""
+STOP_S = 30
+
+
+@pytest.fixture
+def over_ssh(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job of two launchers."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(SSH)
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = [tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"]]
+    env = {"PATH": ":".join(map(str, path)), "HOSTS": "localhost 127.0.0.1", "PORT": str(port)}
+    process = subprocess.Popen(
+        [DEPLOY / "ssh" / "train.sh", "--worker-start", "fresh", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, **env, "JOB": "job", "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.communicate(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def both_run(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    missing, seen = {"rank 0/2\n", "rank 1/2\n"}, ""
+    while missing:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+        missing.discard(line)
+
+
+@pytest.mark.e2e
+def test_a_job_over_ssh(over_ssh: subprocess.Popen[str], tmp_path: Path) -> None:
+    both_run(over_ssh)
+    (tmp_path / "finish").touch()
+    text, _ = over_ssh.communicate(timeout=60)
+    assert over_ssh.returncode == 0, text
+    assert text.endswith("finished (exit code 0): every rank exited with 0\n")
+
+
+@pytest.mark.e2e
+def test_a_job_over_ssh_is_told_to_stop(over_ssh: subprocess.Popen[str]) -> None:
+    both_run(over_ssh)
+    over_ssh.send_signal(signal.SIGTERM)
+    text, _ = over_ssh.communicate(timeout=60)
+    assert over_ssh.returncode == 75, text
+    assert text.count("\nsaved") + text.startswith("saved") == 2
+
+
+# --- Kubernetes: not run on a cluster; names that must agree, and command lines --------------------
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+
+
+def pods_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = document["spec"]
+    jobs = [each["template"]["spec"] for each in spec.get("replicatedJobs", [])] or [spec]
+    return [job["template"]["spec"] for job in jobs]
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
+def test_command_lines_in_kubernetes(name: str) -> None:
+    for document in documents(name):
+        if document["kind"] == "Service":
+            continue
+        for pod in pods_of(document):
+            (container,) = pod["containers"]
+            parsed = parse(container["args"], {})
+            _, most = parsed.values["nnodes"]
+            is_node = container["command"] == ["undaunted", "run"]
+            assert parsed.target == ("train.py" if is_node else "")
+            assert most == 4
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted == {volume["name"] for volume in pod["volumes"]}
+            if is_node:
+                assert parsed.values["term-timeout"] < pod["terminationGracePeriodSeconds"]
+
+
+def test_names_in_the_job() -> None:
+    service, job = documents("job.yaml")
+    spec = job["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"] == 4
+    pod = spec["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert service["spec"]["clusterIP"] == "None"
+    endpoint = f"{job['metadata']['name']}-0.{pod['subdomain']}:29400"
+    assert f"--rdzv-endpoint={endpoint}" in pod["containers"][0]["args"]
+    assert pod["containers"][0]["ports"] == [{"containerPort": 29400}]
+
+
+def test_names_in_the_jobset() -> None:
+    (jobset,) = documents("jobset.yaml")
+    name = jobset["metadata"]["name"]
+    coordinator, nodes = jobset["spec"]["replicatedJobs"]
+    assert nodes["template"]["spec"]["completions"] == 4
+    assert jobset["spec"]["successPolicy"]["targetReplicatedJobs"] == [coordinator["name"]]
+    # JobSet names pods JOBSET-JOB-REPLICA-INDEX and makes a service of its own name.
+    endpoint = f"--rdzv-endpoint={name}-{coordinator['name']}-0-0.{name}:29400"
+    for pod in pods_of(jobset):
+        assert endpoint in pod["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(DEPLOY.glob("*/*.s*")), ids=lambda path: f"{path.parent.name}/{path.name}"
+)
+def test_scripts_have_no_mistake_in_their_syntax(path: Path) -> None:
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.match(r"#!/bin/bash\n# \S", path.read_text())
