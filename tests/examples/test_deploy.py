@@ -1,4 +1,4 @@
-"""The files in examples/deploy that need no cluster to be tried, and what the others must agree on."""
+"""Examples of deployment: what needs no cluster is run, and the names in the others must agree."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_job_over_ssh_is_told_to_stop(over_ssh: subprocess.Popen[str]) -> None
     assert text.count("\nsaved") + text.startswith("saved") == 2
 
 
-# --- Kubernetes: not run on a cluster; names that must agree, and command lines --------------------
+# --- Kubernetes: not run on a cluster; names that must agree, and command lines ------------------
 
 
 def documents(name: str) -> list[dict[str, Any]]:
