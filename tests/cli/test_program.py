@@ -72,7 +72,16 @@ def test_modules(tmp_path):
 
 
 def test_module_of_another_interpreter_is_not_looked_for(tmp_path):
-    check_program("module", "anything", str(tmp_path), "/opt/other/python", {})
+    other = tmp_path / "python"
+    other.touch(0o700)
+    check_program("module", "anything", str(tmp_path), str(other), {})
+    check_program("module", "anything", "/", "python", {"PATH": f"/nope:{tmp_path}"})
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "no-such-python", "/etc/passwd", "/"])
+def test_interpreter_that_cannot_be_run(tmp_path, python):
+    with pytest.raises(UsageError, match=f"PYTHON_EXEC: '{python}' is no executable here; name"):
+        check_program("module", "anything", str(tmp_path), python, {"PATH": "/usr/bin"})
 
 
 def test_executables(tmp_path):

@@ -117,11 +117,11 @@ def test_addresses(build):
 
 def test_environment(build):
     config, _ = build(
-        PYTHON_EXEC="/opt/python",
+        PYTHON_EXEC="/bin/sh",
         TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="${rank}: ",
         SLURMD_NODENAME="n7",
     )
-    assert (config.python, config.local_prefix, config.node) == ("/opt/python", "${rank}: ", "n7")
+    assert (config.python, config.local_prefix, config.node) == ("/bin/sh", "${rank}: ", "n7")
 
 
 def test_number_of_workers_by_device(build, monkeypatch):

@@ -184,6 +184,13 @@ def test_contradictions(argv, message):
         settings.check_settings(parse([*argv, "train.py"], {}), {})
 
 
+def test_one_node_and_several_exclude_one_another():
+    with pytest.raises(UsageError, match="--standalone is for one node, but --nnodes asks for 2;"):
+        settings.check_settings(parse(["--standalone", "--nnodes=2", "x"], {}), {})
+    settings.check_settings(parse(["--standalone", "--nnodes=1:2", "x"], {}), {})
+    settings.check_settings(parse(["--standalone", "x"], {"PET_NNODES": "2"}), {})
+
+
 def test_two_places_for_the_launchers_lines():
     argv = ["--ft-per-cycle-applog-prefix=/a", "--ft-nvrx-logfile=/l", "train.py"]
     message = "--ft-nvrx-logfile and NVRX_NODE_LOCAL_TMPDIR both say where"

@@ -453,6 +453,14 @@ def test_selected_are_the_configured_sections(area):
     assert asked[0]["sections"].keys() == {"a"}
 
 
+def test_one_section_may_be_selected_by_its_name():
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    train(client, sections=("step", "save"))
+    assert client.calculate_and_set_section_timeouts("step")
+    assert client.section_timeouts.calculated_sections == {"step"}
+
+
 METHODS = ("calculate_and_set_hb_timeouts", "calculate_and_set_section_timeouts")
 
 

@@ -153,6 +153,12 @@ def test_events_are_cut_to_size(area, writer):
     assert cut.name == "\u00e9" * 32
 
 
+def test_events_of_anything_do_not_raise(area, writer):
+    writer.event(3, ValueError("bad"))
+    ((seen,), _) = area.drain_events(0)
+    assert (seen.name, seen.text) == ("3", "bad")
+
+
 def fail():
     raise ValueError("bad value 17")
 

@@ -43,7 +43,12 @@ def check_program(
     """
     if kind == "program":
         _check_executable(target, cwd, environ)
-    elif kind == "module":
+        return
+    if python != sys.executable and not _executable(_candidates(python, cwd, environ)):
+        raise UsageError(
+            f"PYTHON_EXEC: {python!r} is no executable here; name an interpreter, or unset it"
+        )
+    if kind == "module":
         _check_module(target, cwd, python)
     else:
         _check_script(target, cwd)
@@ -80,18 +85,24 @@ def _check_module(target: str, cwd: str, python: str) -> None:
 
 
 def _check_executable(target: str, cwd: str, environ: Mapping[str, str]) -> None:
-    if "/" in target:
-        candidates = [Path(cwd, target)]
-    else:
-        folders = environ.get("PATH", os.defpath).split(os.pathsep)
-        candidates = [Path(cwd, folder, target) for folder in folders]
-    files = [path for path in candidates if path.is_file()]
-    if any(os.access(path, os.X_OK) for path in files):
+    candidates = _candidates(target, cwd, environ)
+    if _executable(candidates):
         return
-    if files:
+    if files := [path for path in candidates if path.is_file()]:
         raise UsageError(f"{str(files[0])!r} is not executable; chmod +x, or leave out --no-python")
     where = "" if "/" in target else " on the PATH (for the current directory write ./NAME)"
     raise UsageError(f"executable {target!r} not found{where}")
+
+
+def _candidates(target: str, cwd: str, environ: Mapping[str, str]) -> list[Path]:
+    if "/" in target:
+        return [Path(cwd, target)]
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    return [Path(cwd, folder, target) for folder in folders]
+
+
+def _executable(candidates: list[Path]) -> bool:
+    return any(path.is_file() and os.access(path, os.X_OK) for path in candidates)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

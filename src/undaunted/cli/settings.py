@@ -137,8 +137,20 @@ def check_settings(parsed: Parsed, environ: Mapping[str, str]) -> None:
     Raises:
         UsageError: they do; the message names both and the remedy.
     """
+    _check_standalone(parsed)
     _check_progress(parsed)
     _check_logs(parsed, environ)
+
+
+def _check_standalone(parsed: Parsed) -> None:
+    fewest, _ = parsed.values["nnodes"]
+    # A variable may be that of the cluster, and the option is stronger.
+    asked = fewest > 1 and parsed.sources.get("nnodes", "").startswith("--")
+    if parsed.values["standalone"] and asked:
+        raise UsageError(
+            f"{parsed.sources['standalone']} is for one node, but {parsed.sources['nnodes']} asks "
+            f"for {fewest}; leave one of them out"
+        )
 
 
 def _check_progress(parsed: Parsed) -> None:

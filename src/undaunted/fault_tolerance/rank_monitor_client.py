@@ -256,7 +256,8 @@ class RankMonitorClient:
             return False
         if selected_sections is None:
             selected_sections = self.cfg.rank_section_timeouts or seen.sections_ns
-        names = sorted(set(selected_sections))
+        given = selected_sections
+        names = sorted({given} if isinstance(given, str) else set(given))
         try:
             new = timeouts_calc.section_timeouts(
                 seen,

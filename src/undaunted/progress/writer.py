@@ -220,8 +220,8 @@ class PageWriter:
             name: what kind of event, up to 64 bytes.
             text: up to 220 bytes together with the name.
         """
-        head = name.encode(errors="replace")[:EVENT_NAME_BYTES]
-        body = text.encode(errors="replace")[: layout.RING_BYTES - EVENT.size - len(head)]
+        head = str(name).encode(errors="replace")[:EVENT_NAME_BYTES]
+        body = str(text).encode(errors="replace")[: layout.RING_BYTES - EVENT.size - len(head)]
         number = next(self._event_numbers)
         content = EVENT.pack(monotonic_ns(), len(head), len(body)) + head + body
         record.write(self._bytes, layout.ring_slot(number), number, content)
