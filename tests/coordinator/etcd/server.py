@@ -1,0 +1,118 @@
+"""A real etcd for a test: of its own, on free ports, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEADLINE_S = 60.0
+_READY = ("serving insecure client requests", "serving client requests", "serving client traffic")
+
+
+class Etcd:
+    """One member; `kill` and `start` are a restart, since its data stays.
+
+    Args:
+        directory: for its data.
+        options: more of its command line; with a certificate the scheme is https.
+    """
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self._directory, self._options = directory, options
+        self.port, self._peer_port = _free_ports(2)
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"etcd://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        scheme = "https" if "--cert-file" in self._options else "http"
+        here, peer = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        self._process = subprocess.Popen(
+            [
+                *("etcd", "--data-dir", str(self._directory / "etcd"), "--name", "e"),
+                *("--listen-client-urls", here, "--advertise-client-urls", here),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"e={peer}"),
+                *("--heartbeat-interval", "50", "--election-timeout", "500"),
+                *self._options,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PATH": os.environ["PATH"]},
+        )
+        lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=_read, args=(self._process, lines), daemon=True)
+        self._reader.start()
+        deadline = time.monotonic() + DEADLINE_S
+        seen = []
+        while not seen or not any(text in seen[-1] for text in _READY):
+            seen.append(lines.get(timeout=max(0.0, deadline - time.monotonic())))
+            assert seen[-1], "etcd has ended:\n" + "".join(seen)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        assert self._reader is not None
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def control(self, *words: str) -> str:
+        """Run etcdctl; return what it prints."""
+        done = subprocess.run(
+            ["etcdctl", "--endpoints", f"127.0.0.1:{self.port}", *words],
+            env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def skip_without_etcd() -> None:
+    for program, package in (("etcd", "etcd-server"), ("etcdctl", "etcd-client")):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not there (Debian: {package}; make system installs it)")
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.put(line)
+    lines.put("")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
