@@ -66,7 +66,6 @@ LINES = (
 )
 # Of areas that come later.
 REFUSED = {
-    "--ft-enable-log-server true": "the log server",
     "--ft-attribution-llm-model m": "an attribution service that the launcher starts",
     "--ft-attribution-export-url http://x": "an attribution service that the launcher starts",
 }

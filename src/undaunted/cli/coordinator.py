@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name
 from undaunted.cli.cycle_info import cycle_info
 from undaunted.cli.directories import make_run_dir
+from undaunted.cli.log_server_options import log_server
 from undaunted.cli.nodes import nodes
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.run import name_of_run
@@ -41,7 +42,7 @@ Options, as in undaunted run --help: --nnodes, --elastic, --rdzv-endpoint,
 --workers-stop-timeout, --term-timeout, --ft-cfg-path, --run-dir,
 --coordinator-token-file, --coordinator-tls-ca, -cert and -key,
 --ft-cycle-info-dir, --ft-cycle-info-job-id, --ft-per-cycle-applog-prefix (for
-the files about rounds).
+the files about rounds), --ft-enable-log-server, --ft-log-*.
 
 It ends with the exit code of the job, or by a signal; then the job goes on for
 away_timeout (--rdzv-conf, 60 s).
@@ -77,6 +78,10 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> AloneC
         source = parsed.sources["coordinator-store"]
         raise UsageError(f"{source}: launchers serve the job themselves then, start those only")
     job = nodes(parsed, environ, "")
+    try:
+        funnel = log_server(parsed, job, values["ft-per-cycle-applog-prefix"] or "", "")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     run_dir, _ = make_run_dir(values["run-dir"], file_name(name), cwd)
     return AloneConfig(
         run_id=name,
@@ -87,6 +92,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> AloneC
         min_progress_iterations=values["ft-min-progress-iterations"],
         stop_timeout_s=values["workers-stop-timeout"],
         term_timeout_s=values["term-timeout"],
+        funnel=funnel,
         cycle_info=cycle_info(
             parsed, environ, cwd, name, values["ft-per-cycle-applog-prefix"] or ""
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from undaunted.base.durations import parse_optional_seconds, parse_seconds
 from undaunted.cli import values
 from undaunted.cli.ft_options import ft_options
+from undaunted.cli.log_server_options import LOG_SERVER_OPTIONS
 from undaunted.cli.option import PROGRAM, SETTINGS, STOPPING, TESTING, WORKERS, Option
 from undaunted.cli.unused_options import UNUSED_OPTIONS
 from undaunted.fault_tolerance.config_schema import (
@@ -377,4 +378,4 @@ _OWN = (
 )
 
 # All options, those of a group in the order of the help.
-OPTIONS: tuple[Option, ...] = (*_OWN, *UNUSED_OPTIONS, *ft_options())
+OPTIONS: tuple[Option, ...] = (*_OWN, *LOG_SERVER_OPTIONS, *UNUSED_OPTIONS, *ft_options())

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.cli import attribution
+from undaunted.cli.cycle_info import cycle_info
 from undaunted.cli.directories import make_log_dir, make_run_dir
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.health import health_checks
+from undaunted.cli.log_server_options import log_server
 from undaunted.cli.messages import launcher_messages, message_directory
 from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
@@ -21,6 +23,7 @@ from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, R
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
 
@@ -139,6 +142,8 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         applog_prefix=applog_prefix,
         attribution_service=service,
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
+        funnel=_funnel(parsed, others, values["ft-nvrx-logfile"] or ""),
+        cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
         health_checks=health_checks(parsed, cwd),
         health_check_interval_s=values["ft-node-health-check-interval"],
@@ -150,6 +155,14 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     )
     notices = (_old_variable(parsed), file_notice, limits_notice, dir_notice)
     return config, "\n".join(filter(None, notices))
+
+
+def _funnel(parsed: Parsed, others: Nodes | None, launcher_log: str) -> FunnelConfig | None:
+    prefix: str = parsed.values["ft-per-cycle-applog-prefix"] or ""
+    try:
+        return log_server(parsed, others, prefix, launcher_log)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _old_variable(parsed: Parsed) -> str:

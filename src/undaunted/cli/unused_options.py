@@ -6,7 +6,7 @@ from undaunted.base.durations import parse_seconds
 from undaunted.cli import values
 from undaunted.cli.option import Option
 from undaunted.fault_tolerance.config_schema import UNUSED
-from undaunted.fault_tolerance.config_values import boolean, choice, whole
+from undaunted.fault_tolerance.config_values import choice
 
 UNUSED_OPTIONS: tuple[Option, ...] = (
     Option(
@@ -30,25 +30,5 @@ UNUSED_OPTIONS: tuple[Option, ...] = (
         "See --worker-start",
         choice("spawn", "fork", "forkserver"),
         "METHOD",
-    ),
-    Option(
-        "ft-enable-log-server",
-        UNUSED,
-        "Send the logs per round of all nodes to one server",
-        boolean,
-        "true|false",
-        "switch",
-        default="false",
-        not_built="the log server",
-    ),
-    *(
-        Option(name, UNUSED, f"For the log server: {text}", convert, metavar, default=default)
-        for name, text, convert, metavar, default in (
-            ("ft-log-server-port", "its port", values.port, "PORT", "50051"),
-            ("ft-log-aggregator-count", "servers below it", values.count, "N", "0"),
-            ("ft-log-leaf-max-queue-chunks", "their queues", whole(-1), "N", "-1"),
-            ("ft-log-server-log-prefix", "its own log", str, "FILE", ""),
-            ("ft-log-server-graceful-shutdown-timeout", "its end", parse_seconds, "TIME", "60"),
-        )
     ),
 )

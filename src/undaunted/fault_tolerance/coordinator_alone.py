@@ -27,6 +27,8 @@ from undaunted.fault_tolerance import cycle_info_files, job_access
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
+    from undaunted.fault_tolerance.funnel.config import FunnelConfig
+    from undaunted.fault_tolerance.funnel.servers import LogServers
     from undaunted.fault_tolerance.nodes_config import Nodes
 
 _FAILED = 1
@@ -45,6 +47,7 @@ class AloneConfig:
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
     cycle_info: CycleInfoPlace | None = None
+    funnel: FunnelConfig | None = None
 
 
 def run(config: AloneConfig) -> int:
@@ -85,10 +88,13 @@ async def _serve(config: AloneConfig) -> int:
     )
     server = Server(_address(config, token), host, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
+    logs = None if config.funnel is None else _log_servers(config, config.funnel)
     try:
         await server.start()
         _say(_first_line(config, server.port, leader))
         host.leading.begin()
+        if logs is not None:
+            logs.begin()
         why = await over
     finally:
         await host.leading.close()
@@ -96,7 +102,15 @@ async def _serve(config: AloneConfig) -> int:
         kept.close(remove=leader.policy.ended)
         if files is not None:
             files.close()
+        if logs is not None:
+            await logs.close()
     return _last_words(config, leader, why)
+
+
+def _log_servers(config: AloneConfig, funnel: FunnelConfig) -> LogServers:
+    from undaunted.fault_tolerance.funnel.servers import LogServers
+
+    return LogServers(config.run_id, config.nodes, funnel, _say)
 
 
 def _leader(config: AloneConfig, known: Ledger) -> Leader:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace  # noqa: TC001 - the same
+from undaunted.fault_tolerance.funnel.config import FunnelConfig  # noqa: TC001 - the same
 from undaunted.fault_tolerance.nodes_config import Nodes  # noqa: TC001 - a type of a field
 from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
@@ -80,6 +81,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         attribution_may_end_job: its advice to stop ends the job.
         node_health_socket: Unix socket of a health service, asked before each round; "" = none.
         cycle_info: where files about each round go; None = there are none.
+        funnel: log server of several nodes, which writes the logs per round and the launchers'
+            lines; None = every launcher writes itself.
         log_level: lowest level of the launcher's lines, as in `logging`.
     """
 
@@ -136,4 +139,5 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     health_checks: Settings = Settings()
     health_check_interval_s: float = 5.0
     cycle_info: CycleInfoPlace | None = None
+    funnel: FunnelConfig | None = None
     log_level: int = 20

@@ -42,6 +42,7 @@ from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.core import node_messages as m
+from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.simulated_faults import injected
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
         self._outside = Outside(front, self, config.signals)
-        self._scribe = Scribe(config, __version__)
+        self._logs = JobLogs(config, __version__, self._say)
+        self._scribe = Scribe(config, __version__, self._logs.open)
         self._area = begun.area
         self._pipes = begun.pipes
         self._spawner = begun.spawner
@@ -106,7 +108,7 @@ class Agent:
             config, self._area, self._pipes, self._workers, self._watch, self._scribe
         )
         self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
-        self._rounds = RoundFactory(config, begun)
+        self._rounds = RoundFactory(config, begun, self._logs.open)
         self._turns = Turns()
         self._news = News(self._rounds, self._scribe, self._post)
         self._orders = self._find_orders()
@@ -132,6 +134,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
         self._outside.open()
         self._watch.open()
+        self._logs.begin()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._join())
@@ -149,13 +152,15 @@ class Agent:
         self._health.close()
         await self._orders.close()
         await self._spawner.close()
-        process.end_descendants(_LAST_SWEEP_S)
+        process.end_descendants(_LAST_SWEEP_S, self._logs.processes())
         # After that: a console that nobody reads takes seconds, in which nobody shall live on.
         await self._finishing.wait()
         await self._attribution.close()
         self._rounds.close()
         self._area.close()
         self._pipes.close()
+        self._scribe.close_log()
+        await self._logs.close()
         self._scribe.close()
 
     async def _join(self) -> None:
@@ -300,7 +305,8 @@ class Agent:
 
     def _spared(self) -> set[int]:
         """Processes that belong to no round."""
-        return self._spawner.pids() | self._clearing.pids() | self._health.pids()
+        own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
+        return own | {pid for pid, _ in self._logs.processes()}
 
     async def _clear(self, number: int) -> None:
         problem = await self._clearing.clear(self._workers.pids)
@@ -408,6 +414,9 @@ class Agent:
             self._ended.set_result(1)
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._scribe.say(text)
 
     def _find_orders(self) -> Orders:
         """Of a leader, or of the policy in this process if there is no other node."""

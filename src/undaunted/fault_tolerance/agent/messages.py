@@ -6,9 +6,14 @@ import contextlib
 import queue
 import select
 import threading
+from typing import TYPE_CHECKING
 
 from undaunted.fault_tolerance.output.console import Console
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.launcher_log import LauncherLog
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
 
 _PREFIX = "[undaunted] "
 _QUEUED_LINES = 1000
@@ -28,15 +33,23 @@ class Messages:
         level: lines below it are left out.
         log: path of a file that gets them as well, see `LauncherLog`; "" = none.
         node: name of this node in that file.
+        open_log: opens it.
     """
 
-    def __init__(self, fd: int = 2, level: int = INFO, log: str = "", node: str = "") -> None:
+    def __init__(
+        self,
+        fd: int = 2,
+        level: int = INFO,
+        log: str = "",
+        node: str = "",
+        open_log: OpenLog = open_here,
+    ) -> None:
         self._level = level
         self._console = Console(fd, _wait_until_writable)
         self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_LINES)
         self._thread = threading.Thread(target=self._write, name="undaunted-messages", daemon=True)
         self._thread.start()
-        self._log = LauncherLog(log, node, self._say_here) if log else None
+        self._log = LauncherLog(log, node, self._say_here, open_log) if log else None
 
     def say(self, text: str, *, level: int = WARNING, prefix: bool = True) -> None:
         """Write ``text`` (one or more lines) soon; never blocks."""
@@ -47,13 +60,18 @@ class Messages:
         if self._log is not None:
             self._log.add(lines)
 
+    def close_log(self, timeout_s: float = 1.0) -> None:
+        """Complete the file; lines are still shown."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close(timeout_s)
+
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what is waiting, for at most ``timeout_s``; not at all if the reader stalls.
 
         The file has as long again.
         """
-        if self._log is not None:
-            self._log.close(timeout_s)
+        self.close_log(timeout_s)
         try:
             self._lines.put_nowait(None)
         except queue.Full:

@@ -12,6 +12,7 @@ from undaunted.fault_tolerance.agent import binding, error_files
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
 from undaunted.fault_tolerance.output import destinations
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.logs_specs import Chosen
 from undaunted.fault_tolerance.output.round_output import RoundOutput
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Start
     from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.output.destinations import RankOutput
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.fault_tolerance.run_config import RunConfig
 
 # A real-time signal, never one that users' programs use themselves.
@@ -77,8 +79,9 @@ class Round:
 class RoundFactory:
     """Makes rounds from the run's configuration."""
 
-    def __init__(self, config: RunConfig, begun: Begun) -> None:
+    def __init__(self, config: RunConfig, begun: Begun, open_log: OpenLog = open_here) -> None:
         self._config = config
+        self._open_log = open_log
         self._area = begun.area
         self._pipes = begun.pipes
         self._shared = begun.environment
@@ -124,6 +127,7 @@ class RoundFactory:
             start.world_size,
             chosen.outputs,
             chosen.problem,
+            self._open_log,
         )
         node = f"-{self._config.node}" if self._config.nodes is not None else ""
         stacks = f"{self._config.run_dir}/stacks-round{start.round}{node}.txt"

@@ -11,6 +11,7 @@ from undaunted.attribution.exits import signal_name
 from undaunted.base.text import format_duration, one_line
 from undaunted.fault_tolerance.agent.messages import ERROR, INFO, Messages
 from undaunted.fault_tolerance.function_call import shown
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.workers import Worker
     from undaunted.fault_tolerance.data import WorkloadControlRequest
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.messages import Ready
     from undaunted.fault_tolerance.worker.spawner import Spawned
@@ -36,9 +38,11 @@ _CLOSE_S = 2.0
 class Scribe:
     """Writes the journal of one node and the launcher's lines on standard error."""
 
-    def __init__(self, config: RunConfig, version: str) -> None:
+    def __init__(self, config: RunConfig, version: str, open_log: OpenLog = open_here) -> None:
         self._config = config
-        self._messages = Messages(level=config.log_level, log=config.launcher_log, node=config.node)
+        self._messages = Messages(
+            level=config.log_level, log=config.launcher_log, node=config.node, open_log=open_log
+        )
         self._journal = JournalWriter(
             Path(config.run_dir) / f"journal-{config.node}.jsonl",
             node=config.node,
@@ -54,6 +58,10 @@ class Scribe:
         self._last_traceback = ""
         self._why = ""  # the round is stopped, and nobody is blamed for it
         self.root_cause: Judgement | None = None
+
+    def close_log(self) -> None:
+        """Complete the launcher's log, bounded; lines are shown until `close`."""
+        self._messages.close_log()
 
     def close(self) -> None:
         """Write what is waiting, bounded."""

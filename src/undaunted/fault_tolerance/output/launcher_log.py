@@ -9,11 +9,14 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.logs.log_file import LogFile
 from undaunted.logs.stamps import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
 
 _QUEUED_TEXTS = 1000
 _RETRY_S = 1.0  # after the file could not be written to
@@ -26,17 +29,25 @@ class LauncherLog:
     and the count is written when the disk takes something again.
     """
 
-    def __init__(self, path: str, node: str, on_problem: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        node: str,
+        on_problem: Callable[[str], None],
+        open_log: OpenLog = open_here,
+    ) -> None:
         """Begin; the file is opened by the thread.
 
         Args:
             path: absolute path of the file, which is appended to; several launchers may share it.
             node: name of this node, put before each text.
             on_problem: called once, by the thread, with a line that says what is wrong.
+            open_log: opens the file.
         """
         self._path = path
         self._node = node
         self._on_problem = on_problem
+        self._open_log = open_log
         self._texts: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_TEXTS)
         self._closing = threading.Event()
         self._dropped = 0  # in all
@@ -63,7 +74,7 @@ class LauncherLog:
 
     def _run(self) -> None:
         try:
-            log = LogFile(self._path)
+            log = self._open_log(self._path, lambda: 0)
         except OSError as error:
             self._tell(error.strerror or str(error))
             return

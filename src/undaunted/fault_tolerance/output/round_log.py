@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.directories import make_private
 from undaunted.fault_tolerance.output.filters import DeviceListFilter, LineFilter
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.line_copy import LineCopy
 from undaunted.logs.growth import Growth
-from undaunted.logs.log_file import LogFile
 from undaunted.logs.ranks import rank_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
+    from undaunted.logs.log_file import LogFile
 
 _BATCH_S = 0.02  # a rank that prints all the time wakes us at most this often
 _RETRY_S = 1.0  # after the log could not be written to
@@ -48,6 +51,7 @@ class RoundLog:
         sources: Sequence[Source],
         world_size: int,
         make_filter: Callable[[], LineFilter] = DeviceListFilter,
+        open_log: OpenLog = open_here,
     ) -> None:
         """Prepare.
 
@@ -56,12 +60,14 @@ class RoundLog:
             sources: the files of the ranks.
             world_size: number of ranks of the job, for the width of the prefix.
             make_filter: called for every file; see `LineFilter`.
+            open_log: opens the log.
         """
         self.problems: list[str] = []
         self._path = path
         self._sources = sources
         self._world_size = world_size
         self._make_filter = make_filter
+        self._open_log = open_log
         self._copies: list[tuple[LineCopy, Source]] = []
         self._growth: Growth | None = None
         self._thread: threading.Thread | None = None
@@ -72,7 +78,7 @@ class RoundLog:
     def start(self) -> None:
         """Open everything and begin to copy. Call it before the ranks start. Never raises."""
         try:
-            log = LogFile(self._path)
+            log = self._open_log(self._path, self._unread_bytes)
         except OSError as error:
             self._say_unwritten(error.strerror or str(error))
             return
@@ -152,7 +158,7 @@ class RoundLog:
             looked_at = time.monotonic()
             found = self._copy_more(log, growth)
             if log.blocked:
-                missing = sum(copy.unread_bytes() for copy, _ in self._copies)
+                missing = self._unread_bytes()
                 self._say_unwritten(f"{log.error}; more than {missing} bytes are missing")
                 return
             if closing and not found:
@@ -160,6 +166,9 @@ class RoundLog:
             if not found:
                 growth.wait(looked_at + _BATCH_S)
         self._complete = self._finish_lines(log, growth)
+
+    def _unread_bytes(self) -> int:
+        return sum(copy.unread_bytes() for copy, _ in self._copies)
 
     def _copy_more(self, log: LogFile, growth: Growth) -> bool:
         """Copy one chunk of every file; False if no file had anything new."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.fault_tolerance.output import destinations
 from undaunted.fault_tolerance.output.filters import ContainsFilter
+from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.round_log import RoundLog
 from undaunted.fault_tolerance.output.tee import OutputTee
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.fault_tolerance.output.destinations import RankOutput
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.fault_tolerance.output.paths import Stream
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -35,6 +37,7 @@ class RoundOutput:
         world_size: int,
         outputs: Sequence[RankOutput],
         problem: str = "",
+        open_log: OpenLog = open_here,
     ) -> None:
         """Prepare.
 
@@ -45,6 +48,7 @@ class RoundOutput:
             world_size: number of ranks of the job.
             outputs: where the streams of each local rank go.
             problem: what went wrong when that was decided, "" = nothing.
+            open_log: opens the log of the round.
         """
         ranks = [(first_rank + local_rank, output) for local_rank, output in enumerate(outputs)]
         entries = [
@@ -57,7 +61,8 @@ class RoundOutput:
         self._logs: list[RoundLog] = []
         if config.applog_prefix:
             path = destinations.round_log_path(config.applog_prefix, round_no)
-            self._logs.append(RoundLog(path, destinations.log_sources(ranks), world_size))
+            sources = destinations.log_sources(ranks)
+            self._logs.append(RoundLog(path, sources, world_size, open_log=open_log))
         filters: tuple[tuple[int, Stream, Sequence[str]], ...] = (
             (1, "stdout", config.stdout_filters),
             (2, "stderr", config.stderr_filters),

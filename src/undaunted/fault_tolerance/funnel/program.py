@@ -1,0 +1,144 @@
+"""The program of the log server: one level of it, until SIGTERM.
+
+Started by `servers.LogServers` with what it needs to know as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted import __version__
+from undaunted.base import process
+from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.server import Server
+from undaunted.coordinator.wire.tls import TlsError
+from undaunted.coordinator.wire.token import TokenError
+from undaunted.fault_tolerance import job_access
+from undaunted.fault_tolerance.funnel import messages as w
+from undaunted.fault_tolerance.funnel.config import FunnelConfig  # noqa: TC001 - type of a field
+from undaunted.fault_tolerance.funnel.relay import Relay
+from undaunted.fault_tolerance.funnel.root import Root
+from undaunted.fault_tolerance.nodes_config import Nodes  # noqa: TC001 - type of a field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Exit codes.
+_FAILED = 1
+_INCOMPLETE = 4
+
+_AGAIN_S = 1.0
+
+
+class Task(msgspec.Struct, kw_only=True, frozen=True):
+    """One level's part.
+
+    Attributes:
+        run_id: of the job.
+        nodes: of the job.
+        config: what is chosen.
+        level: number of a leaf; ``config.leaves`` = the one that writes.
+        parent: pid of who has started it, and with whom it ends; 0 = nobody.
+    """
+
+    run_id: str
+    nodes: Nodes
+    config: FunnelConfig
+    level: int
+    parent: int = 0
+
+
+def main(argv: list[str]) -> int:
+    """Serve; return the exit code."""
+    task = msgspec.json.decode(argv[0], type=Task)
+    if task.parent and not process.die_with_parent(task.parent):
+        return _FAILED
+    say = _Lines(task)
+    try:
+        return asyncio.run(_serve(task, say))
+    except (WireError, TokenError, TlsError, OSError, ValueError) as error:
+        say(str(error))
+    return _FAILED
+
+
+async def _serve(task: Task, say: Callable[[str], None]) -> int:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    token = await asyncio.to_thread(job_access.token, task.nodes)
+    terms = Terms(task.run_id, __version__, token)
+    tls = job_access.contexts(task.nodes)
+    config, ports = task.config, task.config.ports()
+    host = "" if token else "127.0.0.1"
+    peers = task.nodes.max_nodes
+    handler: Root | Relay
+    if task.level == config.leaves:
+        handler = Root(config, config.leaves or peers, say)
+    else:
+        above = f"127.0.0.1:{ports[-1]}"
+        if tls.client is not None:  # the certificate is for the name that all nodes use
+            above = f"{task.nodes.endpoints[0].rpartition(':')[0]}:{ports[-1]}"
+        share = -(-peers // config.leaves)
+        handler = Relay(config, share, above, terms, tls.client, say)
+    server = Server(
+        f"{host}:{ports[task.level]}",
+        handler,
+        terms,
+        tls=tls.server,
+        remark=say,
+        messages=w.FromSender,
+    )
+    server.nodes = peers
+    try:
+        await _listen(server, told)
+        await told.wait()
+        complete = await handler.finish(config.grace_s)
+    finally:
+        await server.close("the log server ends")
+    return 0 if complete else _INCOMPLETE
+
+
+async def _listen(server: Server, told: asyncio.Event) -> None:
+    """Listen; while another launcher on this host does, wait for its end."""
+    while not told.is_set():
+        try:
+            await server.start()
+        except WireError as error:
+            if error.number != errno.EADDRINUSE:
+                raise
+        else:
+            return
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(told.wait(), _AGAIN_S)
+
+
+class _Lines:
+    """Lines of this program: on standard error, or in a file of its own."""
+
+    def __init__(self, task: Task) -> None:
+        level = "root" if task.level == task.config.leaves else f"leaf{task.level}"
+        self._prefix = f"[undaunted] log server ({level}): "
+        prefix = task.config.log_prefix
+        self._path = Path(f"{prefix}_{level}.log") if prefix else None
+
+    def __call__(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            if self._path is None:
+                print(self._prefix + text, file=sys.stderr, flush=True)
+            else:
+                with self._path.open("a") as file:
+                    file.write(f"{self._prefix}{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

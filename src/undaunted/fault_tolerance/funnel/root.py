@@ -1,0 +1,158 @@
+"""The level of the log server that writes: takes lines from launchers or leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from undaunted.coordinator.wire.complaints import Complaints
+from undaunted.fault_tolerance.funnel import messages as w
+from undaunted.fault_tolerance.funnel.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.fault_tolerance.funnel.config import FunnelConfig
+
+_SENDERS = 65536  # that are remembered
+_SLACK_BYTES = w.MOST_BYTES  # beyond a window, before a peer is not trusted any more
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A launcher.
+
+    Attributes:
+        connection: where it is heard of, None = it is gone.
+        taken: number of its last message that was handed to the writer, -1 = none.
+        written: number of its last message that was written, -1 = none.
+    """
+
+    connection: Connection | None
+    taken: int = -1
+    written: int = -1
+
+
+class Root:
+    """Handler of a server's connections, on its loop.
+
+    Args:
+        config: what is chosen.
+        peers: how many connections may be expected; they share ``queue_bytes``.
+        say: shows a line.
+    """
+
+    def __init__(self, config: FunnelConfig, peers: int, say: Callable[[str], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._window = w.window(config.queue_bytes, peers)
+        self._say = say
+        self._complaints = Complaints()
+        self._senders: dict[str, _Sender] = {}
+        self._waiting: dict[Connection, int] = {}  # bytes that are not written yet
+        self._owners: dict[tuple[str, int], Connection] = {}
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self._writer = Writer(config.root, self._tell_written, self._tell)
+
+    async def finish(self, timeout_s: float) -> bool:
+        """Wait until nobody sends any more, then write the rest.
+
+        Returns:
+            False if something is not written within ``timeout_s``.
+        """
+        deadline = self._loop.time() + timeout_s
+        try:
+            await asyncio.wait_for(self._gone.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            self._say(f"{len(self._waiting)} launchers are still sending logs; not waiting longer")
+        left_s = max(1.0, deadline - self._loop.time())
+        return await asyncio.to_thread(self._writer.close, left_s)
+
+    # --- for the server -------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """Wait for its first message."""
+        self._waiting[connection] = 0
+        self._gone.clear()
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """A launcher introduces itself, or sends lines."""
+        if isinstance(message, w.Open):
+            self._open(connection, message.sender)
+        else:
+            self._take(connection, message)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """What it has sent is written all the same."""
+        del reason
+        del self._waiting[connection]
+        for sender in self._senders.values():
+            if sender.connection is connection:
+                sender.connection = None
+        if not self._waiting:
+            self._gone.set()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _open(self, connection: Connection, name: str) -> None:
+        known = self._senders.pop(name, None)
+        sender = known or _Sender(connection)
+        sender.connection = connection
+        self._senders[name] = sender
+        while len(self._senders) > _SENDERS:
+            del self._senders[next(iter(self._senders))]
+        ready = w.Ready(
+            sender=name, written=sender.written, window=self._window, known=known is not None
+        )
+        connection.send(ready)
+
+    def _take(self, connection: Connection, lines: w.Lines) -> None:
+        sender = self._senders.get(lines.sender)
+        waiting = self._waiting.get(connection, 0) + w.size(lines)
+        if sender is None or sender.connection is not connection:
+            connection.drop("it sends lines of somebody it has not introduced")
+        elif sender.taken >= 0 and lines.number > sender.taken + 1:
+            connection.drop(f"message {lines.number} comes after {sender.taken}")
+        elif lines.number <= sender.taken:
+            pass  # it came over another connection as well; the answer follows when it is written
+        elif waiting > self._window + _SLACK_BYTES:
+            connection.drop(f"{waiting} bytes of it wait, {self._window} are allowed")
+        else:
+            sender.taken = lines.number
+            self._waiting[connection] = waiting
+            self._owners[lines.sender, lines.number] = connection
+            self._writer.add(lines)
+
+    def _tell_written(self, batch: list[w.Lines]) -> None:
+        """By the thread of the writer."""
+        self._call(self._batch_written, batch)
+
+    def _batch_written(self, batch: list[w.Lines]) -> None:
+        newest: dict[str, int] = {}
+        for lines in batch:
+            owner = self._owners.pop((lines.sender, lines.number), None)
+            if owner in self._waiting:
+                self._waiting[owner] -= w.size(lines)
+            newest[lines.sender] = lines.number
+        for name, number in newest.items():
+            sender = self._senders.get(name)
+            if sender is not None:
+                sender.written = number
+                if sender.connection is not None:
+                    sender.connection.send(w.Written(sender=name, number=number))
+
+    def _tell(self, text: str) -> None:
+        """By the thread of the writer."""
+        self._call(self._complain, text)
+
+    def _complain(self, text: str) -> None:
+        for line in self._complaints.note(text, self._loop.time()):
+            self._say(line)
+
+    def _call(self, method: Callable[[Any], None], argument: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(method, argument)
+        except RuntimeError:  # the loop has ended first, without waiting for the disk
+            return

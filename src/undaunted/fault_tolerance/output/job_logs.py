@@ -1,0 +1,88 @@
+"""Where the logs of the job are written: here, or by the log server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from undaunted.logs.log_file import LogFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.funnel.sender import Sender
+    from undaunted.fault_tolerance.funnel.servers import LogServers
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+    # Opens a log by its path. The function tells how many bytes wait to be copied to it.
+    OpenLog = Callable[[str, Callable[[], int]], LogFile]
+
+
+def open_here(path: str, behind: Callable[[], int]) -> LogFile:
+    """Open a log on this node.
+
+    Raises:
+        OSError: not possible.
+    """
+    del behind
+    return LogFile(path)
+
+
+class JobLogs:
+    """Opens logs; on the coordinator's host it runs the log server, if there is one.
+
+    Args:
+        config: the run.
+        build: version of undaunted.
+        say: shows a line; called by threads as well.
+    """
+
+    def __init__(self, config: RunConfig, build: str, say: Callable[[str], None]) -> None:
+        self._funnel, self._nodes = config.funnel, config.nodes
+        self._sender: Sender | None = None
+        self._servers: LogServers | None = None
+        if self._funnel is None or self._nodes is None:
+            return
+        from undaunted.coordinator.wire.handshake import Terms
+        from undaunted.fault_tolerance.funnel.sender import Sender
+        from undaunted.fault_tolerance.funnel.servers import LogServers
+
+        if self._nodes.is_host:
+            self._servers = LogServers(config.run_id, self._nodes, self._funnel, say)
+        host = self._nodes.endpoints[0].rpartition(":")[0]
+        terms = Terms(config.run_id, build, node=config.node)
+        self._sender = Sender(self._nodes, terms, self._funnel.entrances(host, config.node), say)
+
+    def begin(self) -> None:
+        """Start the log server if it belongs here, and begin to send; on the loop."""
+        if self._servers is not None:
+            self._servers.begin()
+        if self._sender is not None:
+            self._sender.begin()
+
+    def open(self, path: str, behind: Callable[[], int]) -> LogFile:
+        """Open a log of the job.
+
+        Raises:
+            OSError: not possible.
+        """
+        if self._sender is None or self._funnel is None:
+            return open_here(path, behind)
+        try:
+            relative = self._funnel.relative(path)
+        except ValueError:  # messages of this node alone
+            return open_here(path, behind)
+        from undaunted.fault_tolerance.funnel.sent_file import SentFile
+
+        return SentFile(self._sender, relative, behind)
+
+    def processes(self) -> set[tuple[int, int]]:
+        """Processes that belong to no round: pid and start time."""
+        return set() if self._servers is None else self._servers.processes()
+
+    async def close(self) -> None:
+        """Have everything written that is on its way, within the grace that was asked for."""
+        if self._sender is not None and self._funnel is not None:
+            await asyncio.to_thread(self._sender.close, self._funnel.grace_s)
+        if self._servers is not None:
+            await self._servers.close()
