@@ -47,17 +47,24 @@ _scratch = _Scratch()
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class _Last:
-    """What was sent last: a message to a thousand peers is encoded once."""
+class _Last(threading.local):
+    """What was sent last: a message to a thousand peers is encoded once.
 
-    message: msgspec.Struct | None = None
-    content: bytes = b""
+    Loops in other threads have their own.
+    """
+
+    def __init__(self) -> None:
+        self.message: msgspec.Struct | None = None
+        self.content = b""
+
+
+_last = _Last()
 
 
 def _encoded(message: msgspec.Struct) -> bytes:
-    if message is not _Last.message:
-        _Last.message, _Last.content = message, _ENCODER.encode(message)
-    return _Last.content
+    if message is not _last.message:
+        _last.message, _last.content = message, _ENCODER.encode(message)
+    return _last.content
 
 
 class Handler(Protocol):
