@@ -96,6 +96,25 @@ class Etcd:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def wait_for(self, key: str) -> None:
+        """Wait until a key has been made."""
+        watch = subprocess.Popen(
+            [
+                *("timeout", f"{DEADLINE_S:g}", "etcdctl"),
+                *("--endpoints", f"127.0.0.1:{self.port}", "watch", key, "--rev", "1"),
+            ],
+            env={"PATH": os.environ["PATH"], "ETCDCTL_API": "3"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert watch.stdout is not None
+        try:
+            assert watch.stdout.readline() == "PUT\n", f"nobody has made {key}"
+        finally:
+            watch.terminate()
+            watch.wait(DEADLINE_S)
+            watch.stdout.close()
+
 
 def skip_without_etcd() -> None:
     for program, package in (("etcd", "etcd-server"), ("etcdctl", "etcd-client")):
