@@ -59,12 +59,14 @@ class Leader:
         ledger: of the job as the leader before has left it; one without a run id: the job begins.
         epoch: its own; later than every earlier one.
         lost: node of the leader that was replaced, "" = this is not a take-over.
+        linger_s: how long it stays after the end of the job, at most.
     """
 
     config: c.LeaderConfig
     ledger: p.Ledger = field(default_factory=lambda: p.Ledger(run_id=""))
     epoch: int = 1
     lost: str = ""
+    linger_s: float = LINGER_S
     state: State = field(init=False)
     policy: JobPolicy = field(init=False)
     _sessions: Sessions = field(default_factory=Sessions)
@@ -212,7 +214,7 @@ class Leader:
     def _lose(self, session: Session, reason: str, now: int) -> list[c.Command]:
         self._sessions.disconnect(session)
         if self.state is State.ENDED:
-            return self._done_if_all_gone()
+            return self._done_if_all_gone(now)
         session.orders.clear()
         if self.state is State.RECOVERING:
             return []
@@ -345,7 +347,9 @@ class Leader:
         commands += self._note_changes() + self._start_if_acknowledged(now)
         if self.policy.ended and self.state is State.LEADING:
             self.state = State.ENDED
-            commands += [c.SetTimer("linger", 0, LINGER_S), *self._done_if_all_gone()]
+            late = [each for each in self._sessions if self._may_return(each, now)]
+            self.linger_s = 2 * self.config.lease_s if late else LINGER_S
+            commands += [c.SetTimer("linger", 0, self.linger_s), *self._done_if_all_gone(now)]
         return commands
 
     def _obey(self, order: m.Command) -> list[c.Command]:
@@ -598,8 +602,16 @@ class Leader:
             commands += [c.Send(session.link, refused), c.Close(session.link)]
         return [*commands, c.Done(leader)]
 
-    def _done_if_all_gone(self) -> list[c.Command]:
-        return [] if self._sessions.connected() else [c.Done()]
+    def _done_if_all_gone(self, now: int) -> list[c.Command]:
+        if self._sessions.connected() or any(self._may_return(s, now) for s in self._sessions):
+            return []
+        return [c.Done()]
+
+    def _may_return(self, session: Session, now: int) -> bool:
+        """Whether a follower was lost a moment ago, and has not heard of the end."""
+        told = any(isinstance(order, p.EndOrder) for order in session.orders)
+        recent = now - session.heard_ns < round(2 * self.config.lease_s * _NS)
+        return session.link is None and recent and not told
 
 
 def _info(hello: p.Hello) -> m.NodeInfo:
