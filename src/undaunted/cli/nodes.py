@@ -39,6 +39,7 @@ _TIMES = {
     "away_timeout": "away_timeout_s",
 }
 _KNOWN = {*_TIMES, *_NOT_USED, "is_host", "takeover", "replacement_group_size"}
+_SLURM_JOBS = ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")
 _TASKS = "SLURM_TASKS_PER_NODE"
 _ALLOW_SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
@@ -55,7 +56,7 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
     endpoints = _endpoints(parsed) if store is None or parsed.values["rdzv-endpoint"] else []
     is_host = conf.pop("is_host", None)
     if is_host is None:
-        is_host = store is None and is_here(endpoints[0].rpartition(":")[0])
+        is_host = bool(endpoints) and is_here(endpoints[0].rpartition(":")[0])
     segment = parsed.values[option_name("segment")] or 0
     if segment and fewest % segment:
         raise UsageError(
@@ -138,6 +139,17 @@ def _store(parsed: Parsed, environ: Mapping[str, str]) -> Place | None:
         raise UsageError(f"{source}: {error}") from None
     if find_spec("aetcd") is None:
         raise UsageError(f"{source} needs the package aetcd: pip install 'undaunted[etcd]'")
+    named = parsed.values["rdzv-id"] not in {"", "none"}
+    if not named and not any(environ.get(each) for each in _SLURM_JOBS):
+        raise UsageError(
+            f"{source}: other jobs may use this etcd, too: give --rdzv-id, a name of this job, the "
+            "same on all nodes"
+        )
+    if parsed.values["ft-enable-log-server"] and not parsed.values["rdzv-endpoint"]:
+        raise UsageError(
+            f"{parsed.sources['ft-enable-log-server']}: there is no host for it, since any launcher "
+            f"may lead with {source}: give --rdzv-endpoint HOST:PORT as well, or leave it out"
+        )
     return place
 
 

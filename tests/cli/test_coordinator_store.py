@@ -1,0 +1,79 @@
+"""--coordinator-store: what is accepted, and what it means."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from undaunted.cli import coordinator, nodes, run
+from undaunted.cli.parse import UsageError, parse
+
+STORE = ("--coordinator-store", "etcd://127.0.0.1:2379")
+
+
+@pytest.fixture
+def build(tmp_path):
+    (tmp_path / "train.py").touch()
+
+    def build(*argv, **environ):
+        words = [*STORE, "--nnodes", "2", "--rdzv-id", "job", *argv, "train.py"]
+        return run.build_config(parse(words, environ), environ, str(tmp_path))[0]
+
+    return build
+
+
+def test_no_endpoint_is_needed(build):
+    found = build().nodes
+    assert (found.store, found.endpoints, found.is_host) == ("etcd://127.0.0.1:2379", [], False)
+    assert found.address == "127.0.0.1"
+
+
+def test_an_endpoint_says_where_to_listen(build):
+    found = build("--rdzv-endpoint", "no-such-host.invalid:29400").nodes
+    assert (found.endpoints, found.address) == (["no-such-host.invalid:29400"], "127.0.0.1")
+
+
+def test_the_host_of_an_endpoint_may_serve_logs(build):
+    assert build("--rdzv-endpoint", "127.0.0.1:29400").nodes.is_host
+
+
+def test_without_it_nothing_changes(build):
+    assert build("--coordinator-store", "", "--rdzv-endpoint", "127.0.0.1").nodes.store == ""
+
+
+def test_a_slurm_job_has_a_name(build):
+    assert build("--rdzv-id", "", SLURM_JOB_ID="7", SLURM_PROCID="1").run_id == "slurm-7"
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "message"),
+    [
+        (["--coordinator-store", "zk://a"], {}, "--coordinator-store: zk://a: give etcd://HOST"),
+        ([], {"ETCDCTL_USER": "me"}, "--coordinator-store: ETCDCTL_USER is NAME:PASSWORD"),
+        (["--rdzv-id", ""], {}, "other jobs may use this etcd, too: give --rdzv-id"),
+        (["--ft-enable-log-server"], {}, "give --rdzv-endpoint HOST:PORT as well, or leave it out"),
+        (["--nnodes", "1"], {}, "there is one node; leave it out, or give --nnodes"),
+        (
+            ["--coordinator-store", "etcd://no-such-host.invalid"],
+            {},
+            "--coordinator-store no-such-host.invalid:2379: ",
+        ),
+    ],
+)
+def test_mistakes(build, argv, environ, message):
+    with pytest.raises(UsageError) as caught:
+        build(*argv, **environ)
+    assert message in str(caught.value)
+
+
+def test_the_package_is_an_extra(build, monkeypatch):
+    monkeypatch.setattr(nodes, "find_spec", lambda name: importlib.util.find_spec(f"no_{name}"))
+    with pytest.raises(UsageError, match=r"pip install 'undaunted\[etcd\]'"):
+        build()
+
+
+def test_a_coordinator_alone_has_no_place_in_it(tmp_path):
+    parsed = parse([*STORE, "--nnodes", "2", "--rdzv-id", "job"], {})
+    with pytest.raises(UsageError, match="launchers serve the job themselves"):
+        coordinator.build_config(parsed, {}, str(tmp_path))
