@@ -31,11 +31,14 @@ def test_the_same_seed_gives_the_same_run_event_for_event() -> None:
     assert first != story(6)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_processes_that_end_hang_and_leave(seed: int) -> None:
-    kinds = ("crash", "hang", "slow", "reset", "exclude", "leave", "kill", "power")
-    result = run(vary(seed, 4, 2), seed, kinds=kinds)
-    assert not result.problem
+@pytest.mark.parametrize("seed", range(100))
+def test_every_kind_of_fault(seed: int) -> None:
+    assert not run(vary(seed, 4, 2), seed).problem
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_of_fault_in_a_larger_job(seed: int) -> None:
+    assert not run(vary(seed, 24, 3), seed).problem
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
