@@ -14,6 +14,7 @@ MOST_BYTES = 512 * 1024
 # What may be on its way on one connection, in bytes.
 WINDOW_BYTES = 768 * 1024
 _LEAST_WINDOW_BYTES = 64 * 1024
+LONGEST_NAME = 64  # of a sender
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

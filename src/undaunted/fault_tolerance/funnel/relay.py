@@ -7,6 +7,7 @@ and what was not answered comes again.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class Relay:
         self._window = w.window(config.queue_bytes, peers)
         self._above, self._terms, self._tls, self._say = above, terms, tls, say
         self._peers: dict[Connection, int] = {}  # bytes of each that are not written
+        self._names: dict[Connection, str] = {}
         self._senders: dict[str, Connection] = {}
         self._upper = _Upper(self)
         self._queue: deque[w.Lines] = deque()
@@ -85,9 +87,7 @@ class Relay:
     def received(self, connection: Connection, message: Any) -> None:
         """Pass it on, in its turn."""
         if isinstance(message, w.Open):
-            self._senders[message.sender] = connection
-            if self._link is not None:
-                self._link.send(message)
+            self._introduce(connection, message)
         elif self._senders.get(message.sender) is not connection:
             connection.drop("it sends lines of somebody it has not introduced")
         else:
@@ -103,10 +103,22 @@ class Relay:
         """Forget it: what is not answered will come again."""
         del reason
         del self._peers[connection]
-        for name in [name for name, each in self._senders.items() if each is connection]:
+        name = self._names.pop(connection, "")
+        if self._senders.get(name) is connection:
             del self._senders[name]
+            self._forget_sent(name, sys.maxsize)
+            self._pump()
         if not self._peers:
             self._gone.set()
+
+    def _introduce(self, connection: Connection, message: w.Open) -> None:
+        if connection in self._names or len(message.sender) > w.LONGEST_NAME:
+            connection.drop("it has more than one name, or one that is too long")
+            return
+        self._names[connection] = message.sender
+        self._senders[message.sender] = connection
+        if self._link is not None:
+            self._link.send(message)
 
     # --- the server above -----------------------------------------------------------------------
 
@@ -127,7 +139,8 @@ class Relay:
     def answered(self, message: w.Ready | w.Written) -> None:
         """The server above has said something."""
         if isinstance(message, w.Written):
-            self._note_written(message)
+            self._forget_sent(message.sender, message.number)
+            self._pump()
         else:
             self._upper_window = message.window
         peer = self._senders.get(message.sender)
@@ -142,10 +155,11 @@ class Relay:
             )
         peer.send(message)
 
-    def _note_written(self, message: w.Written) -> None:
+    def _forget_sent(self, sender: str, number: int) -> None:
+        """The messages of a sender up to this number are not waited for any more."""
         left: deque[w.Lines] = deque()
         for lines in self._sent:
-            if lines.sender == message.sender and lines.number <= message.number:
+            if lines.sender == sender and lines.number <= number:
                 self._sent_bytes -= w.size(lines)
                 peer = self._senders.get(lines.sender)
                 if peer in self._peers:
@@ -153,7 +167,6 @@ class Relay:
             else:
                 left.append(lines)
         self._sent = left
-        self._pump()
 
     def _pump(self) -> None:
         while self._link is not None and self._queue:

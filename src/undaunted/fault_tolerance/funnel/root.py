@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
 
 _SENDERS = 65536  # that are remembered
-_SLACK_BYTES = w.MOST_BYTES  # beyond a window, before a peer is not trusted any more
+# Beyond a window, before a peer is not trusted any more: a leaf forgets what a launcher that has
+# left it had sent.
+_SLACK_BYTES = w.WINDOW_BYTES + w.MOST_BYTES
 
 
 @dataclass(slots=True)
@@ -97,6 +99,9 @@ class Root:
     # --- inside ---------------------------------------------------------------------------------
 
     def _open(self, connection: Connection, name: str) -> None:
+        if len(name) > w.LONGEST_NAME:
+            connection.drop("its name is too long")
+            return
         known = self._senders.pop(name, None)
         sender = known or _Sender(connection)
         sender.connection = connection
@@ -111,8 +116,10 @@ class Root:
     def _take(self, connection: Connection, lines: w.Lines) -> None:
         sender = self._senders.get(lines.sender)
         waiting = self._waiting.get(connection, 0) + w.size(lines)
-        if sender is None or sender.connection is not connection:
+        if sender is None:
             connection.drop("it sends lines of somebody it has not introduced")
+        elif sender.connection is not connection:
+            pass  # it goes over another leaf by now, where it sends them again
         elif sender.taken >= 0 and lines.number > sender.taken + 1:
             connection.drop(f"message {lines.number} comes after {sender.taken}")
         elif lines.number <= sender.taken:
