@@ -147,8 +147,8 @@ def _store(parsed: Parsed, environ: Mapping[str, str]) -> Place | None:
         )
     if parsed.values["ft-enable-log-server"] and not parsed.values["rdzv-endpoint"]:
         raise UsageError(
-            f"{parsed.sources['ft-enable-log-server']}: any launcher may lead with {source}, so the "
-            "log server has no host: give --rdzv-endpoint HOST:PORT as well, or leave it out"
+            f"{parsed.sources['ft-enable-log-server']}: with {source} no node is its host: "
+            "give --rdzv-endpoint HOST:PORT as well, or leave it out"
         )
     return place
 
