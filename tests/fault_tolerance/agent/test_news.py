@@ -43,6 +43,7 @@ def news(told: Told) -> News:
         ("ValueError", "x", "raised ValueError"),
         ("SystemExit", "3", "exits with 3"),
         ("SystemExit", "", "exits with 1"),
+        ("SystemExit", "no config given", "raised SystemExit"),
     ],
 )
 def test_an_exception_is_told_to_the_node(kind: str, message: str, said: str) -> None:

@@ -41,7 +41,7 @@ def test_all_ranks_exit_with_0() -> None:
 def test_a_crash_is_reported_at_once_and_judged_when_the_others_have_ended() -> None:
     machine = running(slots=3)
     commands = machine.handle(m.RankExited(1, -11))
-    assert m.ReportFailed("crash", 1, "signal 11") in commands
+    assert m.ReportFailed("crash", 1, "killed by SIGSEGV") in commands
     assert m.JudgeCrash not in kinds(commands)
     assert m.SignalRanks((0, 2), 15) in machine.handle(STOP)
     assert machine.handle(m.RankExited(0, -15)) == []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.fault_tolerance.core import node_messages as m
-from undaunted.progress.snapshot import PageSnapshot, Phase
+from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,7 @@ class News:
         """The page of a rank has changed."""
         self.scribe.milestones(current, local_rank, page)
         if page.phase is Phase.FAILED and page.error is not None:
-            what = f"raised {page.error.type}"
-            if page.error.type == "SystemExit":
-                what = f"exits with {page.error.message or 1}"
-            self.post(m.RankErrored(local_rank, what))
+            self.post(m.RankErrored(local_rank, _what(page.error)))
 
     def ring(self, current: Round, local_rank: int, events: list[RingEvent], lost: int) -> None:
         """A rank has noted events; ``lost`` more were overwritten."""
@@ -40,3 +37,10 @@ class News:
                 self.rounds.fault_fired(event.text)
                 current.faults[local_rank] = event.text
         self.scribe.ring_events(current.rank(local_rank), events, lost)
+
+
+def _what(error: ErrorRecord) -> str:
+    code = error.message or "1"
+    if error.type == "SystemExit" and code.removeprefix("-").isdecimal():
+        return f"exits with {code}"
+    return f"raised {error.type}"

@@ -24,6 +24,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
+from undaunted.attribution.exits import signal_name
 from undaunted.fault_tolerance.core.node_messages import (
     CallOffSpawn,
     ClearNode,
@@ -343,5 +344,5 @@ class Node:
 
 
 def describe_exit(code: int) -> str:
-    """``exit code 3`` or ``signal 9``, for a code as `RankExited` carries it."""
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+    """``exit code 3`` or ``killed by SIGKILL``, for a code as `RankExited` carries it."""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
