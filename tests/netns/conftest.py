@@ -20,6 +20,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """``job("abcd", "3:4", ...)`` makes hosts with these names, and a job for them."""
     if reason := why_not():
         pytest.skip(reason)
+    jobs: list[Job] = []
     with contextlib.ExitStack() as opened:
 
         def make(names: str, nnodes: str, *options: str, script: str = RANK) -> Job:
@@ -27,6 +28,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             opened.callback(hosts.close)
             job = Job(hosts, tmp_path, nnodes, *options, script=script)
             opened.callback(job.close)
+            jobs.append(job)
             return job
 
         yield make
+    for job in jobs:
+        print(job.text(*job.nodes))  # shown when the test has failed

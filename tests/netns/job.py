@@ -21,12 +21,13 @@ TOKEN = "a token of the tests"
 
 # Each rank keeps the times at which it lived in a file, until it is told to finish or to do more.
 RANK = """
-    import os, struct, threading, time, pathlib
+    import os, struct, sys, threading, time, pathlib
     e = os.environ
     me = "{TORCHELASTIC_RESTART_COUNT}-{RANK}-{GROUP_RANK}".format(**e)
     own, finish = open(f"ranks/{me}", "wb", buffering=0), pathlib.Path("finish")
     first = time.monotonic_ns()
-    print("rank", e["RANK"], "of", e["WORLD_SIZE"], "in round", e["TORCHELASTIC_RESTART_COUNT"])
+    line = "rank {RANK} of {WORLD_SIZE} in round {TORCHELASTIC_RESTART_COUNT}\\n"
+    sys.stdout.write(line.format(**e))  # in one piece
     while not finish.exists():
         own.seek(0)
         own.write(struct.pack("<qq", first, time.monotonic_ns()))
@@ -136,14 +137,14 @@ class Job:
         for path in (self.cwd / "ranks").iterdir():
             written = path.read_bytes()
             if len(written) == 16:
-                times = [int.from_bytes(written[at : at + 8], "little") for at in (0, 8)]
-                lives.setdefault(int(path.name.split("-")[0]), []).append((times[0], times[1]))
+                first, last = (int.from_bytes(written[at : at + 8], "little") for at in (0, 8))
+                lives.setdefault(int(path.name.split("-")[0]), []).append((first, last))
         over = 0
         for number, times in sorted(lives.items()):
-            first, last = [begun for begun, _ in times], [ended for _, ended in times]
-            began = min(first) if alone else max(first)
+            firsts, lasts = zip(*times, strict=True)
+            began = min(firsts) if alone else max(firsts)
             assert began >= over, f"round {number} ran beside another one"
-            over = max(over, *last) if alone else max(over, min(last))
+            over = max(over, *lasts) if alone else max(over, min(lasts))
 
     def close(self) -> None:
         """End whatever still runs, all at once."""
@@ -153,4 +154,3 @@ class Job:
         self._opened.close()
         for node in self.nodes.values():
             node.finish()  # takes in the lines that nobody has waited for
-        print(self.text(*self.nodes))  # shown when the test has failed

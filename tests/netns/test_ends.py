@@ -27,12 +27,12 @@ todo.unlink()
 """
 
 GLOO = """
-    import os, pathlib
+    import os, pathlib, sys
     import torch, torch.distributed as dist
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     dist.init_process_group("gloo")
     number, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], dist.get_rank()
-    print("rank", rank, "of", dist.get_world_size(), "in round", number)
+    sys.stdout.write(f"rank {rank} of {dist.get_world_size()} in round {number}\\n")
     finish = torch.zeros(1)
     for step in range(10**9):
         if number == "0" and step == 20 and rank == 3:
