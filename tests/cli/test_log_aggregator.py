@@ -78,6 +78,17 @@ def test_a_directory_that_cannot_be_used(tmp_path, directory, capsys):
     assert f"{tmp_path}/file is no directory" in capsys.readouterr().err
 
 
+def test_what_is_in_the_way_is_named(tmp_path, directory, capsys):
+    (tmp_path / "file").touch()
+    argv = ["--temp-dir", str(directory), "--log-file", str(tmp_path / "file" / "log"), "--once"]
+    assert main(argv) == 1
+    assert f"log-aggregator: {tmp_path}/file/log: Not a dir" in capsys.readouterr().err
+    missing = str(tmp_path / "missing")
+    assert main(["--temp-dir", missing, "--log-file", str(tmp_path / "log"), "--once"]) == 1
+    assert f"there is no directory {missing}" in capsys.readouterr().err
+    assert not (tmp_path / "missing").exists()
+
+
 def test_help(capsys):
     assert main(["--help"]) == 0
     assert "--wait-file FILE" in capsys.readouterr().out

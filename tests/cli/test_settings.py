@@ -191,6 +191,11 @@ def test_one_node_and_several_exclude_one_another():
     settings.check_settings(parse(["--standalone", "x"], {"PET_NNODES": "2"}), {})
 
 
+def test_the_log_of_a_round_has_a_name():
+    with pytest.raises(UsageError, match=r"/logs/ is a directory; .* as in /logs/train\.log"):
+        settings.check_settings(parse(["--ft-per-cycle-applog-prefix=/logs/", "x"], {}), {})
+
+
 def test_two_places_for_the_launchers_lines():
     argv = ["--ft-per-cycle-applog-prefix=/a", "--ft-nvrx-logfile=/l", "train.py"]
     message = "--ft-nvrx-logfile and NVRX_NODE_LOCAL_TMPDIR both say where"

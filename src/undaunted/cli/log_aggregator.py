@@ -58,11 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _aggregate(directory: str, options: dict[str, str]) -> int:
     from undaunted.logs.aggregator import Aggregator
 
+    if "once" in options and not os.path.lexists(directory):
+        print(f"undaunted log-aggregator: there is no directory {directory}", file=sys.stderr)
+        return _FAILED
     aggregator = Aggregator(os.path.abspath(directory), options["log-file"])  # noqa: PTH100
     try:
         aggregator.start()
     except OSError as error:
-        print(f"undaunted log-aggregator: {error.strerror or error}: {directory}", file=sys.stderr)
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"undaunted log-aggregator: {said}", file=sys.stderr)
         return _FAILED
     if "once" not in options:
         _wait_for_end(options.get("wait-file", ""))

@@ -175,10 +175,16 @@ def _check_logs(parsed: Parsed, environ: Mapping[str, str]) -> None:
             check_name(parsed.values["logs-specs"])
         except ValueError as error:
             raise UsageError(f"{parsed.sources['logs-specs']}: {error}") from None
+    prefix = parsed.values["ft-per-cycle-applog-prefix"] or ""
+    if prefix.endswith("/"):
+        raise UsageError(
+            f"{parsed.sources['ft-per-cycle-applog-prefix']} {prefix} is a directory; add the name "
+            f"of a file, as in {prefix}train.log"
+        )
     if not parsed.values["ft-nvrx-logfile"]:
         return
     source = parsed.sources["ft-nvrx-logfile"]
-    if not parsed.values["ft-per-cycle-applog-prefix"]:
+    if not prefix:
         raise UsageError(
             f"{source} needs --ft-per-cycle-applog-prefix, the file of the ranks' output; add it"
         )
