@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.netns.job import LEASE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -97,3 +99,41 @@ def test_a_node_whose_launcher_is_started_again(job: Callable[..., Job]) -> None
     run.finish()
     run.ends(*"abc")
     run.one_world(alone=True)
+
+
+def test_the_host_of_the_coordinator_is_started_again(job: Callable[..., Job]) -> None:
+    """Another node leads meanwhile; the host takes its place again, but not the lead."""
+    run = job("abc", "3")
+    run.start()
+    run.begins(0, *"abc")
+    run["a"].lose_power()
+    run.start_as("a", "a")
+    run.begins(1, *"abc")
+    run["b"].wait_for("takes over the coordination of the job from node a")
+    run.finish()
+    run.ends(*"abc")
+    run.one_world(alone=True)
+
+
+def test_the_coordinator_of_two_nodes_is_started_again(job: Callable[..., Job]) -> None:
+    """Two cannot outvote each other: the other one waits for it."""
+    run = job("ab", "2")
+    run.start()
+    run.begins(0, "a", "b")
+    run["a"].lose_power()
+    run["b"].wait_for("the coordinator at .* is gone")
+    run.start_as("a", "a")
+    run.begins(1, "a", "b")
+    run.finish()
+    run.ends("a", "b")
+    run.one_world(alone=True)
+
+
+def test_the_coordinator_of_two_nodes_stays_away(job: Callable[..., Job]) -> None:
+    run = job("ab", "2", "--rdzv-conf", f"lease={LEASE_S:g},away_timeout=2,join_timeout=4")
+    run.start()
+    run.begins(0, "a", "b")
+    run["a"].lose_power()
+    run["b"].wait_for("the ranks are stopped: the coordinator at .* is gone")
+    run.ends("b", code=1)
+    assert "the coordinator at 10.77.0.1:29400 is gone" in run["b"].seen[-1]
