@@ -183,6 +183,22 @@ def test_a_restart_of_etcd(etcd: Etcd, job: Callable[..., Job]) -> None:
     both.ends("ab")
 
 
+def test_an_etcd_that_has_lost_everything(etcd: Etcd, job: Callable[..., Job]) -> None:
+    both = job(etcd.url, "2")
+    both.start("ab")
+    both.runs(0, "ab")
+    etcd.kill()
+    etcd.forget()
+    etcd.start()
+    for name in "ab":
+        both[name].wait_for_next("following the coordinator on")
+    both.end(3, of="0-1")
+    both.runs(1, "ab")
+    assert (ledger(etcd)["round"], ledger(etcd)["restarts_used"]) == (1, 1)
+    both.end()
+    both.ends("ab")
+
+
 def test_there_is_no_etcd(job: Callable[..., Job]) -> None:
     both = job("etcd://127.0.0.1:1", "2")
     both.start("a", conf="join_timeout=2")

@@ -76,6 +76,10 @@ class Etcd:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
+    def forget(self) -> None:
+        """Lose all data; not while it runs."""
+        shutil.rmtree(self._directory / "etcd")
+
     def pause(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import State as LeaderState
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.place import access, parse_place
@@ -46,7 +47,7 @@ class Candidacy:
     ) -> None:
         nodes = config.nodes
         assert nodes is not None
-        self._node = config.node
+        self._node, self._incarnation = config.node, incarnation
         self._host = host
         self._begin_to_lead, self._give_up, self._say = lead, give_up, say
         self._leader: Leader | None = None
@@ -87,6 +88,10 @@ class Candidacy:
         if ledger.leader not in {"", self._node}:
             before = ledger.leader
             self._say(f"this node takes over the coordination of the job from node {before}")
+        following = self._host.following
+        promised = 0 if following is None else following.follower.knows.promised
+        if promised >= epoch:  # an etcd that has lost everything
+            epoch = election.next_epoch(promised, self._incarnation)
         self._begin_to_lead(epoch, ledger)
         leading = self._host.leading
         self._leader = None if leading is None else leading.leader
