@@ -109,6 +109,10 @@ def test_run_id(build, tmp_path):
     assert build("--rdzv-id", "none")[0].run_id != "none"
 
 
+def test_variables_that_set_nothing_are_said(build):
+    assert "did you mean PET_MAX_RESTARTS?" in build(PET_MAX_RESTART="3")[1]
+
+
 def test_addresses(build):
     assert build("--local-addr", "::1")[0].master_addr == "::1"
     assert build("--local-addr", "x", "--master-addr=[::1]")[0].master_addr == "::1"

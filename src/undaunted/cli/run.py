@@ -18,6 +18,7 @@ from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
 from undaunted.cli.settings import check_settings, gpus_per_numa, limits, with_file
+from undaunted.cli.variables import unknown_variables
 from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE, RunConfig
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         stdout_filters=values["duplicate-stdout-filters"],
         stderr_filters=values["duplicate-stderr-filters"],
     )
-    notices = (_old_variable(parsed), file_notice, limits_notice, dir_notice)
+    variables = (_old_variable(parsed), unknown_variables(environ))
+    notices = (*variables, file_notice, limits_notice, dir_notice)
     return config, "\n".join(filter(None, notices))
 
 
