@@ -310,6 +310,17 @@ def test_a_restarted_leader_misses_who_does_not_come_back():
     assert harness.leader.policy.restarts_used == 2
 
 
+def test_a_restarted_leader_whose_own_agent_was_started_again_as_well():
+    known = ledger("abc")
+    harness = Harness(known=known)
+    harness.hello("a", incarnation="a2")
+    for node in "bc":
+        harness.hello(node, round=0, running=True, ledger=known, promised=1)
+    harness.pass_time(11, alive="abc")
+    reason = harness.heard("b", p.StopOrder)[0].reason
+    assert reason == "node a is lost: its launcher was started again"
+
+
 def test_reports_that_come_while_it_recovers_are_not_lost():
     known = ledger("abc")
     harness = Harness(known=known)
@@ -326,7 +337,8 @@ def test_a_takeover_starts_without_the_lost_leader():
     harness = Harness(known=known, lost="x", min_nodes=2)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
-    assert "node x is lost" in harness.heard("a", p.StopOrder)[0].reason
+    reason = harness.heard("a", p.StopOrder)[0].reason
+    assert "node x is lost: it led the job, and the others cannot reach it" in reason
     harness.stop_all("ab", 1)
     harness.prepared("ab")
     assert {s.node for s in harness.leader.ledger.table} == {"a", "b"}

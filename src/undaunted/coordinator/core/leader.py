@@ -273,7 +273,7 @@ class Leader:
         here = {seat.node for seat in ledger.table if self._sessions.is_here(seat)}
         for seat in ledger.table:
             if seat.node not in here:
-                commands += self._feed(_lost(seat.node, "it has not come back"), now)
+                commands += self._feed(_lost(seat.node, self._why_not_here(seat)), now)
         early, self._early = self._early, []
         for session, report in early:
             commands += self._reported(session, report, now)
@@ -284,6 +284,14 @@ class Leader:
             elif not running:
                 commands += self._not_running(session.node, now)
         return commands + self._look_at_quorum(now)
+
+    def _why_not_here(self, seat: p.Seat) -> str:
+        session = self._sessions.get(seat.node)
+        if session is not None and session.link is not None:
+            return "its launcher was started again"
+        if seat.node == self.lost:
+            return "it led the job, and the others cannot reach it any more"
+        return "it has not come back"
 
     def _known(self, seat: p.Seat) -> m.NodeInfo:
         session = self._sessions.get(seat.node)
