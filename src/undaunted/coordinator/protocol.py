@@ -62,7 +62,7 @@ Handshake = Challenge | Proof | Accepted | Rejected
 # --- parts of messages --------------------------------------------------------------------------
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class Seat(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A member of a table: who it is, where it listens, which ranks it has."""
 
     node: str
