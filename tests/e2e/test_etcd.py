@@ -207,3 +207,16 @@ def test_there_is_no_etcd(job: Callable[..., Job]) -> None:
     assert time.monotonic() - began < DEADLINE_S / 2
     assert "etcd at 127.0.0.1:1: Connection refused; it is tried again" in both["a"].text
     assert "no coordinator for 2 s (etcd://127.0.0.1:1)" in both["a"].text
+
+
+def test_a_leader_that_is_stopped_for_a_while(etcd: Etcd, job: Callable[..., Job]) -> None:
+    three = led_by_a(etcd, job)
+    agent = three["a"].agent_pid
+    os.kill(agent, signal.SIGSTOP)
+    three.runs(1, "bc")
+    os.kill(agent, signal.SIGCONT)
+    three["a"].wait_for("this node coordinates the job no more")
+    three["a"].wait_for("following the coordinator on")
+    three.end()
+    three.ends("abc")
+    assert "in round 1" not in three["a"].text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -176,6 +177,18 @@ def test_a_member_that_is_away_is_not_waited_for(etcd: Etcd) -> None:
         a.keep(1)
         await a.until("persisted", "1")
         await a.leave(erase=True)
+
+    run(main)
+
+
+def test_a_member_that_does_not_answer_is_not_waited_for_long(etcd: Etcd) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            port = mute.getsockname()[1]
+            a = Candidate("a", f"etcd://127.0.0.1:{port},127.0.0.1:{etcd.port}", lease_s=2)
+            await a.until("say", f"etcd at 127.0.0.1:{port}: no answer in time")
+            await a.until("lead")
+            await a.leave(erase=True)
 
     run(main)
 
