@@ -25,6 +25,8 @@ def test_nodes_of_a_job(build):
     found = config.nodes
     assert (found.min_nodes, found.max_nodes, found.endpoints) == (2, 3, ["127.0.0.1:29400"])
     assert (found.lease_s, found.join_timeout_s, found.is_host) == (2, 60, False)
+    assert found.beside_host
+    assert not build("--nnodes", "2").nodes.beside_host
     assert (found.address, found.infra_rank) == ("127.0.0.1", None)
     assert config.run_id == "none"
 

@@ -55,8 +55,9 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
     store = _store(parsed, environ)
     endpoints = _endpoints(parsed) if store is None or parsed.values["rdzv-endpoint"] else []
     is_host = conf.pop("is_host", None)
+    here = bool(endpoints) and is_here(endpoints[0].rpartition(":")[0])
     if is_host is None:
-        is_host = bool(endpoints) and is_here(endpoints[0].rpartition(":")[0])
+        is_host = here
     segment = parsed.values[option_name("segment")] or 0
     if segment and fewest % segment:
         raise UsageError(
@@ -70,6 +71,7 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
         restart_policy=_restart_policy(parsed),
         endpoints=endpoints,
         is_host=is_host,
+        beside_host=here and not is_host,
         address=_own_address(parsed, endpoints if store is None else list(store.endpoints)),
         store=parsed.values["coordinator-store"],
         infra_rank=_infra_rank(parsed, environ),

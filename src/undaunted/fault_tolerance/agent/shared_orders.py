@@ -153,6 +153,8 @@ class SharedOrders:
 
     async def _listen(self) -> int:
         """Listen where the others expect it; on another port where two processes share a host."""
+        if self._nodes.beside_host:
+            return await self._listen_on(0)
         try:
             return await self._listen_on(self._wanted_port)
         except WireError as error:
