@@ -101,6 +101,11 @@ class Hosts:
         self._open.callback(namespace.close)
         return namespace
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that hold the namespaces."""
+        return [each.pid for each in (self._switch, *self._hosts.values())]
+
     def address(self, name: str) -> str:
         return f"{NET}.{self.names.index(name) + 1}"
 
