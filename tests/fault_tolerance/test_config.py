@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import signal
 import stat
@@ -108,6 +109,17 @@ def test_bad_values_name_the_field():
 def test_progress_tracking(cycles, enabled):
     config = FaultToleranceConfig(max_no_progress_cycles=cycles)
     assert config.is_progress_tracking_enabled is enabled
+
+
+def test_values_that_are_set_later_are_checked_as_well():
+    config = FaultToleranceConfig()
+    config.rank_heartbeat_timeout = "15m"
+    assert config.rank_heartbeat_timeout == 900.0
+    with pytest.raises(ValueError, match="rank_heartbeat_timeout: 'soon' is not a duration"):
+        config.rank_heartbeat_timeout = "soon"
+    with pytest.raises(AttributeError, match="'max_no_progress'; did you mean 'max_no_progress_c"):
+        config.max_no_progress = 3
+    assert copy.deepcopy(config) == config
 
 
 def test_unknown_names_are_refused_with_the_nearest_one():

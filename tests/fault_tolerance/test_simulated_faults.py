@@ -105,6 +105,12 @@ def test_only_the_victim_is_armed() -> None:
     assert setup_simulated_fault(environ={}) is None
 
 
+def test_a_fault_for_a_rank_that_is_not_there_is_refused() -> None:
+    job = {"RANK": "1", "WORLD_SIZE": "2", "FT_SIM_FAULT_DESC": "rank_killed;2;1000"}
+    with pytest.raises(ValueError, match="is for rank 2; this job has ranks 0 to 1"):
+        setup_simulated_fault(environ=job)
+
+
 def test_gpu_failures() -> None:
     failures = parse_gpu_failures("0:1, 2:0,,0:1")
     assert failures == (GpuFailure(0, 1), GpuFailure(2, 0))

@@ -65,7 +65,7 @@ config.to_yaml_file("ft-out.yaml")
 assert FaultToleranceConfig.from_yaml_file("ft-out.yaml") == config
 ```
 
-Values are checked and converted when the object is made; a wrong one is a `ValueError` that names
+Values are checked and converted when they are set; a wrong one is a `ValueError` that names
 the field. `from_kwargs` and `from_yaml_file` refuse unknown names unless told
 `ignore_not_recognized=True`; `from_args` always does. `is_progress_tracking_enabled` tells whether
 rounds that do not advance end the job.

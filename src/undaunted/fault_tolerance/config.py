@@ -37,7 +37,7 @@ _TEXT = read.optional(read.text)
 class FaultToleranceConfig:
     """Settings of in-job restart, named as in NVRx. Times are seconds; None turns a test off.
 
-    Every value is checked and converted when the object is made: times may be text with a unit
+    Every value is checked and converted when it is set: times may be text with a unit
     (``"15m"``), signals and log levels names or numbers, section limits a mapping or
     ``"step:60,checkpoint:10m"``. docs/configuration.md lists all fields.
 
@@ -266,9 +266,15 @@ class FaultToleranceConfig:
         60.0, UNUSED, read.positive_seconds, "TIME", "Restarts are written to the journal at once"
     )
 
-    def __post_init__(self) -> None:
-        for name, setting in settings().items():
-            setattr(self, name, read_setting(name, setting, getattr(self, name)))
+    if not TYPE_CHECKING:  # checkers would take it that any name can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Check and convert a value, when the object is made and later."""
+            field = type(self).__dataclass_fields__.get(name)
+            if field is None:
+                known = _nearest(name, settings())
+                raise AttributeError(f"unknown setting {name!r}{known}")
+            super().__setattr__(name, read_setting(name, field.metadata["setting"], value))
 
     @property
     def is_progress_tracking_enabled(self) -> bool:

@@ -137,7 +137,7 @@ def setup_simulated_fault(
         What was armed, whose ``close`` disarms it; None if this rank does not fail.
 
     Raises:
-        ValueError: the fault cannot be read.
+        ValueError: the fault cannot be read, or is for a rank that the job does not have.
     """
     params = parse_simulated_fault_params(fault_desc or environ.get(DESCRIPTION_VARIABLE))
     if params is None:
@@ -146,6 +146,8 @@ def setup_simulated_fault(
 
     run, round_ = environ.get("TORCHELASTIC_RUN_ID", ""), environ.get("TORCHELASTIC_RESTART_COUNT")
     plan = fault_plan(params, f"{run}/{round_}")
+    if (ranks := environ.get("WORLD_SIZE", "")).isdecimal():
+        plan.check_ranks(int(ranks))
     return trigger.install({**environ, trigger.PLAN_VARIABLE: plan.to_env()})
 
 
