@@ -160,12 +160,34 @@ def test_a_template_that_cannot_be_killed_is_given_up(tmp_path, monkeypatch):
 
     def in_vain_at_first(pidfd, number):
         signals.append(number)
-        return len(signals) == 1 or signal_pidfd(pidfd, number)
+        return signals.count(signal.SIGKILL) == 1 or signal_pidfd(pidfd, number)
 
     monkeypatch.setattr(process, "signal_pidfd", in_vain_at_first)
     with pytest.raises(OSError, match="does not answer and cannot be killed"):
         run_fake(tmp_path, READY + "import signal; signal.pause()")
-    assert len(signals) == 2
+    assert signals == [signal.SIGCONT, signal.SIGKILL, signal.SIGKILL]
+
+
+STOPS = """
+template = os.getpid()
+if os.fork() == 0:  # says that the template is ready once it has stopped
+    while open(f"/proc/{template}/stat").read().rsplit(")", 1)[1].split()[0] != "T":
+        pass
+    tell(type="ready", modules=[], import_ns=0)
+    os._exit(0)
+os.kill(template, signal.SIGSTOP)
+os.wait()
+"""
+
+
+def test_a_stopped_template_goes_on_when_it_is_needed(tmp_path):
+    before, ready, after = READY.partition('tell(type="ready", modules=[], import_ns=0)\n')
+    assert ready
+    answer = "tell(type='refused', number=1, reason='it goes on')"
+    code = "import signal\n" + before + STOPS + after + answer
+    spawned, reasons, _ = run_fake(tmp_path, code)
+    assert reap(spawned) == [0]
+    assert reasons == ["it goes on"]
 
 
 def test_a_start_is_called_off_while_the_template_imports(tmp_path):

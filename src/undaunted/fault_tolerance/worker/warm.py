@@ -189,6 +189,9 @@ class WarmSpawner:
         import asyncio
 
         assert self._sock is not None, "ready means running"
+        assert self._pidfd is not None, "as long as the socket"
+        # One that somebody has stopped would keep the restart waiting until the deadline.
+        process.signal_pidfd(self._pidfd, signal.SIGCONT)
         frame = messages.encode(messages.Fork(number=self._number, specs=specs))
         # If it is gone already, or goes now, the end of the stream says so below.
         with contextlib.suppress(ConnectionError):
