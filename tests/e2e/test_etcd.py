@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.coordinator.etcd.server import Etcd, skip_without_etcd
+from tests.coordinator.etcd.server import Etcd, Way, skip_without_etcd
 from tests.e2e.launcher import DEADLINE_S, Launcher
 
 if TYPE_CHECKING:
@@ -43,12 +43,15 @@ class Job:
         (cwd / "train.py").write_text(textwrap.dedent(RANK))
         self._options = [
             *("--nnodes", nnodes, "--rdzv-id", "job", "--max-restarts", "3"),
-            *("--coordinator-store", url, "--worker-start", "fresh"),
+            *("--worker-start", "fresh"),
         ]
+        self._url = url
 
-    def start(self, names: str, conf: str = "lease=2,join_timeout=60") -> None:
+    def start(self, names: str, conf: str = "lease=2,join_timeout=60", *, url: str = "") -> None:
+        """Start launchers; ``url``: their way to etcd, if it is another one."""
         for name in names:
             options = ["--node-name", name, "--run-dir", f"run-{name}", "--rdzv-conf", conf]
+            options += ["--coordinator-store", url or self._url]
             env = {"UNDAUNTED_TOKEN": "a token of the tests"}
             args = [*self._options, *options, "train.py"]
             self.nodes[name] = Launcher(args, self.cwd, env)
@@ -140,10 +143,10 @@ def test_the_leader_leaves_in_order(etcd: Etcd, job: Callable[..., Job]) -> None
     assert etcd.control("get", "--prefix", "/undaunted") == ""
 
 
-def led_by_a(etcd: Etcd, job: Callable[..., Job]) -> Job:
-    """Round 0 runs on a and b, with c as a spare, and a leads."""
+def led_by_a(etcd: Etcd, job: Callable[..., Job], way: str = "") -> Job:
+    """Round 0 runs on a and b, with c as a spare, and a leads; ``way``: of a to etcd."""
     three = job(etcd.url, "2:3")
-    three.start("a")
+    three.start("a", url=way)
     etcd.wait_for("/undaunted/job/leader")
     three.start("bc")
     three.runs(0, "ab")
@@ -220,3 +223,20 @@ def test_a_leader_that_is_stopped_for_a_while(etcd: Etcd, job: Callable[..., Job
     three.end()
     three.ends("abc")
     assert "in round 1" not in three["a"].text
+
+
+def test_the_leader_alone_cannot_reach_etcd(etcd: Etcd, job: Callable[..., Job]) -> None:
+    way = Way(etcd)
+    try:
+        three = led_by_a(etcd, job, way.url)
+        way.block()
+        three["a"].wait_for("coordinates the job no more: etcd could not be reached for 2 s")
+        for name in "ab":
+            three[name].wait_for("following the coordinator on [bc]")
+        three.end(3, of="0-0")
+        three.runs(1, "ab")
+        way.open()
+        three.end()
+        three.ends("abc")
+    finally:
+        way.close()

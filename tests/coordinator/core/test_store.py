@@ -138,3 +138,20 @@ def test_whom_the_store_names_is_tried_when_the_connection_breaks_later(known):
     assert harness.follower.state is FollowerState.FOLLOWING
     harness.handle(f.Closed(harness.link, "reset"))
     assert harness.last(f.Dial).address == (known or "host-a:1")
+
+
+def test_who_cannot_reach_the_store_finds_the_leader_through_members():
+    harness = follower()
+    harness.handle(f.LeaderAt("host-a:1"))
+    harness.running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.handle(f.LeaderAt("", "etcd at e:1: no answer in time"))
+    for _ in range(5):
+        harness.handle(f.Closed(harness.link, "refused"))
+        harness.pass_time(1.1)
+    assert {each.address for each in harness.all(f.Dial)} == {"host-a:1", "host-c:1"}
+    refused = p.Refused(reason="this node does not lead the job", leader="host-d:1")
+    harness.handle(f.Opened(harness.link))
+    harness.says(refused)
+    harness.pass_time(0.1)
+    assert harness.last(f.Dial).address == "host-d:1"

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -118,6 +119,56 @@ class Etcd:
             watch.terminate()
             watch.wait(DEADLINE_S)
             watch.stdout.close()
+
+
+_FORWARDER = """
+import asyncio, sys
+
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+    finally:
+        writer.close()
+
+async def forward(reader, writer):
+    there = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]))
+    await asyncio.gather(copy(reader, there[1]), copy(there[0], writer), return_exceptions=True)
+
+async def main():
+    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+class Way:
+    """A way to an etcd that can be blocked: what is sent there waits."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _FORWARDER, str(etcd.port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.url = f"etcd://127.0.0.1:{int(self._process.stdout.readline())}"
+
+    def block(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def open(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def skip_without_etcd() -> None:

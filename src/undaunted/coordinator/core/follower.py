@@ -147,9 +147,9 @@ class Follower:
         table = self.knows.table
         number, self._tried = self._tried // 2, self._tried + 1
         if (self._tried % 2 == 0 or not ends) and table:
-            address = table[number % len(table)].address
-            if address and address != self.config.address:
-                return address
+            for seat in (table[number % len(table)], table[(number + 1) % len(table)]):
+                if seat.address and seat.address != self.config.address:
+                    return seat.address
         return ends[number % len(ends)] if ends else ""
 
     def _opened(self) -> list[f.Command]:
