@@ -71,7 +71,7 @@ class Served:
 
 
 def config(root: Path, **changes: object) -> FunnelConfig:
-    return FunnelConfig(root=str(root), **changes)
+    return FunnelConfig(**{"root": str(root), "settle_s": 0.0, **changes})
 
 
 def root_server(

@@ -22,6 +22,7 @@ class FunnelConfig(msgspec.Struct, kw_only=True, frozen=True):
         queue_bytes: what may wait in a server's memory, in all.
         log_prefix: files that the servers write their own lines to begin so, "" = standard error.
         grace_s: how long the end of the job waits for logs that are still on their way.
+        settle_s: how long a server that was just started waits for launchers at the end of the job.
     """
 
     root: str
@@ -30,6 +31,7 @@ class FunnelConfig(msgspec.Struct, kw_only=True, frozen=True):
     queue_bytes: int = 256 * 1024 * 1024
     log_prefix: str = ""
     grace_s: float = 60.0
+    settle_s: float = 6.0
 
     def relative(self, path: str) -> str:
         """Return ``path``, which lies below the directory, as the server is told of it.

@@ -1,4 +1,4 @@
-"""The program of the log server: one level of it, until SIGTERM.
+"""The program of the log server: one level of it, until whoever has started it closes a pipe.
 
 Started by `servers.LogServers` with what it needs to know as JSON.
 """
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted import __version__
-from undaunted.base import process
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
@@ -47,21 +46,19 @@ class Task(msgspec.Struct, kw_only=True, frozen=True):
         nodes: of the job.
         config: what is chosen.
         level: number of a leaf; ``config.leaves`` = the one that writes.
-        parent: pid of who has started it, and with whom it ends; 0 = nobody.
+        told_fd: end of a pipe; when the other one is closed, the level ends. -1 = there is none.
     """
 
     run_id: str
     nodes: Nodes
     config: FunnelConfig
     level: int
-    parent: int = 0
+    told_fd: int = -1
 
 
 def main(argv: list[str]) -> int:
     """Serve; return the exit code."""
     task = msgspec.json.decode(argv[0], type=Task)
-    if task.parent and not process.die_with_parent(task.parent):
-        return _FAILED
     say = _Lines(task)
     try:
         return asyncio.run(_serve(task, say))
@@ -75,6 +72,8 @@ async def _serve(task: Task, say: Callable[[str], None]) -> int:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    if task.told_fd >= 0:
+        loop.add_reader(task.told_fd, _told, loop, task.told_fd, told)
     token = await asyncio.to_thread(job_access.token, task.nodes)
     terms = Terms(task.run_id, __version__, token)
     tls = job_access.contexts(task.nodes)
@@ -83,7 +82,8 @@ async def _serve(task: Task, say: Callable[[str], None]) -> int:
     peers = task.nodes.max_nodes
     handler: Root | Relay
     if task.level == config.leaves:
-        handler = Root(config, config.leaves or peers, say)
+        expected = config.leaves or task.nodes.min_nodes
+        handler = Root(config, config.leaves or peers, say, expected)
     else:
         above = f"127.0.0.1:{ports[-1]}"
         if tls.client is not None:  # the certificate is for the name that all nodes use
@@ -100,7 +100,8 @@ async def _serve(task: Task, say: Callable[[str], None]) -> int:
     )
     server.nodes = peers
     try:
-        await _listen(server, told)
+        if not await _listen(server, told):
+            return 0
         await told.wait()
         complete = await handler.finish(config.grace_s)
     finally:
@@ -108,8 +109,13 @@ async def _serve(task: Task, say: Callable[[str], None]) -> int:
     return 0 if complete else _INCOMPLETE
 
 
-async def _listen(server: Server, told: asyncio.Event) -> None:
-    """Listen; while another launcher on this host does, wait for its end."""
+def _told(loop: asyncio.AbstractEventLoop, fd: int, told: asyncio.Event) -> None:
+    loop.remove_reader(fd)
+    told.set()
+
+
+async def _listen(server: Server, told: asyncio.Event) -> bool:
+    """Listen; while another launcher on this host does, wait for its end. False = told to end."""
     while not told.is_set():
         try:
             await server.start()
@@ -117,9 +123,10 @@ async def _listen(server: Server, told: asyncio.Event) -> None:
             if error.number != errno.EADDRINUSE:
                 raise
         else:
-            return
+            return True
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(told.wait(), _AGAIN_S)
+    return False
 
 
 class _Lines:

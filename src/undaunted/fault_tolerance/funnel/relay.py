@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.coordinator.wire import client
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.fault_tolerance.funnel import messages as w
+from undaunted.fault_tolerance.funnel.attendance import Attendance
 
 if TYPE_CHECKING:
     import ssl
@@ -57,17 +58,14 @@ class Relay:
         self._sent: deque[w.Lines] = deque()  # and not answered
         self._sent_bytes = 0
         self._upper_window = w.WINDOW_BYTES
-        self._gone = asyncio.Event()
-        self._gone.set()
+        self._attendance = Attendance(config.settle_s, expected=0)
         self._told = False
         self._link: Connection | None = None
         self._connecting = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def finish(self, timeout_s: float) -> bool:
         """Wait until nobody sends any more."""
-        try:
-            await asyncio.wait_for(self._gone.wait(), timeout_s)
-        except asyncio.TimeoutError:
+        if not await self._attendance.over(timeout_s):
             self._say(f"{len(self._peers)} launchers are still sending logs; not waiting longer")
         self._connecting.cancel()
         await asyncio.gather(self._connecting, return_exceptions=True)
@@ -80,7 +78,7 @@ class Relay:
     def opened(self, connection: Connection) -> None:
         """Wait for its first message."""
         self._peers[connection] = 0
-        self._gone.clear()
+        self._attendance.come()
         if self._link is None:
             connection.close("the log server is not there")
 
@@ -108,8 +106,7 @@ class Relay:
             del self._senders[name]
             self._forget_sent(name, sys.maxsize)
             self._pump()
-        if not self._peers:
-            self._gone.set()
+        self._attendance.leave()
 
     def _introduce(self, connection: Connection, message: w.Open) -> None:
         if connection in self._names or len(message.sender) > w.LONGEST_NAME:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire.complaints import Complaints
 from undaunted.fault_tolerance.funnel import messages as w
+from undaunted.fault_tolerance.funnel.attendance import Attendance
 from undaunted.fault_tolerance.funnel.writer import Writer
 
 if TYPE_CHECKING:
@@ -44,9 +45,12 @@ class Root:
         config: what is chosen.
         peers: how many connections may be expected; they share ``queue_bytes``.
         say: shows a line.
+        expected: how many connections there are at least when all is well; 0 = not known.
     """
 
-    def __init__(self, config: FunnelConfig, peers: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: FunnelConfig, peers: int, say: Callable[[str], None], expected: int = 0
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._window = w.window(config.queue_bytes, peers)
         self._say = say
@@ -54,8 +58,7 @@ class Root:
         self._senders: dict[str, _Sender] = {}
         self._waiting: dict[Connection, int] = {}  # bytes that are not written yet
         self._owners: dict[tuple[str, int], Connection] = {}
-        self._gone = asyncio.Event()
-        self._gone.set()
+        self._attendance = Attendance(config.settle_s, expected)
         self._writer = Writer(config.root, self._tell_written, self._tell)
 
     async def finish(self, timeout_s: float) -> bool:
@@ -65,9 +68,7 @@ class Root:
             False if something is not written within ``timeout_s``.
         """
         deadline = self._loop.time() + timeout_s
-        try:
-            await asyncio.wait_for(self._gone.wait(), timeout_s)
-        except asyncio.TimeoutError:
+        if not await self._attendance.over(timeout_s):
             self._say(f"{len(self._waiting)} launchers are still sending logs; not waiting longer")
         left_s = max(1.0, deadline - self._loop.time())
         return await asyncio.to_thread(self._writer.close, left_s)
@@ -77,7 +78,7 @@ class Root:
     def opened(self, connection: Connection) -> None:
         """Wait for its first message."""
         self._waiting[connection] = 0
-        self._gone.clear()
+        self._attendance.come()
 
     def received(self, connection: Connection, message: Any) -> None:
         """A launcher introduces itself, or sends lines."""
@@ -93,8 +94,7 @@ class Root:
         for sender in self._senders.values():
             if sender.connection is connection:
                 sender.connection = None
-        if not self._waiting:
-            self._gone.set()
+        self._attendance.leave()
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Sender:
         self._bytes = 0
         self._last_number = -1
         self._progress_s = time.monotonic()  # when something was written last
-        self._closing = False
+        self._closing = self._ending = False
         # The thread's own:
         self._sent = -1  # number of what was sent last over this connection
         self._ever_sent = -1  # over any
@@ -106,6 +106,8 @@ class Sender:
             if self._closing:
                 return
             self._progress_s = time.monotonic()
+            self._ending = True
+            self._poke()
             while self._queue and (now := time.monotonic()) < deadline:
                 stalls_s = self._progress_s + _STALL_S - now
                 if stalls_s <= 0:
@@ -184,6 +186,9 @@ class Sender:
         assert self._wake is not None
         deadline = time.monotonic() + timeout_s
         while not self._closing and (left_s := deadline - time.monotonic()) > 0:
+            if self._ending:  # there is no time for long pauses
+                left_s = min(left_s, _RETRY_S)
+                deadline = min(deadline, time.monotonic() + _RETRY_S)
             self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), left_s)

@@ -38,11 +38,10 @@ class LogServers:
     def __init__(
         self, run_id: str, nodes: Nodes, config: FunnelConfig, say: Callable[[str], None]
     ) -> None:
-        self._task = Task(
-            run_id=run_id, nodes=nodes, config=config, level=config.leaves, parent=os.getpid()
-        )
+        self._task = Task(run_id=run_id, nodes=nodes, config=config, level=config.leaves)
         self._say = say
         self._running: dict[int, tuple[int, int]] = {}  # pid and pidfd, by level
+        self._pipes: dict[int, int] = {}  # closing one tells a level to end
         self._timers = Timers()
         self._ended = asyncio.Event()
         self._closing = False
@@ -66,24 +65,30 @@ class LogServers:
         self._timers.cancel()
         deadline = asyncio.get_running_loop().time() + self._task.config.grace_s + _BEYOND_GRACE_S
         for levels in (range(self._task.config.leaves), [self._task.config.leaves]):
-            self._signal(levels, signal.SIGTERM)
+            for level in levels:
+                self._tell(level)
             await self._wait(levels, deadline)
         everything = range(self._task.config.leaves + 1)
         if self._running:
             self._say("the log server does not end and is killed; logs may be incomplete")
-            self._signal(everything, signal.SIGKILL)
+            for _, pidfd in self._running.values():
+                process.signal_pidfd(pidfd, signal.SIGKILL)
             await self._wait(everything, asyncio.get_running_loop().time() + _KILL_S)
         for level in list(self._running):
             self._forget(level)
 
     def _start(self, level: int) -> None:
-        task = msgspec.structs.replace(self._task, level=level)
+        told, self._pipes[level] = os.pipe()
+        task = msgspec.structs.replace(self._task, level=level, told_fd=told)
         argv = [sys.executable, "-m", "undaunted.fault_tolerance.funnel.program"]
         try:
-            pid = process.spawn([*argv, msgspec.json.encode(task).decode()], os.environ, [])
+            pid = process.spawn([*argv, msgspec.json.encode(task).decode()], os.environ, [told])
         except OSError as error:
+            self._tell(level)
             self._say(f"the log server cannot be started: {error.strerror or error}")
             return
+        finally:
+            os.close(told)
         pidfd = process.open_pidfd(pid)
         assert pidfd is not None, "an own child exists until it has been waited for"
         self._running[level] = (pid, pidfd)
@@ -104,11 +109,13 @@ class LogServers:
         _, pidfd = self._running.pop(level)
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
+        self._tell(level)
 
-    def _signal(self, levels: range | list[int], number: int) -> None:
-        for level in levels:
-            if level in self._running:
-                process.signal_pidfd(self._running[level][1], number)
+    def _tell(self, level: int) -> None:
+        """Have a level end, if it has not been told yet."""
+        pipe = self._pipes.pop(level, None)
+        if pipe is not None:
+            os.close(pipe)
 
     async def _wait(self, levels: range | list[int], deadline: float) -> None:
         loop = asyncio.get_running_loop()
