@@ -160,8 +160,9 @@ def _judge_end(cluster: Cluster, result: Result) -> None:
     """One verdict for all, and one that is true."""
     checker = cluster.checker
     outcome = checker.job_outcome
-    if checker.alive:
-        names = ", ".join(sorted(node for node, _ in checker.alive))
+    left = sorted(node for node, _ in checker.alive if checker.has_been_well(node))
+    if left:
+        names = ", ".join(left)
         raise InvariantError(f"one verdict: {names} have not ended, others {outcome or 'neither'}")
     if result.hopeless or outcome != "finished":
         return
