@@ -157,6 +157,9 @@ def test_user_frame_falls_back_to_packages_then_torch_then_anything() -> None:
     assert innermost_user_frame([stdlib, torch]) == torch
     assert innermost_user_frame([stdlib]) == stdlib
     assert innermost_user_frame([]) is None
+    generated = Frame("<string>", 7, "__init__")
+    assert innermost_user_frame([package, generated, user]) == user
+    assert innermost_user_frame([package, generated]) == generated
 
 
 def test_our_own_frames_are_skipped() -> None:

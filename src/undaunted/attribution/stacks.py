@@ -116,13 +116,15 @@ def innermost_user_frame(frames: Sequence[Frame]) -> Frame | None:
     """The place in the user's own code a stack is at.
 
     That is the innermost frame outside of the standard library, installed packages, torch and
-    undaunted. A program that is itself installed has none: then it is the innermost frame of a
-    package other than torch, else the innermost outside of the standard library, else of all.
+    undaunted, if possible one of a file: ``<string>`` is also the ``__init__`` of dataclasses. A
+    program that is itself installed has none: then it is the innermost frame of a package other
+    than torch, else the innermost outside of the standard library, else of all.
 
     Args:
         frames: innermost first.
     """
     wanted = (
+        lambda frame: is_user_code(frame) and frame.file != "<string>",
         is_user_code,
         lambda frame: not (is_stdlib(frame) or is_torch(frame) or is_ours(frame)),
         lambda frame: not (is_stdlib(frame) or is_ours(frame)),
