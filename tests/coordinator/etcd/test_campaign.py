@@ -174,6 +174,13 @@ def test_stands_down_when_the_lead_is_gone(event):
     assert more == [e.Release(MINE.lease), e.Look()]
 
 
+def test_a_leader_that_has_stood_down_by_itself_makes_room():
+    harness = Harness().leading()
+    assert harness.handle(e.StepDown()) == [e.Release(MINE.lease), e.Look()]
+    assert harness.handle(e.StepDown()) == []
+    assert harness.handle(e.Seen(None, 41)) == [e.Follow(""), e.Claim()]
+
+
 def test_what_was_true_before_it_led_does_not_count():
     harness = Harness().leading()
     assert harness.handle(e.Seen(None, 39)) == []

@@ -21,6 +21,9 @@ class Campaign:
     def withdraw(self) -> None:
         self.done.append("withdrawn")
 
+    def step_down(self) -> None:
+        self.done.append("stepped down")
+
     async def close(self, *, erase: bool) -> None:
         self.done.append("erased" if erase else "closed")
 
@@ -111,6 +114,15 @@ def test_a_node_that_is_done_leads_on_if_it_does(party):
     party.host.leading = None
     party.candidacy.node_is_done()
     assert party.campaign.done == ["withdrawn"]
+
+
+@pytest.mark.parametrize(("state", "done"), [(State.ENDED, []), (State.DEPOSED, ["stepped down"])])
+def test_a_leader_that_stands_down_by_itself_makes_room(party, state, done):
+    party.candidacy.leading_is_over()
+    party.candidacy.lead(7, Ledger(run_id=""))
+    party.state = state
+    party.candidacy.leading_is_over()
+    assert party.campaign.done == done
 
 
 @pytest.mark.parametrize(

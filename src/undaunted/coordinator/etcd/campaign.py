@@ -120,9 +120,12 @@ class Campaign:
         return self._seen(e.Seen(not_won.leader, 0))
 
     def _lost(self, reason: str) -> list[e.Command]:
+        return [e.StandDown(reason), *self._step_down()]
+
+    def _step_down(self) -> list[e.Command]:
         self.state = State.LOOKING
         self._unwritten = None
-        return [e.StandDown(reason), e.Release(self._lease), e.Look()]
+        return [e.Release(self._lease), e.Look()]
 
     def _withdraw(self, withdraw: e.Withdraw) -> list[e.Command]:
         leads, self.state = self.state is State.LEADING, State.OVER
@@ -149,6 +152,8 @@ class Campaign:
                 return [*self._back(), e.Persisted(version), *self._write()]
             case e.NotWritten():
                 return self._lost("another launcher holds the lease in etcd")
+            case e.StepDown():
+                return self._step_down()
             case e.TimerFired(name="renew"):
                 return [e.Renew(self._lease), e.SetTimer("renew", self.lease_s / 3)]
             case e.TimerFired(name="expire") if now < self._lease_end_ns:

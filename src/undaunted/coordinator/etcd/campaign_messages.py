@@ -117,6 +117,11 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class StepDown:
+    """The leader has stood down by itself: somebody knows more of the job than it did."""
+
+
+@dataclass(frozen=True, slots=True)
 class Withdraw:
     """Take part no more. ``erase``: the job is over, its ledger is of no use."""
 
@@ -141,6 +146,7 @@ Event = (
     | Written
     | NotWritten
     | Failed
+    | StepDown
     | Withdraw
     | TimerFired
 )

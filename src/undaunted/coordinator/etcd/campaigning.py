@@ -87,6 +87,10 @@ class Campaigning:
         """Have a ledger written to etcd; `Launcher.persisted` says when it is there."""
         self._feed(e.Keep(ledger))
 
+    def step_down(self) -> None:
+        """Let it be decided anew who leads, since the leader here has stood down by itself."""
+        self._feed(e.StepDown())
+
     def withdraw(self, *, erase: bool = False) -> None:
         """Take part no more; ``erase``: the job is over."""
         self._feed(e.Withdraw(erase))

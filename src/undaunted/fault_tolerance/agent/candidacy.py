@@ -76,6 +76,11 @@ class Candidacy:
         if self._host.leading is None:
             self._campaigning.withdraw()
 
+    def leading_is_over(self) -> None:
+        """The leader here has nothing more to do; unless the job has ended, there must be one."""
+        if self._leader is not None and self._leader.state is LeaderState.DEPOSED:
+            self._campaigning.step_down()
+
     async def close(self) -> None:
         """Give the lead to others; leave nothing in etcd of a job that is over."""
         over = self._leader is not None and self._leader.state is LeaderState.ENDED

@@ -344,6 +344,8 @@ class SharedOrders:
     def _leading_done(self, successor: str) -> None:
         del successor  # the follower finds it by itself
         self._host.leading = None
+        if self._candidacy is not None:
+            self._candidacy.leading_is_over()
         self._led.set()
 
 
