@@ -2,7 +2,10 @@
 # Installs Debian packages that some tests use, where that is possible: as root, with apt-get.
 # Never fails: tests that miss a program are skipped and name it.
 set -u
-declare -A provides=([strace]=strace [etcd]=etcd-server [etcdctl]=etcd-client [ip]=iproute2 [tc]=iproute2)
+declare -A provides=(
+    [strace]=strace [etcd]=etcd-server [etcdctl]=etcd-client [ip]=iproute2 [tc]=iproute2
+    [munged]=munge [slurmctld]=slurmctld [slurmd]=slurmd [srun]=slurm-client
+)
 
 missing=()
 for program in "${!provides[@]}"; do

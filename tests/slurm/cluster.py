@@ -1,0 +1,266 @@
+"""A Slurm cluster of its own for a test: all of its daemons, on this machine, with free ports.
+
+Nothing of it is outside of one directory, and nothing of the machine's own Slurm is used. The names
+of its nodes mean this machine, which /etc/hosts says in a mount namespace of each slurmd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.e2e.launcher import wait_until_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEADLINE_S = 90.0
+NODES = ("n1", "n2")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc", "unshare")
+
+CONFIG = """\
+ClusterName=undaunted
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmctldPidFile={dir}/slurmctld.pid
+SlurmctldLogFile={dir}/slurmctld.log
+StateSaveLocation={dir}/state
+SlurmdPidFile={dir}/slurmd-%n.pid
+SlurmdSpoolDir={dir}/spool-%n
+SlurmdLogFile={dir}/slurmd-%n.log
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={dir}/munge.sock,cred_expire=5
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+TaskProlog={dir}/prolog
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2
+SlurmdParameters=config_overrides
+ReturnToService=2
+JobRequeue=1
+KillWait=30
+SlurmdTimeout=5
+SlurmctldTimeout=10
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=1000
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=1000
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+# All nodes are this machine, so that each of them would be the host of the coordinator.
+PROLOG = """\
+#!/bin/sh
+[ "$SLURMD_NODENAME" = n1 ] || echo export PET_RDZV_CONF=is_host=0
+"""
+NAMED = 'mount --bind "$0" /etc/hosts && exec "$@"'
+
+
+class Cluster:
+    """A running cluster.
+
+    Args:
+        directory: for its files; short, as it holds a socket.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._open = contextlib.ExitStack()
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "SLURM_CONF": str(directory / "slurm.conf"),
+            "HOME": str(directory),
+        }
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        here = self.directory
+        names = Path("/etc/hosts").read_text() + f"\n127.0.0.1 {' '.join(NODES)}\n"
+        (here / "hosts").write_text(names)
+        config = CONFIG.format(dir=here, host=socket.gethostname(), ports=free_ports(3))
+        (here / "slurm.conf").write_text(config)
+        (here / "prolog").write_text(PROLOG)
+        (here / "prolog").chmod(0o700)
+        for name in ("state", *(f"spool-{node}" for node in NODES)):
+            (here / name).mkdir()
+        (here / "munge.key").write_bytes(secrets.token_bytes(128))
+        (here / "munge.key").chmod(0o600)
+        files = [
+            *("--key-file", here / "munge.key", "--pid-file", here / "munge.pid"),
+            *("--log-file", here / "munge.log", "--seed-file", here / "munge.seed"),
+        ]
+        # It goes into the background, and is ready then.
+        self.run("munged", "--socket", here / "munge.sock", *files, "--force")
+        self._open.callback(end, int((here / "munge.pid").read_text()))
+        self.start("slurmctld", "-D", "-c")
+        for node in NODES:
+            enter = ("unshare", "--mount", "sh", "-c", NAMED, here / "hosts")
+            self._nodes[node] = self.start(*enter, "slurmd", "-D", "-N", node)
+        self.run("srun", "--nodes", len(NODES), "true")  # waits until the nodes are there
+
+    def kill_slurmd(self, node: str) -> None:
+        """Kill the daemon of a node; what it has started lives on."""
+        self._nodes[node].kill()
+        self._nodes[node].wait(DEADLINE_S)
+
+    def start(self, *command: object, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a command that ends with the cluster at the latest."""
+        daemon = subprocess.Popen(
+            [str(word) for word in command],
+            env=self._environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+        def end() -> None:
+            daemon.kill()  # told in order, the controller looks for lost nodes first
+            daemon.wait(DEADLINE_S)
+
+        self._open.callback(end)
+        return daemon
+
+    def run(self, *command: object, cwd: Path | None = None, **env: str) -> str:
+        """Run a command of Slurm; return what it prints."""
+        done = subprocess.run(
+            [str(word) for word in command],
+            env={**self._environment, **env},
+            cwd=cwd or self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{self.log()}"
+        return done.stdout
+
+    def log(self) -> str:
+        """The last lines of the controller."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.directory / "slurmctld.log").read_text()[-2000:]
+        return ""
+
+    def submit(self, cwd: Path, *command: object, **env: str) -> Job:
+        """Start ``sbatch`` with these arguments."""
+        return Job(self, cwd, [str(word) for word in command], {**self._environment, **env})
+
+    def close(self) -> None:
+        self._open.close()
+
+
+class Job:
+    """A batch job, followed until it has ended."""
+
+    def __init__(
+        self, cluster: Cluster, cwd: Path, command: Sequence[str], env: dict[str, str]
+    ) -> None:
+        self.cluster, self.cwd = cluster, cwd
+        self.output = cwd / "job.out"
+        self.output.touch()
+        # --wait: sbatch ends with the job, and with its exit code.
+        self._sbatch = subprocess.Popen(
+            ["sbatch", "--wait", "--parsable", "--output", str(self.output), *command],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._sbatch.stdout is not None
+        self.id = self._sbatch.stdout.readline().strip()
+        self._tail = subprocess.Popen(
+            ["tail", "--lines=+1", "--follow", str(self.output)], stdout=subprocess.PIPE
+        )
+        self.text = ""
+
+    def wait_for(self, pattern: str, timeout_s: float = DEADLINE_S) -> re.Match[str]:
+        """Wait until a line of the job's output matches."""
+        assert self._tail.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if found := re.search(pattern, self.text, re.MULTILINE):
+                return found
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._tail.stdout], [], [], left)
+            assert ready, f"no line matches {pattern!r}:\n{self.text}\n{self.cluster.log()}"
+            self.text += os.read(self._tail.stdout.fileno(), 65536).decode(errors="replace")
+
+    def end(self) -> int:
+        """Wait for the end of the job; return its exit code."""
+        try:
+            code = self._sbatch.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"job {self.id} does not end:\n{self.output.read_text()}\n{self.cluster.log()}"
+            ) from None
+        self.text = self.output.read_text()
+        return code
+
+    def close(self) -> None:
+        """Cancel the job if it is still there."""
+        if self._sbatch.poll() is None:
+            self.cluster.run("scancel", "--signal=KILL", "--full", self.id)
+            self.cluster.run("scancel", self.id)
+            self._sbatch.wait(DEADLINE_S)
+        self._tail.terminate()
+        self._tail.wait(DEADLINE_S)
+        for process in (self._tail, self._sbatch):
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def end(pid: int) -> None:
+    """End a process and wait until it has ended."""
+    os.kill(pid, signal.SIGTERM)
+    left = wait_until_gone([pid], DEADLINE_S)
+    assert not left, f"process {left} has not ended"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@functools.cache
+def why_not() -> str:
+    """Why there can be no cluster here, "" = there can."""
+    if os.geteuid() != 0:
+        return "a Slurm cluster of one's own needs root"
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            return f"{program} is not installed; scripts/system-packages.sh installs Slurm"
+    tried = subprocess.run(
+        ["unshare", "--mount", "mount", "--bind", "/etc/hosts", "/etc/hosts"],
+        capture_output=True,
+        check=False,
+    )
+    return "" if tried.returncode == 0 else "mount namespaces are not permitted here"

@@ -1,0 +1,172 @@
+"""The files in examples/deploy/slurm, as they are, on a cluster of two nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import wait_until_gone
+from tests.slurm.cluster import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.slurm.cluster import Cluster, Job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+# Goes on until there is a file named finish.
+RANK = """
+    import os, pathlib, signal, sys, threading
+    import undaunted
+    e, told = os.environ, []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+    about = "rank {RANK}/{WORLD_SIZE} round {TORCHELASTIC_RESTART_COUNT} node {GROUP_RANK} "
+    about += "task {SLURM_PROCID} again " + e.get("SLURM_RESTART_COUNT", "0")
+    os.write(1, (about.format(**e) + "\\n").encode())  # in one piece
+    step = 0
+    while not pathlib.Path("finish").exists():
+        undaunted.step(step)
+        step += 1
+        if pathlib.Path("crash-" + e["RANK"]).exists() and e["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if told:
+            sys.exit("saved")
+        threading.Event().wait(0.02)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
+    return tmp_path
+
+
+def running(job: Job, ranks: int, number: int = 0, again: int = 0) -> None:
+    """Wait until all ranks of a round run."""
+    for rank in range(ranks):
+        job.wait_for(rf"^rank {rank}/{ranks} round {number} .* again {again}$")
+
+
+def launchers(node: str, directory: Path) -> list[int]:
+    """The launcher's processes on a node, for a job in this directory."""
+    found = []
+    for proc in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (proc / "cmdline").read_bytes().split(b"\0")
+            here = (proc / "cwd").readlink() == directory
+            environment = (proc / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if here and b"run" in command and f"SLURMD_NODENAME={node}".encode() in environment:
+            found.append(int(proc.name))
+    return found
+
+
+def outcomes(job: Job) -> dict[str, str]:
+    """How each node says that the job has ended."""
+    found = {}
+    for path in job.cwd.glob(f"undaunted-runs/slurm-{job.id}/journal-*.jsonl"):
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        ends = [event["outcome"] for event in events if event["event"] == "job_ended"]
+        found[path.stem.removeprefix("journal-")] = ends[-1] if ends else ""
+    return found
+
+
+def test_a_crash_is_survived_and_ranks_follow_the_tasks(
+    submit: Callable[..., Job], script: Path
+) -> None:
+    job = submit("train.sbatch", "train.py")
+    running(job, 4)
+    (script / "crash-3").touch()
+    running(job, 4, 1)
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert "rank 3 (node n2" in job.text
+    assert "rank 0/4 round 1 node 0 task 0 again 0" in job.text
+    assert "rank 3/4 round 1 node 1 task 1 again 0" in job.text
+    assert outcomes(job) == {"n1": "finished", "n2": "finished"}
+
+
+def test_a_node_is_lost_with_its_slurmd(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    job = submit("train.sbatch", "--elastic", "train.py", NODES="1")
+    running(job, 4)
+    cluster.kill_slurmd("n2")
+    job.wait_for("Node failure on n2")
+    assert "round 1" not in job.text  # the launcher lives, and nothing is wrong with its ranks
+    pids = launchers("n2", script)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert pids
+    assert not wait_until_gone(pids, 20)
+    running(job, 2, 1)
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert "node n2 is lost" in job.text
+    assert outcomes(job) == {"n1": "finished", "n2": ""}
+
+
+def test_a_job_that_is_cancelled_may_save(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    job = submit("train.sbatch", "train.py")
+    running(job, 4)
+    cluster.run("scancel", job.id)
+    assert job.end() != 0
+    job.wait_for("preempted: the launcher on node n. received SIGTERM")
+    assert outcomes(job) == {"n1": "preempted", "n2": "preempted"}
+
+
+def test_a_job_that_was_preempted_goes_back_to_the_queue(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    job = submit("train.sbatch", "train.py")
+    running(job, 4)
+    cluster.run("scancel", "--signal=TERM", job.id)
+    running(job, 4, again=1)
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert "preempted (exit code 75)" in job.text
+    assert outcomes(job) == {"n1": "finished", "n2": "finished"}
+
+
+def test_several_launchers_on_a_node_are_refused(submit: Callable[..., Job], script: Path) -> None:
+    job = submit("train.sbatch", "train.py", options=("--ntasks-per-node=2",))
+    assert job.end() == 2
+    assert "SLURM_TASKS_PER_NODE is 2(x2)" in job.text
+
+
+def test_each_node_is_a_task_of_an_array(
+    submit: Callable[..., Job], cluster: Cluster, script: Path
+) -> None:
+    """One of two is preempted; the other goes on, and takes it in again when it is back."""
+    (port,) = free_ports(1)
+    endpoint = f"127.0.0.1:{port}"
+    common = ["--nnodes", "1:2", "--elastic", "--rdzv-endpoint", endpoint, "--rdzv-id", "array"]
+    options = [
+        "--max-restarts",
+        "0",
+        "--run-dir",
+        "coordinator",
+        "--rdzv-conf",
+        "last_call_timeout=60",
+    ]
+    coordinator = cluster.start("undaunted", "coordinator", *common, *options, cwd=script)
+    given = {"COORDINATOR": endpoint, "NODES": "1:2", "RUN": "array"}
+    job = submit("array.sbatch", "train.py", options=("--array=0-1",), **given)
+    running(job, 4)
+    cluster.run("scancel", "--signal=TERM", f"{job.id}_1")
+    job.wait_for(r"^rank 1/2 round 1 .* again 0$")
+    job.wait_for(r"^rank 0/4 round 2 .* again 0$")
+    job.wait_for(r"^rank 3/4 round 2 .* again 1$")
+    (script / "finish").touch()
+    assert job.end() == 0, job.text
+    assert coordinator.wait(60) == 0
