@@ -185,8 +185,8 @@ def _what_now(config: RunConfig) -> str:
     if config.nodes is None:
         return "The job's last checkpoint is intact: start it again."
     return (
-        f"The job goes on without node {config.node} where {config.nodes.min_nodes} others are "
-        "left; start this launcher again and it joins them."
+        f"The job goes on without node {config.node} if enough others are left (--nnodes: "
+        f"{config.nodes.min_nodes}); start this launcher again and it joins them."
     )
 
 
