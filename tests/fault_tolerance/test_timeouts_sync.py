@@ -120,6 +120,7 @@ def test_a_closed_group_is_no_crash(monkeypatch):
 )
 def test_values_are_where_the_backend_can_reach_them(monkeypatch, backends, device):
     """Spec 3.1 item 10: any backend, whole numbers of 64 bits, any group, a deadline."""
+
     class Distributed:
         @staticmethod
         def get_backend_config(group):
