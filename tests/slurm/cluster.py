@@ -26,6 +26,7 @@ from tests.e2e.launcher import wait_until_gone
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "deploy" / "slurm"
 DEADLINE_S = 90.0
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc", "unshare")

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.slurm.cluster import Cluster, Job, free_ports, why_not
+from tests.slurm.cluster import EXAMPLES, Cluster, Job, free_ports, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-REPOSITORY = Path(__file__).parents[2]
-EXAMPLES = REPOSITORY / "examples" / "deploy" / "slurm"
 
 
 @pytest.fixture

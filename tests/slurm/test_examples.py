@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import wait_until_gone
-from tests.slurm.cluster import free_ports
+from tests.slurm.cluster import EXAMPLES, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +142,15 @@ def test_several_launchers_on_a_node_are_refused(submit: Callable[..., Job], scr
     job = submit("train.sbatch", "train.py", options=("--ntasks-per-node=2",))
     assert job.end() == 2
     assert "SLURM_TASKS_PER_NODE is 2(x2)" in job.text
+
+
+def test_a_job_in_an_allocation(cluster: Cluster, script: Path) -> None:
+    (script / "finish").touch()
+    port = str(free_ports(1)[0])
+    command = ["salloc", "--nodes", "2", "--no-kill", EXAMPLES / "interactive.sh", "train.py"]
+    text = cluster.run(*command, cwd=script, PORT=port, RANKS_PER_NODE="2", OMP_NUM_THREADS="1")
+    assert "rank 3/4 round 0 node 1 task 1 again 0" in text
+    assert text.count("finished: every rank exited with 0") == 2
 
 
 def test_each_node_is_a_task_of_an_array(
