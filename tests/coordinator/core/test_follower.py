@@ -434,6 +434,22 @@ def test_told_to_stop_while_the_leader_is_away():
     assert harness.all(f.Leave)
 
 
+def test_who_has_no_vote_cannot_stop_a_claim():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    while not [e for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]:
+        harness.others_say(c=True)
+        harness.pass_time(0.3)
+    claim = harness.last(f.Ask).message
+    refusal = p.Grant(node="a", incarnation="a2", epoch=0, granted=False)
+    harness.handle(f.Answered("a", refusal))
+    grant = p.Grant(
+        node="c", incarnation="c1", epoch=claim.epoch, granted=True, ledger=ledger("abc")
+    )
+    harness.handle(f.Answered("c", grant))
+    assert harness.last(f.Lead).epoch == claim.epoch
+
+
 def test_a_refused_claim_teaches_the_later_epoch():
     harness = Harness().running()
     harness.handle(f.Closed(harness.link, "reset"))

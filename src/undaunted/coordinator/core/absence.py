@@ -173,8 +173,7 @@ class Absence:
         if not grant.granted:
             self.knows.learn(grant.ledger)
             self.knows.promised = max(self.knows.promised, grant.epoch)
-            self._claim = 0
-            return []
+            return []  # the others may be enough
         if grant.epoch != self._claim or grant.ledger is None:
             return []
         self._grants[(grant.node, grant.incarnation)] = grant.ledger
