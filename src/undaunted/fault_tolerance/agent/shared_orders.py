@@ -21,7 +21,7 @@ from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.follower import Follower
 from undaunted.coordinator.core.follower import State as FollowerState
-from undaunted.coordinator.core.leader import LINGER_S, Leader
+from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader import State as LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.client import EtcdError
@@ -138,7 +138,7 @@ class SharedOrders:
         leading = self._host.leading
         if leading is not None and self._is_needed(leading.leader):
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._led.wait(), LINGER_S + 1)
+                await asyncio.wait_for(self._led.wait(), leading.leader.linger_s + 1)
         if self._host.leading is not None:
             await self._host.leading.close()
         for server in self._servers:
@@ -279,7 +279,9 @@ class SharedOrders:
 
     def stand_down(self) -> None:
         """Somebody else leads."""
-        self._host.leading = None
+        leading, self._host.leading = self._host.leading, None
+        if leading is not None:
+            self._start(leading.close())
 
     def leave(self, reason: str) -> None:
         """End, as the launcher was told to."""
