@@ -434,6 +434,24 @@ def test_told_to_stop_while_the_leader_is_away():
     assert harness.all(f.Leave)
 
 
+def test_who_has_been_made_the_leader_does_not_claim_again_at_once():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    while not [e for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]:
+        harness.others_say(c=True)
+        harness.pass_time(0.3)
+    claim = harness.last(f.Ask).message
+    grant = p.Grant(
+        node="c", incarnation="c1", epoch=claim.epoch, granted=True, ledger=ledger("abc")
+    )
+    harness.handle(f.Answered("c", grant))
+    for _ in range(6):
+        harness.others_say(c=True)
+        harness.pass_time(0.3)
+    assert len(harness.all(f.Lead)) == 1
+    assert harness.last(f.Ask).message == claim or isinstance(harness.last(f.Ask).message, p.Miss)
+
+
 def test_who_has_no_vote_cannot_stop_a_claim():
     harness = Harness().running()
     harness.handle(f.Closed(harness.link, "reset"))

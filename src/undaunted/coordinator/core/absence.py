@@ -58,7 +58,7 @@ class Absence:
     _due_ns: int = 0  # when the next one is made
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
     _tried: bool = False  # a claim of this node has failed
-    _granted_ns: int | None = None  # a claim of another one was granted
+    _granted_ns: int | None = None  # a claim was granted, to another one or to this
 
     def begin(self, now: int) -> list[f.Command]:
         """Ask the others; set the time at which the ranks are stopped."""
@@ -112,7 +112,7 @@ class Absence:
         if isinstance(answer, p.MissAnswer):
             self._answers[answer.node] = (now, answer)
             return self._set_claim(now)
-        return self._granted(answer) if isinstance(answer, p.Grant) else []
+        return self._granted(answer, now) if isinstance(answer, p.Grant) else []
 
     def claim(self, now: int) -> list[f.Command]:
         """It is this node's turn: claim to lead."""
@@ -134,7 +134,7 @@ class Absence:
         asks: list[f.Command] = [
             f.Ask(seat.node, seat.address, claim) for seat in knows.electorate()
         ]
-        return [*asks, *self._count()]
+        return [*asks, *self._count(now)]
 
     def yield_to_other(self, now: int) -> None:
         """A claim of another member was granted: drop the own one."""
@@ -169,7 +169,7 @@ class Absence:
         self._due_ns = due_ns
         return [f.SetTimer("claim", left_s)]
 
-    def _granted(self, grant: p.Grant) -> list[f.Command]:
+    def _granted(self, grant: p.Grant, now: int) -> list[f.Command]:
         if not grant.granted:
             self.knows.learn(grant.ledger)
             self.knows.promised = max(self.knows.promised, grant.epoch)
@@ -177,11 +177,12 @@ class Absence:
         if grant.epoch != self._claim or grant.ledger is None:
             return []
         self._grants[(grant.node, grant.incarnation)] = grant.ledger
-        return self._count()
+        return self._count(now)
 
-    def _count(self) -> list[f.Command]:
+    def _count(self, now: int) -> list[f.Command]:
         newest = max(self._grants.values(), key=lambda each: (each.epoch, each.version))
         if not self._claim or not election.may_lead(self._grants, newest):
             return []
         epoch, self._claim = self._claim, 0
+        self._granted_ns = now  # the others have a while to come
         return [f.Lead(epoch, newest, newest.leader)]

@@ -79,6 +79,7 @@ class SharedOrders:
         self._servers: list[Server] = []
         self._timers = Timers()
         self._hosting: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()  # leaders of before
         self._may_lead = False
         self._ledger = ledger_file.LedgerFile(config.run_dir)
         endpoints = self._nodes.endpoints
@@ -141,6 +142,7 @@ class SharedOrders:
                 await asyncio.wait_for(self._led.wait(), leading.leader.linger_s + 1)
         if self._host.leading is not None:
             await self._host.leading.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
         for server in self._servers:
             await server.close("the launcher ends")
         self._ledger.close(remove=self._over)
@@ -212,6 +214,7 @@ class SharedOrders:
     def _lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
         config, nodes = self._config, self._nodes
         self._led.clear()
+        self.stand_down()
         leader = Leader(
             LeaderConfig(
                 run_id=config.run_id,
@@ -227,16 +230,16 @@ class SharedOrders:
             epoch,
             lost,
         )
-        self._host.leading = Leading(
+        leading = self._host.leading = Leading(
             leader,
             self._terms,
             self._tls.client,
             keep=self._keep,
             say=self._say,
-            done=self._leading_done,
+            done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
         )
-        self._host.leading.begin()
+        leading.begin()
 
     def _follow(self, address: str, endpoints: list[str]) -> None:
         config, nodes = self._config, self._nodes
@@ -281,7 +284,9 @@ class SharedOrders:
         """Somebody else leads."""
         leading, self._host.leading = self._host.leading, None
         if leading is not None:
-            self._start(leading.close())
+            closing = asyncio.get_running_loop().create_task(leading.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def leave(self, reason: str) -> None:
         """End, as the launcher was told to."""
@@ -343,8 +348,9 @@ class SharedOrders:
         """End without an order."""
         self._turns.take(partial(self._obey, m.End(self._config.node, outcome, reason)))
 
-    def _leading_done(self, successor: str) -> None:
-        del successor  # the follower finds it by itself
+    def _leading_done(self, leading: Leading) -> None:
+        if self._host.leading is not leading:
+            return
         self._host.leading = None
         if self._candidacy is not None:
             self._candidacy.leading_is_over()
