@@ -93,7 +93,7 @@ def test_other_signals_are_passed_on_if_they_are_asked_for(tmp_path: Path) -> No
     script = """
         import signal, sys, threading
         def told(number, frame):
-            print("told", signal.Signals(number).name)
+            sys.stdout.write(f"told {signal.Signals(number).name}\\n")
             sys.exit(3)
         signal.signal(signal.SIGUSR1, told)
         print("up", flush=True)
