@@ -159,7 +159,7 @@ async def _leader(nodes: int) -> None:
 
     leader = Counted(config)
     host = Host()
-    host.leading = Leading(leader, terms, None, keep=keep, say=lambda _: None, done=lambda _: None)
+    host.leading = Leading(leader, terms, None, keep=keep, done=lambda _: None)
     server = Server("127.0.0.1:0", host, terms)
     server.nodes = nodes
     await server.start()

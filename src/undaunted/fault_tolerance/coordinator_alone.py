@@ -82,7 +82,6 @@ async def _serve(config: AloneConfig) -> int:
         terms,
         tls.client,
         keep=kept.keep,
-        say=_say,
         done=lambda _: end(""),
         watch=None if files is None else files.follow(leader),
     )

@@ -1,10 +1,10 @@
-"""Tasks and timers: an owner that loses none."""
+"""Tasks: an owner that loses none."""
 
 from __future__ import annotations
 
 import asyncio
 
-from undaunted.fault_tolerance.agent.tasks import Tasks, Timers
+from undaunted.fault_tolerance.agent.tasks import Tasks
 
 
 def test_a_task_that_fails_is_reported() -> None:
@@ -55,19 +55,3 @@ def test_cancelled_tasks_have_ended_and_are_no_failure() -> None:
         assert ended.is_set()
 
     asyncio.run(main())
-
-
-def test_a_timer_is_replaced_by_one_of_its_name() -> None:
-    async def main() -> list[str]:
-        timers = Timers()
-        fired: list[str] = []
-        done = asyncio.Event()
-        timers.set("a", 60.0, lambda: fired.append("old"))
-        timers.set("a", 0.0, lambda: fired.append("new"))
-        timers.set("b", 0.001, done.set)
-        await asyncio.wait_for(done.wait(), 10)
-        timers.set("c", 60.0, done.set)
-        timers.cancel()
-        return fired
-
-    assert asyncio.run(main()) == ["new"]

@@ -79,8 +79,6 @@ class Server:
                 out += self._asking.ask(node, address, question, self._answered)
             case c.Persist(ledger=ledger):
                 self._cluster.persist(self._name, ledger)
-            case c.Say(text=text):
-                self._cluster.note(self._name, text)
             case c.Done(successor=successor):
                 if not successor:
                     self._cluster.checker.job_over = True

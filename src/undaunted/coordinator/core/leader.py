@@ -176,8 +176,8 @@ class Leader:
         session = Session(hello, link, now)
         session.number_from(self.epoch)
         self._sessions.add(session)
-        learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
-        return session.send(self._welcome()) + session.send(learn) + self._admit(session, now)
+        welcome = session.send(self._welcome()) + session.again(self.ledger)
+        return welcome + self._admit(session, now)
 
     def _returned(self, session: Session, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         was_lost = session.link is None
@@ -377,14 +377,17 @@ class Leader:
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
             case m.Decided() | m.Blamed() | m.Remark():
-                note = self._note_to_all(order)
-                return [send for each in self._sessions.connected() for send in each.order(note)]
+                return self._tell_all(order)
 
     def _order(self, node: str, order: p.Order) -> list[c.Command]:
         session = self._sessions.get(node)
         return [] if session is None else session.order(order)  # it may never have come back
 
-    def _note_to_all(self, order: m.Decided | m.Blamed | m.Remark) -> p.Note:
+    def _tell_all(self, order: m.Decided | m.Blamed | m.Remark) -> list[c.Command]:
+        note = self._as_note(order)
+        return [send for each in self._sessions.connected() for send in each.order(note)]
+
+    def _as_note(self, order: m.Decided | m.Blamed | m.Remark) -> p.Note:
         note = p.Note(number=0, epoch=self.epoch, kind="remark", round=self.policy.round, text="")
         match order:
             case m.Decided(round=number, action=action, reason=reason, restarts_left=left):
@@ -486,8 +489,7 @@ class Leader:
         self._waiting_said = True
         names = [each.node for each in self.ledger.table if not self._sessions.is_here(each)]
         text = f"waiting to hear of {', '.join(names)}: ranks may still be running there"
-        note = self._note_to_all(m.Remark(text))
-        return [send for each in self._sessions.connected() for send in each.order(note)]
+        return self._tell_all(m.Remark(text))
 
     def _start(self, start: m.Start) -> list[c.Command]:
         order = p.StartOrder(

@@ -136,17 +136,10 @@ class SetTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """A line for the user."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """The leader has nothing more to do. ``successor``: address of the leader that replaced it."""
 
     successor: str = ""
 
 
-Command = Send | Close | Ask | Persist | SetTimer | Say | Done
+Command = Send | Close | Ask | Persist | SetTimer | Done

@@ -28,7 +28,6 @@ class Leading:
         leader: the state machine; nobody else feeds it.
         terms, tls: for questions to members that are not connected.
         keep: writes a ledger down; must not block.
-        say: shows a line.
         done: called once, with the address of the leader's successor or "".
         watch: called when the ledger has changed, and must not block; None = nobody looks.
     """
@@ -40,13 +39,12 @@ class Leading:
         tls: ssl.SSLContext | None,
         *,
         keep: Callable[[p.Ledger], None],
-        say: Callable[[str], None],
         done: Callable[[str], None],
         watch: Callable[[Leader], None] | None = None,
     ) -> None:
         self.leader = leader
         self._terms, self._tls = terms, tls
-        self._keep, self._say, self._done = keep, say, done
+        self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
         self._connections: dict[int, Connection] = {}
         self._links: dict[Connection, int] = {}
@@ -121,8 +119,6 @@ class Leading:
                 self._keep(ledger)
             case c.SetTimer(name=name, round=number, delay_s=delay_s):
                 self._timers.set(name, delay_s, partial(self._feed, c.TimerFired(name, number)))
-            case c.Say(text=text):
-                self._say(text)
             case c.Done(successor=successor):
                 self._over = True
                 self._timers.cancel()

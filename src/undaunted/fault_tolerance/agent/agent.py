@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.deadline import within
+from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.attribution import Attribution
@@ -35,7 +36,7 @@ from undaunted.fault_tolerance.agent.progress_file import (
 from undaunted.fault_tolerance.agent.requests import Requests
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
-from undaunted.fault_tolerance.agent.tasks import Tasks, Timers, tell_of_failed_callbacks
+from undaunted.fault_tolerance.agent.tasks import Tasks, tell_of_failed_callbacks
 from undaunted.fault_tolerance.agent.tree import Tree
 from undaunted.fault_tolerance.agent.turns import Turns
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch

@@ -80,7 +80,6 @@ class SharedOrders:
         self._timers = Timers()
         self._hosting: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()  # leaders of before
-        self._may_lead = False
         self._ledger = ledger_file.LedgerFile(config.run_dir)
         endpoints = self._nodes.endpoints
         self._wanted_port = int(endpoints[0].rpartition(":")[2]) if endpoints else 0
@@ -110,13 +109,13 @@ class SharedOrders:
             self._config.run_dir, self._config.run_id, self._terms, self._tls.client
         )
         members = [seat.address for seat in known.table if seat.address] if lives else []
-        self._may_lead = self._nodes.is_host and not (lives and election.votes_count(known))
+        may_lead = self._nodes.is_host and not (lives and election.votes_count(known))
         if not lives:
             known = p.Ledger(run_id="", epoch=known.epoch)
-        if self._may_lead and port == self._wanted_port:
+        if may_lead and port == self._wanted_port:
             self._lead_as_host(known)
         self._follow(address, [*self._nodes.endpoints, *members])
-        if self._may_lead and port != self._wanted_port:
+        if may_lead and port != self._wanted_port:
             self._try_again_to_host(known)
 
     def post(self, event: m.Event) -> None:
@@ -235,7 +234,6 @@ class SharedOrders:
             self._terms,
             self._tls.client,
             keep=self._keep,
-            say=self._say,
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
         )

@@ -1,4 +1,4 @@
-"""Tasks and timers that the agent owns."""
+"""Tasks that the agent owns."""
 
 from __future__ import annotations
 
@@ -60,22 +60,3 @@ def tell_of_failed_callbacks(
             failed(error)
 
     loop.set_exception_handler(handle)
-
-
-class Timers:
-    """Timers by name."""
-
-    def __init__(self) -> None:
-        self._set: dict[str, asyncio.TimerHandle] = {}
-
-    def set(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
-        """Make ``call`` after ``delay_s`` seconds; replaces a timer of that name."""
-        if (old := self._set.pop(name, None)) is not None:
-            old.cancel()
-        self._set[name] = asyncio.get_running_loop().call_later(delay_s, call)
-
-    def cancel(self) -> None:
-        """Cancel all of them."""
-        for timer in self._set.values():
-            timer.cancel()
-        self._set.clear()

@@ -1,0 +1,23 @@
+"""Timers by name."""
+
+from __future__ import annotations
+
+import asyncio
+
+from undaunted.base.timers import Timers
+
+
+def test_a_timer_is_replaced_by_one_of_its_name() -> None:
+    async def main() -> list[str]:
+        timers = Timers()
+        fired: list[str] = []
+        done = asyncio.Event()
+        timers.set("a", 60.0, lambda: fired.append("old"))
+        timers.set("a", 0.0, lambda: fired.append("new"))
+        timers.set("b", 0.001, done.set)
+        await asyncio.wait_for(done.wait(), 10)
+        timers.set("c", 60.0, done.set)
+        timers.cancel()
+        return fired
+
+    assert asyncio.run(main()) == ["new"]
