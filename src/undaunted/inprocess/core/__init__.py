@@ -1,0 +1,1 @@
+"""The protocol of in-process restart: events in, commands out."""

@@ -1,7 +1,7 @@
 """What ranks, guards and the controller of in-process restart say to each other.
 
-A rank talks to its guard, a guard to the controller, with the same messages. All carry the job rank,
-which names a process for its whole life, and the number of the call. MessagePack on the wire.
+A rank talks to its guard, a guard to the controller, with the same messages. All carry the job
+rank, which names a process for its whole life, and the number of the call. MessagePack on the wire.
 
 Times are durations in seconds; they never leave the host whose clock they were taken from.
 """
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
     interval: float = 1.0
 
 
-# --- from ranks -------------------------------------------------------------------------------------
+# --- from ranks -----------------------------------------------------------------------------------
 
 
 class Enter(msgspec.Struct, frozen=True, tag=True):
@@ -61,8 +61,8 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
         pid: of the process, in its guard's namespace.
         node: name of its host.
         limits: of this call.
-        repeats: the call is ended when the same fault has come so often in a row, without progress in
-            between; 0 = never.
+        repeats: the call is ended when the same fault has come so often in a row, without progress
+            in between; 0 = never.
         rejoin: the process takes the place of a lost one, and may join a call that is on.
         version: of these messages.
     """
@@ -82,7 +82,9 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     """It is ready for an epoch: nothing of the one before runs in it any more.
 
     Attributes:
-        rank: its rank in the epoch before; in epoch 0 the one it began with.
+        rank: its rank in the epoch before, as assigned; in epoch 0 the one it began with; -1 = it
+            takes the place of a lost process.
+        world_size: of the epoch before, as assigned; in epoch 0 that of the job.
         store: ``HOST:PORT`` where it would serve the epoch's store, "" = it cannot.
         info: what rank assignments want all to know of it; None = nothing. JSON-able.
         progress: grows when the rank has made progress: how often it has called ``ping``.
@@ -93,6 +95,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     job_rank: int
     epoch: int
     rank: int
+    world_size: int
     store: str = ""
     info: Any = None
     progress: int = 0
@@ -109,7 +112,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 class Completed(msgspec.Struct, frozen=True, tag=True):
-    """The function has returned in this rank, or it is a reserve of an epoch that others complete."""
+    """The function has returned in this rank, or it is a reserve and others complete the epoch."""
 
     call: int
     job_rank: int
@@ -131,7 +134,7 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
     discarded: bool = False
 
 
-# --- from guards ------------------------------------------------------------------------------------
+# --- from guards ----------------------------------------------------------------------------------
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
@@ -142,16 +145,33 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     reason: Reason
 
 
-# --- from the controller ----------------------------------------------------------------------------
+# --- from the controller --------------------------------------------------------------------------
 
 
 class Record(msgspec.Struct, frozen=True, tag=True):
-    """The agreed beginning of an epoch; see docs/design/inprocess.md."""
+    """The agreed beginning of an epoch.
+
+    Ranks in here are those of the epoch before; the rank assignment of each member, given the same
+    record, turns them into those of this epoch. Whose rank is lost is found without its word: the
+    terminated ranks are those below ``world_size`` that no member has.
+
+    Attributes:
+        members: job ranks of who takes part, ascending.
+        world_size: how many ranks there were in the epoch before, those that come to replace lost
+            ones beyond that number included.
+        terminated: ranks that are gone, ascending.
+        joined: by job rank, the rank that a process begins with which replaces a lost one.
+        reasons: why the epoch before was stopped.
+        store: where the first member serves this epoch's store, ``HOST:PORT``; "" = nowhere.
+        info: what members have said of themselves in `Join`, by rank; empty = nothing.
+    """
 
     call: int
     epoch: int
     members: tuple[int, ...]
+    world_size: int
     terminated: tuple[int, ...] = ()
+    joined: dict[int, int] = {}
     reasons: tuple[Reason, ...] = ()
     store: str = ""
     info: dict[int, Any] = {}
