@@ -62,6 +62,20 @@ def test_a_world_that_has_been_told_to_stop_or_is_paused_is_none() -> None:
     assert made.job_runs
 
 
+def test_a_machine_that_is_paused_again_before_it_could_hear_anything() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    made.paused(("a", "1"))
+    made.paused(("a", "1"))
+    made.resumed(("a", "1"))
+    assert not made.job_runs
+    made.resumed(("a", "1"))
+    assert made.job_runs
+    made.resumed(("a", "1"))
+    made.stopping(("b", "1"), 0)
+    assert not made.job_runs, "it counts once"
+
+
 def test_an_order_to_stop_counts_before_the_ranks_are_there() -> None:
     made = checker()
     made.begin(("a", "1"), ledger(0, "a", "b"))
@@ -167,6 +181,28 @@ def test_one_verdict_but_for_those_who_leave_or_cannot_hear() -> None:
     made.ended(("d", "1"), "failed", "cut off")
     with pytest.raises(InvariantError, match="ended as failed for c"):
         made.ended(("c", "1"), "failed", "")
+
+
+@pytest.mark.parametrize("faulty", ["b", "d"])
+def test_another_verdict_of_one_that_could_not_know_or_of_whom_it_leads(faulty: str) -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.ended(("a", "1"), "finished", "", "a")
+    made._simulation.run(69 * S)
+    made.touch(faulty, 90 * S)
+    made.ended(("d", "1"), "failed", "nobody came", "b")
+
+
+def test_a_fault_long_before_or_after_the_end_is_no_excuse() -> None:
+    made = checker()
+    made._simulation.run(40 * S)
+    made.touch("b", 49 * S)
+    made._simulation.run(60 * S)
+    made.ended(("a", "1"), "finished", "", "a")
+    made._simulation.run(71 * S)
+    made.touch("b", 80 * S)
+    with pytest.raises(InvariantError, match="ended as failed for b"):
+        made.ended(("b", "1"), "failed", "", "a")
 
 
 def test_one_leader_per_epoch() -> None:

@@ -154,6 +154,7 @@ def test_gives_up_without_a_coordinator():
     assert "host-a:1" in harness.last(f.GiveUp).reason
     assert "connection refused" in harness.last(f.GiveUp).reason
     assert harness.follower.state is State.ENDED
+    assert harness.follower.leader == ""
 
 
 def test_a_misfit_ends_it_after_a_while():
@@ -582,6 +583,7 @@ def test_the_end_is_final():
     assert not harness.pass_time(1000)
     answer = harness.handle(f.Asked(1, p.Miss(node="c", incarnation="c1", epoch=EPOCH)))[0].message
     assert not answer.lost
+    assert answer.leader == "host-a:1", "others hear of the end there"
 
 
 def test_what_comes_from_an_earlier_connection_is_ignored():

@@ -223,6 +223,17 @@ def test_a_node_that_comes_back_is_stopped_before_it_is_a_candidate():
     assert {"a", "b"} < nodes
 
 
+def test_its_place_is_kept_for_it_while_it_stops():
+    harness = Harness().running("abcd")
+    harness.lose("c")
+    harness.hello("c", round=0, running=True, promised=EPOCH)
+    harness.stop_all("ab", 1)
+    assert not harness.heard("d", p.PrepareOrder)[1:]
+    harness.report("c", "stopped", 1)
+    harness.prepared("abc")
+    assert {seat.node for seat in harness.leader.ledger.table} == {"a", "b", "c"}
+
+
 def test_a_second_agent_of_a_node_waits_for_the_end_of_the_first():
     harness = Harness().running()
     first = harness.links["b"]
@@ -332,6 +343,18 @@ def test_reports_that_come_while_it_recovers_are_not_lost():
     assert "exit code 9" in harness.heard("a", p.StopOrder)[0].reason
 
 
+def test_one_of_an_older_round_that_stops_while_it_recovers_is_a_candidate():
+    known = ledger("abc", epoch=1, round=4)
+    harness = Harness(known=known)
+    harness.hello("d", round=2, running=True, promised=1)
+    harness.report("d", "stopped", 1, round=2)
+    for node in "ab":
+        harness.hello(node, round=4, running=True, ledger=known, promised=1)
+    harness.pass_time(10.1, alive="abd")
+    harness.stop_all("ab", 1)
+    assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "d"}
+
+
 def test_a_takeover_starts_without_the_lost_leader():
     known = ledger("xab", leader="x", casting_vote="x")
     harness = Harness(known=known, lost="x", min_nodes=2)
@@ -378,6 +401,16 @@ def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
     harness.report("c", "failed", 1, text="x")
     assert harness.heard("b", p.StopOrder)[-1].epoch == harness.leader.epoch
     assert harness.heard("b", p.StopOrder)[-1].number > (EPOCH + 1) * p.ORDERS_PER_EPOCH
+
+
+def test_orders_that_may_have_been_refused_are_given_again_under_a_later_epoch():
+    harness = Harness().running()
+    harness.report("c", "failed", 1, text="x")
+    assert len(harness.heard("a", p.StopOrder)) == 1
+    harness.hello("b", round=0, running=True, promised=99)
+    first, again = harness.heard("a", p.StopOrder)
+    assert (first.epoch, again.epoch) == (EPOCH, harness.leader.epoch)
+    assert first.number == again.number
 
 
 def test_acknowledgements_of_an_earlier_table_do_not_count():
@@ -468,6 +501,26 @@ def test_one_that_is_lost_while_preparing_is_replaced():
     assert {s.node for s in harness.leader.ledger.table} == {"a", "b", "d"}
 
 
+def test_a_preparation_that_was_called_off_is_not_started():
+    harness = Harness().running("abcd")
+    harness.lose("c")
+    harness.stop_all("ab", 1)
+    harness.lose("b")
+    assert "no quorum" in harness.leader.policy.no_quorum
+    harness.hello("c", round=0, running=True, promised=EPOCH)
+    harness.hello("b", round=0, promised=EPOCH)
+    assert not harness.leader.policy.no_quorum
+    assert not harness.leader.policy.preparing, "c keeps its place while it stops"
+    version = harness.leader.ledger.version
+    for node in "abd":
+        late = p.Prepared(epoch=EPOCH, version=version, round=1, master_addr="x", master_port=1)
+        harness.say(node, late)
+    assert harness.leader.ledger.round == 0
+    harness.report("c", "stopped", 1)
+    harness.prepared("abc")
+    assert harness.leader.ledger.round == 1
+
+
 def test_stands_down_for_a_later_leader():
     harness = Harness().running()
     harness.lose("b")
@@ -515,6 +568,24 @@ def test_the_leader_does_not_wait_for_ever_for_one_that_does_not_hear_of_the_end
     for node in "abc":
         harness.report(node, "stopped", 2, all_ok=True)
     harness.pass_time(3.1)
+    assert c.Done() in harness.out
+
+
+def test_followers_of_the_leader_before_have_time_to_hear_of_the_end():
+    known = ledger("xab", leader="x", casting_vote="x")
+    harness = Harness(known=known, lost="x", min_nodes=2)
+    for node in "ab":
+        harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
+        harness.report(node, "preempted", 1, signal=15, text="SIGTERM")
+    harness.stop_all("ab", 2)
+    assert harness.leader.state is State.ENDED
+    for node in "ab":
+        harness.lose(node, "the job has ended")
+    harness.pass_time(9)
+    assert c.Done() not in harness.out
+    harness.hello("x", promised=EPOCH)
+    assert harness.heard("x", p.EndOrder)[0].outcome == "preempted"
+    harness.pass_time(1.1)
     assert c.Done() in harness.out
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.formation import RETURN_S
 from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S
+from undaunted.coordinator.core.rounds import State
 
 
 class TestExclusion:
@@ -87,6 +89,62 @@ class TestExclusion:
         (end,) = job.feed(m.NodeUnhealthy("c", -1, "no GPU"))
         assert end == m.End("c", m.Outcome.EXCLUDED, "node c is unhealthy: no GPU")
         assert job.policy.running
+
+
+class TestReturning:
+    """A node was lost, is back, and its ranks are still being stopped."""
+
+    def returning(self, *spares: str) -> Driver:
+        job = running("a", "b", min_nodes=2, max_nodes=3, max_restarts=2)
+        job.lose("b")
+        job.join(*spares)
+        job.feed(m.NodeReturns("b"))
+        job.stop("a")
+        return job
+
+    def test_keeps_its_place_although_there_is_a_spare(self) -> None:
+        job = self.returning("c")
+        assert job.policy.state is State.FORMING
+        job.join("b")
+        assert job.table == "a b"
+
+    def test_is_waited_for_so_long_and_no_longer(self) -> None:
+        job = self.returning("c")
+        assert job.timers["return"].delay_s == RETURN_S
+        (remark,) = job.fire("remark")
+        assert "ranks of the last round are being stopped on b (a, c)" in remark.text
+        job.fire("return")
+        assert job.table == "a c"
+
+    def test_or_until_it_is_lost_again(self) -> None:
+        job = self.returning("c")
+        job.lose("b")
+        assert job.table == "a c"
+
+    def test_is_no_candidate_if_it_is_excluded(self) -> None:
+        job = running("a", "b", "c", min_nodes=2, max_nodes=3, max_restarts=2)
+        job.feed(m.ExclusionRequested("b", 0, ""))
+        job.lose("b")
+        job.feed(m.NodeReturns("b"))
+        job.stop("a")
+        assert job.table == "a c"
+
+    def test_is_waited_for_when_the_others_are_too_few_since_one_has_left(self) -> None:
+        job = running("a", "b", "c", min_nodes=3, max_nodes=4, max_restarts=2)
+        job.lose("b")
+        job.feed(m.NodeReturns("b"))
+        job.stop("a", "c")
+        job.signal("a spare")
+        assert not job.policy.ended
+        job.join("b")
+        assert job.table == "a b c"
+
+    def test_that_took_no_part_is_not_waited_for(self) -> None:
+        job = running("a", "b", "c", min_nodes=2, max_nodes=3, max_restarts=2)
+        job.feed(m.NodeReturns("x"))
+        job.fail("a")
+        job.stop("a", "b")
+        assert job.table == "a b"
 
 
 class TestMinHealthy:

@@ -148,8 +148,9 @@ class AnyJob(RuleBasedStateMachine):
                 for name in NAMES:
                     if name not in self.world.agents and self.policy.state is State.FORMING:
                         self.join(m.NodeInfo(name, 1, domain="x", group="1"))
-                if self.policy.state is State.FORMING and "last_call" in self.world.timers:
-                    self.fire("last_call")
+                for name in ("last_call", "return"):
+                    if self.policy.state is State.FORMING and name in self.world.timers:
+                        self.fire(name)
             case State.PREPARING:
                 self.accept()
             case State.STOPPING:
@@ -171,6 +172,12 @@ class AnyJob(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(sorted(self.world.agents)))
         del self.world.agents[node]
         self.feed(m.NodeLost(node, f"node {node} is lost"))
+
+    @rule(node=st.sampled_from(NAMES))
+    @precondition(goes_on)
+    def come_back(self, node: str) -> None:
+        if node not in self.world.agents:
+            assert self.feed(m.NodeReturns(node)) == []
 
     def pick(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(self.runners()))

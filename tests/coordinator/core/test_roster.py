@@ -37,6 +37,13 @@ def test_who_goes_is_forgotten_with_the_intention_to_leave() -> None:
     assert roster.seen == {"a"}
 
 
+def test_who_joins_or_goes_does_not_return_any_more() -> None:
+    roster = Roster(returning={"a", "b", "c"})
+    roster.join(NodeInfo("a", 1))
+    roster.go("b")
+    assert roster.returning == {"c"}
+
+
 def test_long_lists_are_cut() -> None:
     assert name_some(["n10", "n9"]) == "n9, n10"
     many = name_some(f"n{number}" for number in range(1000))

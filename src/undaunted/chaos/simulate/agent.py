@@ -348,6 +348,6 @@ class Agent:
             return
         if self.node.state is not State.IDLE:
             return  # as long as processes are left
-        if self._server is None or self.outcome in {"gave up", "excluded", "preempted"}:
+        if self._server is None or not self._server.tells_the_end:
             out.append(s.Exit())
             self._cluster.exited(self)

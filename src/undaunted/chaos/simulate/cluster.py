@@ -239,7 +239,8 @@ class Cluster:
     def ended(self, agent: Agent, reason: str) -> None:
         """The job is over for an agent."""
         self.note(agent.name, f"ends as {agent.outcome}: {reason}")
-        self.checker.ended(agent.seat, agent.outcome, reason)
+        by = agent.follower.leader.partition(":")[0]
+        self.checker.ended(agent.seat, agent.outcome, reason, by)
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
             if well and not self.checker.job_over and not why_hopeless(self):

@@ -246,6 +246,7 @@ class Nemesis:
 
     def _coordinator(self, fault: Fault) -> None:
         if self._cluster.setup.standalone:
+            self._cluster.checker.touch(COORDINATOR, fault.until_ns)
             self._simulation.kill(COORDINATOR)
             self._later(fault, lambda _: self._cluster.start_coordinator())
             return

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # A node counts as healthy so long after the end of the last fault that concerned it.
 _HEALTHY_AFTER_NS = 20 * _NS
+# Around the end of the job: within this time a follower that was lost is back, and so long a leader
+# may stay after the end.
+_TOLD_SINCE_NS = 10 * _NS
+_TOLD_UNTIL_NS = 10 * _NS
 
 Seat = election.Voter
 # Outcomes that concern one node; the others are of the job.
@@ -67,9 +71,10 @@ class Checker:
         self._newest = -1
         self._running: dict[Seat, int] = {}  # which round, if all ranks run and none shall stop
         self._stopped: dict[Seat, int] = {}  # last round that it was told to stop
-        self._suspended: set[Seat] = set()
+        self._suspended: dict[Seat, int] = {}  # how many times it stands still
         self._whole: set[int] = set()  # rounds all of whose ranks run
         self._touched_until: dict[str, int] = {}
+        self._faults: dict[str, list[tuple[int, int]]] = {}  # of each node: from, until
         self._free_restarts = 0
         self._epochs: dict[int, Seat] = {}
         self._ended_at = 0
@@ -89,6 +94,7 @@ class Checker:
     def touch(self, node: str, until_ns: int) -> None:
         """A fault concerns a node up to a moment."""
         self._touched_until[node] = max(self._touched_until.get(node, 0), until_ns)
+        self._faults.setdefault(node, []).append((self._simulation.now, until_ns))
 
     def launched(self, seat: Seat) -> None:
         """An agent has been started."""
@@ -100,13 +106,17 @@ class Checker:
 
     def paused(self, seat: Seat) -> None:
         """A machine stands still: what is said of its ranks does not count."""
-        self._suspended.add(seat)
-        self._leave_world(seat)
+        pauses = self._suspended.get(seat, 0)
+        if not pauses:
+            self._leave_world(seat)
+        self._suspended[seat] = pauses + 1
 
     def resumed(self, seat: Seat) -> None:
         """It has had the time to hear what happened."""
-        self._suspended.discard(seat)
-        if seat in self._running:
+        pauses = self._suspended.pop(seat, 0)
+        if pauses > 1:
+            self._suspended[seat] = pauses - 1
+        elif pauses and seat in self._running:
             self._join_world(self._running[seat])
 
     # --- rounds ---------------------------------------------------------------------------------
@@ -168,8 +178,8 @@ class Checker:
         if p.newer(ledger, self.ledger):
             self.ledger = ledger
 
-    def ended(self, seat: Seat, outcome: str, reason: str) -> None:
-        """The job is over for an agent."""
+    def ended(self, seat: Seat, outcome: str, reason: str, by: str = "") -> None:
+        """The job is over for an agent; ``by`` names the node of the leader that has said so."""
         self.ended_as[seat] = (outcome, reason)
         node = seat[0]
         if outcome == "gave up":
@@ -180,18 +190,22 @@ class Checker:
             return
         if not self.job_outcome:
             self.job_outcome, self._ended_at = outcome, self._simulation.now
-        elif outcome != self.job_outcome and self.has_been_well(node):
+        elif outcome != self.job_outcome and self.could_be_told(node) and self.could_be_told(by):
             self._fail(
                 f"one verdict: the job ended as {outcome} for {node} ({reason}), as "
                 f"{self.job_outcome} for others"
             )
 
-    def has_been_well(self, node: str) -> bool:
-        """Whether the end of the job could be told to a node: no fault concerned it at that time.
+    def could_be_told(self, node: str) -> bool:
+        """Whether no fault concerned a node from before the job's end until its leader is gone.
 
-        Whoever is cut off while the job ends cannot know how; it ends by itself later.
+        Whoever is cut off or stands still then cannot know how the job ended. It ends by itself
+        later; so do those whom it leads.
         """
-        return self._touched_until.get(node, 0) <= self._ended_at - _HEALTHY_AFTER_NS
+        if not self.job_outcome:
+            return True
+        since, until = self._ended_at - _TOLD_SINCE_NS, self._ended_at + _TOLD_UNTIL_NS
+        return all(to < since or at > until for at, to in self._faults.get(node, ()))
 
     def untouched_for(self, node: str, seconds: float) -> bool:
         """Whether no fault has concerned a node for so long."""

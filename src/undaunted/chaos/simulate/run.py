@@ -160,7 +160,7 @@ def _judge_end(cluster: Cluster, result: Result) -> None:
     """One verdict for all, and one that is true."""
     checker = cluster.checker
     outcome = checker.job_outcome
-    left = sorted(node for node, _ in checker.alive if checker.has_been_well(node))
+    left = sorted(node for node, _ in checker.alive if checker.could_be_told(node))
     if left:
         names = ", ".join(left)
         raise InvariantError(f"one verdict: {names} have not ended, others {outcome or 'neither'}")
@@ -169,7 +169,7 @@ def _judge_end(cluster: Cluster, result: Result) -> None:
     late = sorted(
         node
         for (node, _), (how, why) in checker.ended_as.items()
-        if how == "gave up" and "the job has ended" not in why and checker.has_been_well(node)
+        if how == "gave up" and "the job has ended" not in why and checker.could_be_told(node)
     )
     if late:
         raise InvariantError(f"one verdict: {', '.join(late)} gave up, the job finished for others")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core.leader import State
 from undaunted.simulation import messages as s
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class Server:
         self._links: set[int] = set()
         self._prefix = f"leader {leader.epoch} "
         self._rounds: dict[str, int] = {}
+
+    @property
+    def tells_the_end(self) -> bool:
+        """Whether it stays for those who have not heard how the job ended."""
+        return self.leader.state is State.ENDED and not self.over
 
     def begin(self, now: int) -> list[s.Command]:
         """The first event of the leader."""

@@ -89,7 +89,8 @@ class Follower:
         if isinstance(event, f.Asked):
             reply = self._asked(event.message, now)
             granted = isinstance(reply, p.Grant) and reply.granted and not self._open
-            look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if granted else []
+            looks = granted and self.state is not State.ENDED
+            look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
             return [f.Answer(event.question, reply), *look]
         if self.state is State.ENDED:
             return []
@@ -116,8 +117,8 @@ class Follower:
 
     @property
     def leader(self) -> str:
-        """Address of the leader that is followed, "" = there is none."""
-        return self._address if self.state is State.FOLLOWING else ""
+        """Address of the leader that is followed, or has ended the job; "" = there is none."""
+        return self._address if self.state in {State.FOLLOWING, State.ENDED} else ""
 
     # --- the connection -------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class Follower:
         return [*commands, f.SetTimer("dial", pause_s)]
 
     def _end(self, reason: str) -> list[f.Command]:
-        self.state = State.ENDED
+        self.state, self._address = State.ENDED, ""
         return [f.Hangup(self._link), f.GiveUp(reason)]
 
     def _forget_link(self) -> None:
@@ -313,7 +314,7 @@ class Follower:
         assert told is not None
         reason = f"the launcher received {told.text}"
         if not self.running:
-            self.state = State.ENDED
+            self.state, self._address = State.ENDED, ""
             return [f.Hangup(self._link), f.Leave(reason)]
         if report.kind != "preempted":
             return []

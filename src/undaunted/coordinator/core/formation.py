@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # When to say whom the job waits for.
 FIRST_REMARK_S = 10.0
 REMARK_EVERY_S = 60.0
+# A node that was lost, is back and stops its ranks keeps its place for so long: its grace, and the
+# time that processes take to end.
+RETURN_S = 10.0
 
 
 @dataclass(slots=True)
@@ -36,6 +39,7 @@ class Formation:
     prepared: dict[str, Place] = field(default_factory=dict)
     problem: str = ""
     _last_call: bool | None = None  # True = running, False = over
+    _return: bool | None = None  # of nodes that were lost: True = awaited, False = for long enough
     _waited_s: float | None = None  # until the last remark; None = nobody waits
 
     def attempt(self, number: int, seats: Mapping[str, int], *, held: str = "") -> list[Command]:
@@ -57,7 +61,10 @@ class Formation:
         if self._more_may_come(number):
             self._last_call = True
             return [SetTimer("last_call", number, self.config.last_call_s)]
-        self._last_call, self._waited_s = False, None
+        if self._return is not False and (returning := self._returning(seats)):
+            self.problem = f"ranks of the last round are being stopped on {name_some(returning)}"
+            return [*self._wait(number), *self._await_return(number)]
+        self._last_call, self._return, self._waited_s = False, None, None
         self.prepared = {place.node: place for place in chosen.places}
         return [
             Prepare(number, chosen.places),
@@ -71,6 +78,10 @@ class Formation:
     def last_call_over(self) -> None:
         """The first round waits for no more nodes than it needs."""
         self._last_call = False
+
+    def return_over(self) -> None:
+        """Nodes that were lost have had long enough to stop their ranks."""
+        self._return = False
 
     def limit_s(self, number: int) -> float:
         """How long round ``number`` may wait for enough nodes."""
@@ -98,6 +109,16 @@ class Formation:
     def _more_may_come(self, number: int) -> bool:
         here = len(self.roster.here)
         return number == 0 and self._last_call is not False and here < self.config.most_nodes
+
+    def _returning(self, seats: Mapping[str, int]) -> list[str]:
+        roster = self.roster
+        return [n for n in roster.returning if n in seats and not roster.barred(n)]
+
+    def _await_return(self, number: int) -> list[Command]:
+        if self._return:
+            return []
+        self._return = True
+        return [SetTimer("return", number, RETURN_S)]
 
     def _wait(self, number: int) -> list[Command]:
         if self._waited_s is not None:

@@ -80,6 +80,7 @@ class Leader:
     _quorum: bool = True
     _waiting_said: bool = False
     _began_ns: int = 0
+    _succeeds: bool = False  # others may still be looking for the leader before
 
     def __post_init__(self) -> None:
         """Take over what the ledger says."""
@@ -114,7 +115,8 @@ class Leader:
 
     def _adopt(self, ledger: p.Ledger) -> None:
         """Go on from what ``ledger`` says, under an epoch of one's own."""
-        self.state = State.RECOVERING if ledger.run_id and ledger.round >= 0 else State.LEADING
+        self._succeeds = ledger.run_id != "" and ledger.round >= 0
+        self.state = State.RECOVERING if self._succeeds else State.LEADING
         self.ledger = msgspec.structs.replace(
             ledger,
             run_id=self.config.run_id,
@@ -165,25 +167,24 @@ class Leader:
         self.epoch = epoch
         self._note(epoch=epoch)
         commands: list[c.Command] = [c.Persist(self.ledger)]
+        learn = self._learn()
         for session in self._sessions:
             session.number_from(epoch)
-            commands += session.send(self._welcome())
-        if self._preparing is not None:
-            return commands + self._prepare(self._preparing)
-        return commands + self._all_learn()
+            commands += session.send(self._welcome()) + session.again(learn)
+        return commands if self._preparing is None else commands + self._prepare(self._preparing)
 
     def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         session = Session(hello, link, now)
         session.number_from(self.epoch)
         self._sessions.add(session)
-        welcome = session.send(self._welcome()) + session.again(self.ledger)
+        welcome = session.send(self._welcome()) + session.again(self._learn())
         return welcome + self._admit(session, now)
 
     def _returned(self, session: Session, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         was_lost = session.link is None
         commands = self._sessions.reconnect(session, link)
         session.hello, session.heard_ns = hello, now
-        commands += session.send(self._welcome()) + session.again(self.ledger)
+        commands += session.send(self._welcome()) + session.again(self._learn())
         if was_lost or self.state is State.RECOVERING:
             return commands + self._admit(session, now)
         if self._preparing is not None and session.voter in self._awaited:
@@ -204,7 +205,8 @@ class Leader:
         session.draining = hello.running
         if session.draining:
             reason = "the job has gone on without this node"
-            return session.order(self._stop_order(hello.round, reason, DRAIN_GRACE_S))
+            stop = session.order(self._stop_order(hello.round, reason, DRAIN_GRACE_S))
+            return stop + self._feed(m.NodeReturns(session.node), now)
         version = self.ledger.version
         commands = self._feed(m.NodeJoined(_info(hello)), now)
         if self._preparing is not None and self.ledger.version == version:
@@ -274,14 +276,15 @@ class Leader:
         for seat in ledger.table:
             if seat.node not in here:
                 commands += self._feed(_lost(seat.node, self._why_not_here(seat)), now)
+        for session in self._sessions.connected():
+            if session.node not in here:
+                commands += self._admit(session, now)
         early, self._early = self._early, []
         for session, report in early:
             commands += self._reported(session, report, now)
         for session in self._sessions.connected():
             running = session.hello.running and session.hello.round == ledger.round
-            if session.node not in here:
-                commands += self._admit(session, now)
-            elif not running:
+            if session.node in here and not running:
                 commands += self._not_running(session.node, now)
         return commands + self._look_at_quorum(now)
 
@@ -352,11 +355,12 @@ class Leader:
         commands: list[c.Command] = []
         for order in self.policy.handle(event):
             commands += self._obey(order)
+        if not self.policy.preparing:
+            self._preparing = None  # called off: acknowledgements that still come start nothing
         commands += self._note_changes() + self._start_if_acknowledged(now)
         if self.policy.ended and self.state is State.LEADING:
             self.state = State.ENDED
-            late = [each for each in self._sessions if self._may_return(each, now)]
-            self.linger_s = 2 * self.config.lease_s if late else LINGER_S
+            self.linger_s = 2 * self.config.lease_s if self._more_may_come(now) else LINGER_S
             commands += [c.SetTimer("linger", 0, self.linger_s), *self._done_if_all_gone(now)]
         return commands
 
@@ -417,9 +421,12 @@ class Leader:
                 commands += session.order(order)
         return commands
 
+    def _learn(self) -> p.Learn:
+        return p.Learn(epoch=self.epoch, ledger=self.ledger)
+
     def _all_learn(self) -> list[c.Command]:
         """Tell all the same: the shell encodes it once."""
-        learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
+        learn = self._learn()
         return [command for each in self._sessions.connected() for command in each.send(learn)]
 
     def _seat(self, place: m.Place) -> p.Seat:
@@ -455,7 +462,7 @@ class Leader:
         self.ledger = p.started(ledger, ledger.version + 1, casting_vote)
         accepted = m.TableAccepted(preparing.round, address, port)
         commands: list[c.Command] = [c.Persist(self.ledger), *self._feed(accepted, now)]
-        learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
+        learn = self._learn()
         table = {seat.node for seat in self.ledger.table}
         for session in self._sessions.connected():  # spares, who get no order
             if session.node not in table:
@@ -613,9 +620,16 @@ class Leader:
         return [*commands, c.Done(leader)]
 
     def _done_if_all_gone(self, now: int) -> list[c.Command]:
-        if self._sessions.connected() or any(self._may_return(s, now) for s in self._sessions):
+        if self._sessions.connected() or self._more_may_come(now):
             return []
         return [c.Done()]
+
+    def _more_may_come(self, now: int) -> bool:
+        """Whether somebody who has not heard of the end may be looking for this leader."""
+        young = now - self._began_ns < round(2 * self.config.lease_s * _NS)
+        if self._succeeds and young:
+            return True
+        return any(self._may_return(each, now) for each in self._sessions)
 
     def _may_return(self, session: Session, now: int) -> bool:
         """Whether a follower was lost a moment ago, and has not heard of the end."""

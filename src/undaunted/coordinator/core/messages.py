@@ -86,6 +86,13 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReturns:
+    """A node of the last round was lost and is back; it joins once its ranks have ended."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableAccepted:
     """Every node of the prepared round has its table, and a quorum knows of it.
 
@@ -195,6 +202,7 @@ class TimerFired:
 Event = (
     NodeJoined
     | NodeLost
+    | NodeReturns
     | TableAccepted
     | NodeFailed
     | NodeFinished

@@ -86,6 +86,11 @@ class JobPolicy(Rounds):
         return self.state is State.RUNNING
 
     @property
+    def preparing(self) -> bool:
+        """Whether the nodes of the next round are chosen and learn its table."""
+        return self.state is State.PREPARING
+
+    @property
     def places(self) -> tuple[m.Place, ...]:
         """Of the last round that was started."""
         return tuple(member.place for member in self.members.all)
@@ -109,6 +114,9 @@ class JobPolicy(Rounds):
                 return self._joined(event.info)
             case m.NodeLost():
                 return self._lost(event)
+            case m.NodeReturns(node=node):
+                self.roster.returning.add(node)
+                return []
             case m.TableAccepted():
                 return self._accepted(event)
             case m.Preempted():
@@ -345,6 +353,9 @@ class JobPolicy(Rounds):
         match event.name, self.state:
             case "last_call", State.FORMING:
                 self.formation.last_call_over()
+                return self.form()
+            case "return", State.FORMING:
+                self.formation.return_over()
                 return self.form()
             case "remark", State.FORMING:
                 return self.formation.remark(event.round)

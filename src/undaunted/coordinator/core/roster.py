@@ -24,6 +24,7 @@ class Roster:
         leaving: why nodes that are there go as soon as nothing runs on them.
         excluded: why nodes may never come back.
         unhealthy: why nodes may come back only with a new agent.
+        returning: nodes that were lost and join again once nothing runs on them.
         seen: every node that has ever been there.
     """
 
@@ -31,18 +32,21 @@ class Roster:
     leaving: dict[str, str] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     unhealthy: dict[str, str] = field(default_factory=dict)
+    returning: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
 
     def join(self, info: NodeInfo) -> None:
         """An agent of the node is there; it has passed its health checks."""
         self.here[info.name] = info
         self.seen.add(info.name)
+        self.returning.discard(info.name)
         self.unhealthy.pop(info.name, None)
 
     def go(self, node: str) -> None:
         """The node is not there any more."""
         self.here.pop(node, None)
         self.leaving.pop(node, None)
+        self.returning.discard(node)
 
     def barred(self, node: str) -> str:
         """Why the node takes part in no round, "" if it may."""

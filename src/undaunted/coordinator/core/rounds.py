@@ -148,7 +148,9 @@ class Rounds:
 
     def _deserted(self) -> Ending | None:
         """Nodes have left in order, and the others are too few: they are not waited for."""
-        return Ending(m.Outcome.PREEMPTED, self.gone) if self.gone else None
+        if not self.gone or self.roster.returning:
+            return None
+        return Ending(m.Outcome.PREEMPTED, self.gone)
 
     def form_timed_out(self) -> list[m.Command]:
         """Nodes have been waited for long enough."""

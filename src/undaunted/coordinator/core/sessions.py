@@ -63,13 +63,11 @@ class Session:
         self.orders.append(numbered)
         return self.send(numbered)
 
-    def again(self, ledger: p.Ledger) -> list[c.Command]:
-        """Send the ledger and the orders that it has not seen, now in the name of its leader."""
-        epoch = ledger.epoch
+    def again(self, learn: p.Learn) -> list[c.Command]:
+        """Send the ledger and the orders that it may not have seen, now under the same epoch."""
         orders = [each for each in self.orders if each.number > self.hello.last_order]
-        again = [msgspec.structs.replace(each, epoch=epoch) for each in orders]
-        learn = self.send(p.Learn(epoch=epoch, ledger=ledger))
-        return learn + [command for each in again for command in self.send(each)]
+        again = [msgspec.structs.replace(each, epoch=learn.epoch) for each in orders]
+        return [command for each in (learn, *again) for command in self.send(each)]
 
     def number_from(self, epoch: int) -> None:
         """Orders get higher numbers than those of any earlier epoch."""

@@ -147,8 +147,8 @@ class Following:
     # --- events and commands --------------------------------------------------------------------
 
     def _feed(self, event: f.Event) -> None:
-        if self._over:
-            return
+        if self._over and not isinstance(event, f.Asked):
+            return  # others may ask as long as a leader stays here
         for command in self.follower.handle(event, time.monotonic_ns()):
             self._carry_out(command)
 
