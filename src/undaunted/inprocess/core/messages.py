@@ -112,11 +112,16 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 class Completed(msgspec.Struct, frozen=True, tag=True):
-    """The function has returned in this rank, or it is a reserve and others complete the epoch."""
+    """The function has returned in this rank, or it is a reserve and has nothing to return.
+
+    Attributes:
+        reserve: said at the beginning of the epoch; `completion_timeout` does not run from here.
+    """
 
     call: int
     job_rank: int
     epoch: int
+    reserve: bool = False
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
