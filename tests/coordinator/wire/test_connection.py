@@ -22,6 +22,7 @@ from undaunted.coordinator.protocol import (
     Seat,
 )
 from undaunted.coordinator.wire import connection as module
+from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import MAX_WAITING_BYTES, describe
 from undaunted.coordinator.wire.handshake import ClientHandshake
 
@@ -284,6 +285,23 @@ async def test_other_messages_can_be_asked_for() -> None:
         client.send(Line("hello"))
         await at_server.until(lambda: bool(at_server.messages))
     assert at_server.messages == [Line("hello")]
+
+
+@on_loop
+async def test_longer_messages_can_be_allowed() -> None:
+    long = EndOrder(number=1, epoch=1, outcome="", reason="x" * MAX_MESSAGE_BYTES)
+    at_server, at_client = Recorder(), Recorder()
+    async with serving(at_server) as server:
+        server.longest = 2 * MAX_MESSAGE_BYTES
+        client = await connect(
+            f"127.0.0.1:{server.port}", at_client, terms(), longest=server.longest
+        )
+        assert client.send(long)
+        await at_server.until(lambda: at_server.messages == [long])
+        assert at_server.connections[0].send(long)
+        await at_client.until(lambda: at_client.messages == [long])
+        client.close("done")
+        await at_client.until(lambda: bool(at_client.ends))
 
 
 @on_loop

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base.text import format_duration
-from undaunted.coordinator.protocol import Message
+from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
 from undaunted.coordinator.wire.address import Address, from_socket, parse_address
 from undaunted.coordinator.wire.bounded import bounded
 from undaunted.coordinator.wire.connection import Connection, describe
@@ -36,6 +36,7 @@ async def connect(
     *,
     tls: ssl.SSLContext | None = None,
     messages: Any = Message,
+    longest: int = MAX_MESSAGE_BYTES,
     timeout_s: float = CONNECT_S,
 ) -> Connection:
     """Connect, prove each other's knowledge of the token, return the connection.
@@ -48,6 +49,7 @@ async def connect(
         terms: job, version, token and name of this node.
         tls: see `undaunted.coordinator.wire.tls.client_context`; None = none.
         messages: type of the messages that are received: a union of tagged structs.
+        longest: how many bytes a message may have, either way.
         timeout_s: longest duration of all of it, name lookup included, seconds.
 
     Raises:
@@ -57,7 +59,8 @@ async def connect(
     parsed = parse_address(address)
     if not parsed.host or not parsed.port:
         raise ValueError(f"{address!r}: to connect, a host and a port are needed")
-    attempt = _Attempt(parsed, handler, terms, tls, msgspec.msgpack.Decoder(messages).decode)
+    decode = msgspec.msgpack.Decoder(messages).decode
+    attempt = _Attempt(parsed, handler, terms, tls, decode, longest)
     try:
         return await bounded(attempt.connect(timeout_s), timeout_s)
     except asyncio.CancelledError:
@@ -79,12 +82,14 @@ class _Attempt:
         terms: Terms,
         tls: ssl.SSLContext | None,
         decode: Any,
+        longest: int,
     ) -> None:
         self._address = address
         self._handler = handler
         self._terms = terms
         self._tls = tls
         self._decode = decode
+        self._longest = longest
         self._connection: Connection | None = None
         self._result: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
@@ -99,6 +104,7 @@ class _Attempt:
         loop = asyncio.get_running_loop()
         handshake = ClientHandshake(self._terms, os.urandom(NONCE_BYTES))
         connection = Connection(sock, peer, handshake, self._handler, self, self._decode, timeout_s)
+        connection.longest = self._longest
         self._connection = connection
         with_tls = self._tls is not None
         try:

@@ -122,6 +122,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         peer: the other side's address.
         node: name of the other side's node, where it is a client; "" before `Handler.opened`.
+        longest: how many bytes a message may have, either way; to be set before the handshake.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self.peer = peer
         self.node = ""
+        self.longest = MAX_MESSAGE_BYTES
         self._sock = sock
         self._handshake = handshake
         self._handler = handler
@@ -174,9 +176,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             return False
         content = _encoded(message)
-        if len(content) > MAX_MESSAGE_BYTES:
+        if len(content) > self.longest:
             name = type(message).__name__
-            self.close(f"a {name} of {len(content)} bytes is longer than {MAX_MESSAGE_BYTES}")
+            self.close(f"a {name} of {len(content)} bytes is longer than {self.longest}")
             return False
         waiting = self._transport.get_write_buffer_size()
         if waiting > MAX_WAITING_BYTES:
@@ -267,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._state = _State.OPEN
             self._was_open = True
-            self._decoder.longest = MAX_MESSAGE_BYTES
+            self._decoder.longest = self.longest
             self.node = self._handshake.node
             self._owner.established(self)
             self._call(self._handler.opened)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.coordinator.protocol import Message
+from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
 from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
 from undaunted.coordinator.wire.complaints import Complaints
 from undaunted.coordinator.wire.connection import Connection, describe
@@ -45,6 +45,7 @@ class Server:
 
     Attributes:
         nodes: how many nodes the job may have; limits how many connections may be half-open.
+        longest: how many bytes a message may have, either way.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Server:
             ValueError: ``address`` is none.
         """
         self.nodes = 1
+        self.longest = MAX_MESSAGE_BYTES
         self._address = parse_address(address)
         self._handler = handler
         self._terms = terms
@@ -172,6 +174,7 @@ class Server:
         connection = Connection(
             sock, peer, handshake, self._handler, self, self._decode, self._handshake_s
         )
+        connection.longest = self.longest
         self._connections.add(connection)
         loop = asyncio.get_running_loop()
         if len(self._half_open) >= self._half_open_limit():
