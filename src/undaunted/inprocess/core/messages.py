@@ -63,7 +63,9 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
         limits: of this call.
         repeats: the call is ended when the same fault has come so often in a row, without progress
             in between; 0 = never.
-        rejoin: the process takes the place of a lost one, and may join a call that is on.
+        rejoin: the process takes the place of a lost one, and may join a call that is on. It does
+            not know which: it says call 0 (and joins epoch 0 as rank -1), waits for a record, and
+            goes on with the numbers of that one.
         version: of these messages.
     """
 
@@ -221,19 +223,22 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """A guard to a new controller: what one of its ranks has been told, and has said since.
+    """A guard that is connected anew: what one of its ranks has been told, and has said since.
 
     Attributes:
-        enter: of the call that is on.
+        enter: of the call that is on, or was last.
         record: the last it was told, None = none yet.
         stop: of that record's epoch, None = it was not stopped.
         said: what the rank has said since the record, in order.
+        ended: how the last call ended that has ended for this rank, None = none has; the one of
+            ``enter``, or the one before.
     """
 
     enter: Enter
     record: Record | None
     stop: Stop | None
     said: tuple[Join | Fault | Completed | Leave, ...]
+    ended: Finished | End | None = None
 
 
 FromRank = Enter | Join | Fault | Completed | Leave

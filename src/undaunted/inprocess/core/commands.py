@@ -1,0 +1,157 @@
+"""Events and commands of the pure core, beside the messages of `core.messages`.
+
+`Controller.handle` takes `FromGuard` messages and `ControllerEvent`, and returns
+`ControllerCommand`; `RankGuard.handle` takes `FromRank` and `ToRank` messages and `GuardEvent`, and
+returns `GuardCommand`. Commands are carried out in order.
+
+Timers fire once. A name is set anew rather than twice, and never cancelled: one that fires when
+nothing depends on it any more is harmless.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.inprocess.core.messages import FromGuard, Reason, ToRank
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.core.reading import Reading
+
+
+class _Struct(msgspec.Struct, frozen=True):
+    pass
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class TimerFired(_Struct, frozen=True):
+    """A timer of `SetTimer` has run out."""
+
+    name: str
+
+
+class Unreachable(_Struct, frozen=True):
+    """The link to a guard has broken and nobody has come back over a new one in time.
+
+    Said no sooner than ``heartbeat_timeout`` after the link was last known to work from both sides:
+    by then the guard has ended these ranks' calls. At once where it is certain that they are gone.
+
+    Attributes:
+        job_ranks: whom that guard served.
+        text: what is known, for people.
+    """
+
+    job_ranks: tuple[int, ...]
+    text: str
+
+
+class Look(_Struct, frozen=True):
+    """The page was read, as `LookIn` asked; None = it could not be understood."""
+
+    reading: Reading | None
+
+
+class ProcessEnded(_Struct, frozen=True):
+    """The rank's process has ended. ``text``: how, such as ``signal 9 (SIGKILL)``."""
+
+    text: str
+
+
+class LinkUp(_Struct, frozen=True):
+    """The guard is connected to a controller, perhaps to another one than before."""
+
+
+class LinkDown(_Struct, frozen=True):
+    """It is not any more. A guard begins like that."""
+
+
+# --- commands of the controller -------------------------------------------------------------------
+
+
+class Tell(_Struct, frozen=True):
+    """Send a message to some ranks by way of their guards; who cannot be reached is skipped."""
+
+    job_ranks: tuple[int, ...]
+    message: ToRank
+
+
+class SetTimer(_Struct, frozen=True):
+    """Fire `TimerFired` after ``delay_s``; replaces a timer of that name."""
+
+    name: str
+    delay_s: float
+
+
+class Note(_Struct, frozen=True, omit_defaults=True):
+    """For the journal.
+
+    Attributes:
+        what: "recorded" (an epoch begins), "stopped" (it is over, another one follows), "finished"
+            (its call has returned), "ended" (its call has failed everywhere), "resumed" (this
+            controller has taken over).
+        call, epoch: of what.
+        members: who takes part.
+        reasons: why.
+        text: for people: what ended the call.
+        took_s: "recorded": since the epoch before was stopped, in epoch 0 since the first rank
+            came; otherwise since the epoch was recorded. 0 = not known.
+        last: "recorded": job rank that the others have waited for, -1 = none.
+        phases: "recorded": seconds of the longest recovery phases by name, and whose they were.
+    """
+
+    what: str
+    call: int
+    epoch: int
+    members: tuple[int, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    text: str = ""
+    took_s: float = 0.0
+    last: int = -1
+    phases: dict[str, tuple[float, int]] = {}
+
+
+class Over(_Struct, frozen=True):
+    """No process is left that could call anything."""
+
+
+# --- commands of a guard --------------------------------------------------------------------------
+
+
+class Report(_Struct, frozen=True):
+    """Send a message to the controller. Only while the link is up."""
+
+    message: FromGuard
+
+
+class Pass(_Struct, frozen=True):
+    """Send a message to the rank."""
+
+    message: ToRank
+
+
+class LookIn(_Struct, frozen=True):
+    """Read the page after ``delay_s`` and say `Look`; replaces an earlier wish."""
+
+    delay_s: float
+
+
+class Signal(_Struct, frozen=True):
+    """Send these signals to the process, in order."""
+
+    numbers: tuple[int, ...]
+
+
+class Finish(_Struct, frozen=True):
+    """The process has ended, and that was reported where it could be: a guard of its own may exit.
+
+    Where the controller may move, the guard is kept: after `LinkUp` it says all again.
+    """
+
+
+ControllerEvent = FromGuard | TimerFired | Unreachable
+ControllerCommand = Tell | SetTimer | Note | Over
+GuardEvent = Look | ProcessEnded | LinkUp | LinkDown | TimerFired
+GuardCommand = Report | Pass | LookIn | Signal | SetTimer | Finish

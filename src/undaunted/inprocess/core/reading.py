@@ -1,0 +1,88 @@
+"""The page of a rank: what it shows of itself without saying anything.
+
+A memfd that the rank writes and its guard reads. Every field is a word of 8 bytes in native order,
+written with a single aligned store, so that a word is never torn; two words may be of different
+moments. Therefore the rank writes `AUTO_NS` and `PING_NS` before the `PHASE` that they belong to,
+and before the `UNGUARDED` that turns the limits on again.
+
+Times are CLOCK_MONOTONIC in nanoseconds; both processes are on one host.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import msgspec
+
+PAGE_BYTES = 4096
+MAGIC = 0x756E_6461_7069_0001
+
+# Indices of words.
+AUTO_NS = 1
+PING_NS = 2
+PINGS = 3
+PHASE = 4
+UNGUARDED = 5
+ATOMIC = 6
+ATOMIC_SINCE_NS = 7
+CALL = 8
+EPOCH = 9
+
+WORD_BYTES = 8
+_WORDS = struct.Struct("=10q")
+
+
+class Phase(enum.IntEnum):
+    """What the main thread does."""
+
+    OUTSIDE = 0
+    """Not in a wrapped function: nothing limits it."""
+    RUNNING = 1
+    """In ``initialize``, the health check at the start, or the function: soft and hard timeout."""
+    WAITING = 2
+    """For a record, or for the completion of others: the controller's timeouts."""
+    RECOVERING = 3
+    """In ``finalize``, health checks or rank assignment: the hard timeout."""
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """One look at a page.
+
+    Attributes:
+        auto_ns: when the main thread's interpreter turned last.
+        ping_ns: when the function called ``ping`` last; 0 = not yet in this epoch, no manual limit.
+        pings: how often the process has called ``ping``.
+        phase: what the main thread does.
+        unguarded: depth of ``disable_hang_protection``.
+        atomic: depth of ``atomic``.
+        atomic_since_ns: when the outermost ``atomic`` began, meaningful where ``atomic`` > 0.
+        call: which call the process is in, or was in last; -1 = none yet.
+        epoch: of which it has taken up the record last; -1 = none in this call.
+    """
+
+    auto_ns: int
+    ping_ns: int = 0
+    pings: int = 0
+    phase: Phase = Phase.OUTSIDE
+    unguarded: int = 0
+    atomic: int = 0
+    atomic_since_ns: int = 0
+    call: int = -1
+    epoch: int = -1
+
+
+def decode(page: bytes | bytearray | memoryview) -> Reading | None:
+    """What a page says; None = it is not one (yet): too short, or of another version."""
+    if len(page) < _WORDS.size:
+        return None
+    magic, *words = _WORDS.unpack_from(page)
+    if magic != MAGIC or not Phase.OUTSIDE <= words[PHASE - 1] <= Phase.RECOVERING:
+        return None
+    words[PHASE - 1] = Phase(words[PHASE - 1])
+    return Reading(*words)
+
+
+def encode(reading: Reading) -> bytes:
+    """The words of a page that says this: its beginning, for a new page and for tests."""
+    return _WORDS.pack(MAGIC, *(getattr(reading, name) for name in Reading.__struct_fields__))
