@@ -25,6 +25,7 @@ words = st.integers(0, 2**63 - 1)
         atomic_since_ns=words,
         call=st.integers(-1, 10),
         epoch=st.integers(-1, 10),
+        rank=st.integers(-1, 10),
     )
 )
 def test_a_page_is_read_as_it_was_written(reading: r.Reading) -> None:
@@ -34,10 +35,10 @@ def test_a_page_is_read_as_it_was_written(reading: r.Reading) -> None:
 def test_the_words_have_the_indices_that_writers_use() -> None:
     page = bytearray(r.PAGE_BYTES)
     values = {r.AUTO_NS: 11, r.PING_NS: 12, r.PINGS: 13, r.PHASE: 3, r.UNGUARDED: 15}
-    values |= {r.ATOMIC: 16, r.ATOMIC_SINCE_NS: 17, r.CALL: 18, r.EPOCH: 19}
+    values |= {r.ATOMIC: 16, r.ATOMIC_SINCE_NS: 17, r.CALL: 18, r.EPOCH: 19, r.RANK: 20}
     for index, value in {0: r.MAGIC, **values}.items():
         struct.pack_into("=q", page, index * r.WORD_BYTES, value)
-    assert r.decode(page) == r.Reading(11, 12, 13, r.Phase.RECOVERING, 15, 16, 17, 18, 19)
+    assert r.decode(page) == r.Reading(11, 12, 13, r.Phase.RECOVERING, 15, 16, 17, 18, 19, 20)
 
 
 @pytest.mark.parametrize(

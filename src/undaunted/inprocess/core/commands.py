@@ -55,9 +55,15 @@ class Look(_Struct, frozen=True):
 
 
 class ProcessEnded(_Struct, frozen=True):
-    """The rank's process has ended. ``text``: how, such as ``signal 9 (SIGKILL)``."""
+    """The rank's process has ended.
+
+    Attributes:
+        text: how, such as ``was killed by SIGKILL``.
+        reading: of the page it has left, None = there is none.
+    """
 
     text: str
+    reading: Reading | None = None
 
 
 class LinkUp(_Struct, frozen=True):

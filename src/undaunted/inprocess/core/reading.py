@@ -28,9 +28,10 @@ ATOMIC = 6
 ATOMIC_SINCE_NS = 7
 CALL = 8
 EPOCH = 9
+RANK = 10
 
 WORD_BYTES = 8
-_WORDS = struct.Struct("=10q")
+_WORDS = struct.Struct("=11q")
 
 
 class Phase(enum.IntEnum):
@@ -59,6 +60,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         atomic_since_ns: when the outermost ``atomic`` began, meaningful where ``atomic`` > 0.
         call: which call the process is in, or was in last; -1 = none yet.
         epoch: of which it has taken up the record last; -1 = none in this call.
+        rank: assigned in that epoch; -1 = none. So that a loss is reported with it.
     """
 
     auto_ns: int
@@ -70,6 +72,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     atomic_since_ns: int = 0
     call: int = -1
     epoch: int = -1
+    rank: int = -1
 
 
 def decode(page: bytes | bytearray | memoryview) -> Reading | None:
