@@ -9,6 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from undaunted.simulation.messages import (
+    Answer,
+    Ask,
     CancelTimer,
     Close,
     Closed,
@@ -25,6 +27,7 @@ from undaunted.simulation.messages import (
 )
 from undaunted.simulation.network import Network, NetworkRules
 from undaunted.simulation.process import Machine, Process, Running, Timer
+from undaunted.simulation.questions import Questions
 from undaunted.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -62,12 +65,15 @@ class Simulation:
         self.events = 0
         self._trace = trace
         self._network = Network(self.schedule, self.random, rules or NetworkRules(), self._deliver)
+        self._questions = Questions(self._network)
         self._processes: dict[str, Running] = {}
         self._carry_out: dict[type, Callable[[Running, Any], None]] = {
             Send: self._send,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Connect: self._network.connect,
+            Ask: self._questions.ask,
+            Answer: self._answer,
             Listen: self._listen,
             Close: self._close,
             Exit: self._exit,
@@ -148,7 +154,7 @@ class Simulation:
             return
         running.paused = False
         while running.backlog and running.alive and not running.paused:
-            self._handle((running, *running.backlog.popleft()))
+            self._handle(running, *running.backlog.popleft())
 
     def slow(self, name: str, delay_ns: int) -> None:
         """Let a process take so long over every event; 0 = as fast as ever."""
@@ -190,12 +196,14 @@ class Simulation:
         now = self.schedule.now
         if running.slow_ns or running.busy_until > now:
             running.busy_until = max(running.busy_until, now) + running.slow_ns
-            self.schedule.at(running.busy_until, self._handle, (running, event, endpoint))
+            self.schedule.at(running.busy_until, self._handle_late, (running, event, endpoint))
         else:
-            self._handle((running, event, endpoint))
+            self._handle(running, event, endpoint)
 
-    def _handle(self, item: tuple[Running, Event, Endpoint | None]) -> None:
-        running, event, endpoint = item
+    def _handle_late(self, item: tuple[Running, Event, Endpoint | None]) -> None:
+        self._handle(*item)
+
+    def _handle(self, running: Running, event: Event, endpoint: Endpoint | None) -> None:
         if not running.alive:
             return
         if running.paused:
@@ -238,6 +246,9 @@ class Simulation:
     def _listen(self, running: Running, command: Listen) -> None:
         self._network.listen(running, command.address)
 
+    def _answer(self, _running: Running, command: Answer) -> None:
+        self._questions.answer(command)
+
     def _exit(self, running: Running, _command: Exit) -> None:
         self._end(running, silently=False)
 
@@ -272,7 +283,7 @@ class Simulation:
             return
         timer.deadline = None
         timer.due = True
-        self._deliver(timer.owner, TimerFired(timer.name), None)
+        self._deliver(timer.owner, timer.fired, None)
 
     def _end(self, running: Running, *, silently: bool) -> None:
         running.alive = False

@@ -87,12 +87,20 @@ class Cut:
 class _Attempt:
     owner: Running
     command: Connect
+    deadline: int = 0
     again_ns: int = _CONNECT_AGAIN_NS
     pending: bool = True
 
 
 class Network:
-    """See the module's documentation."""
+    """See the module's documentation.
+
+    Attributes:
+        machines: by name.
+        schedule: the clock.
+        deliver: tells a process an event, of one of its connections or of none.
+        sent: number of messages that were put on their way.
+    """
 
     def __init__(
         self,
@@ -102,12 +110,12 @@ class Network:
         deliver: Callable[[Running, Event, Endpoint | None], None],
     ) -> None:
         self.machines: dict[str, Machine] = {}
+        self.schedule = schedule
+        self.deliver = deliver
         self.sent = 0
-        self._schedule = schedule
         self._random = random
-        self._rules = rules
+        self._min_delay_ns, self._loss = rules.min_delay_ns, rules.loss
         self._span_ns = rules.max_delay_ns - rules.min_delay_ns
-        self._deliver = deliver
         self._listeners: dict[str, Running] = {}
         self._cuts: list[Cut] = []
         self._holding: dict[Endpoint, None] = {}  # in the order in which they began to
@@ -123,18 +131,17 @@ class Network:
     def connect(self, owner: Running, command: Connect) -> None:
         """Begin to connect."""
         attempt = _Attempt(owner, command)
-        now = self._schedule.now
-        self._schedule.at(now + self._delay(), self._request, attempt)
-        self._schedule.at(now + command.timeout_ns, self._expired, attempt)
+        now = self.schedule.now
+        attempt.deadline = now + command.timeout_ns
+        self.schedule.at(now + self.delay(), self._request, attempt)
 
     def send(self, endpoint: Endpoint, message: Any) -> None:
         """Put a message on its way to the other end."""
         self.sent += 1
         peer = endpoint.peer
-        arrival = self._schedule.now + self._delay()
-        arrival = max(arrival, peer.arrival)
+        arrival = max(self.schedule.now + self.delay(), peer.arrival)
         peer.arrival = arrival
-        self._schedule.at(arrival, self._arrive, (peer, message))
+        self.schedule.at(arrival, self._arrive, (peer, message))
 
     def close(self, endpoint: Endpoint, *, abort: bool = False) -> None:
         """Close one end; the other sees the end of file, or a reset if ``abort``."""
@@ -168,11 +175,11 @@ class Network:
         if cut not in self._cuts:
             return
         self._cuts.remove(cut)
-        now = self._schedule.now
+        now = self.schedule.now
         for endpoint in self._holding:
             lasted = max(now - endpoint.held_since, _RETRANSMIT_NS)
             at = now + int(self._random.random() * lasted)
-            self._schedule.at(at, self._release, endpoint)
+            self.schedule.at(at, self._release, endpoint)
 
     def break_connections(self, one: str, other: str) -> int:
         """Reset every connection between two machines, as a middlebox does; return how many."""
@@ -185,25 +192,37 @@ class Network:
         for endpoint in broken:
             for end in (endpoint, endpoint.peer):
                 end.peer.held.clear()
-                self._schedule.at(self._schedule.now, self._reset, end)
+                self.schedule.at(self.schedule.now, self._reset, end)
         return len(broken)
 
     # --- on the way -----------------------------------------------------------------------------
 
-    def _delay(self) -> int:
+    def delay(self, trips: int = 1) -> int:
+        """How long a segment travels, ``trips`` times one after the other; nanoseconds."""
         random = self._random.random
-        delay = self._rules.min_delay_ns + int(random() * self._span_ns)
-        loss = self._rules.loss
-        if loss and random() < loss:
+        delay = self._min_delay_ns + int(random() * self._span_ns)
+        loss = self._loss
+        if loss and random() < loss * trips:
             lost = 1
             while lost < _MAX_LOST_IN_A_ROW and random() < loss:
                 lost += 1
-            delay += _RETRANSMIT_NS * ((1 << lost) - 1)
-        return delay
+            return delay * trips + _RETRANSMIT_NS * ((1 << lost) - 1)
+        return delay * trips
+
+    def listener(self, address: str) -> Running | None:
+        """Who listens on an address, None = nobody."""
+        return self._listeners.get(address)
 
     def blocked(self, source: str, target: str) -> bool:
         """Whether a cut lets nothing pass from one machine to another."""
-        return any(source in cut.sources and target in cut.targets for cut in self._cuts)
+        for cut in self._cuts:  # noqa: SIM110 - called for most events, mostly without a cut
+            if source in cut.sources and target in cut.targets:
+                return True
+        return False
+
+    def cut_off(self, one: str, other: str) -> bool:
+        """Whether a cut lets nothing pass between two machines, in one direction at least."""
+        return bool(self._cuts) and (self.blocked(one, other) or self.blocked(other, one))
 
     def _arrive(self, item: tuple[Endpoint, Any]) -> None:
         endpoint, message = item
@@ -222,14 +241,14 @@ class Network:
     def _hand_over(self, endpoint: Endpoint, message: Any) -> None:
         owner = endpoint.owner
         if message is _FIN:
-            self._deliver(owner, Closed(endpoint.number, END_OF_FILE), endpoint)
+            self.deliver(owner, Closed(endpoint.number, END_OF_FILE), endpoint)
         elif message is _RST:
-            self._deliver(owner, Closed(endpoint.number, RESET), endpoint)
+            self.deliver(owner, Closed(endpoint.number, RESET), endpoint)
         elif message is _OPEN:
             peer = endpoint.peer.owner.machine.name
-            self._deliver(owner, Accepted(endpoint.number, peer), endpoint)
+            self.deliver(owner, Accepted(endpoint.number, peer), endpoint)
         else:
-            self._deliver(owner, Received(endpoint.number, message), endpoint)
+            self.deliver(owner, Received(endpoint.number, message), endpoint)
 
     def _refuse(self, endpoint: Endpoint) -> None:
         """Answer data for a connection that is over."""
@@ -238,13 +257,13 @@ class Network:
 
     def _reset(self, endpoint: Endpoint) -> None:
         if endpoint.open:
-            self._deliver(endpoint.owner, Closed(endpoint.number, RESET), endpoint)
+            self.deliver(endpoint.owner, Closed(endpoint.number, RESET), endpoint)
 
     def _hold(self, endpoint: Endpoint, message: Any) -> None:
         if message is _RST:
             return
         if not endpoint.held:
-            endpoint.held_since = self._schedule.now
+            endpoint.held_since = self.schedule.now
             self._holding[endpoint] = None
         endpoint.held.append(message)
 
@@ -264,20 +283,21 @@ class Network:
         owner = attempt.owner
         if not attempt.pending or not owner.alive:
             return
-        schedule = self._schedule
+        schedule = self.schedule
         name = attempt.command.address.rpartition(":")[0]
         machine = self.machines.get(name)
         here = owner.machine.name
-        if (
-            machine is None
-            or not machine.alive
-            or (self._cuts and (self.blocked(here, name) or self.blocked(name, here)))
-        ):
+        if machine is None or not machine.alive or self.cut_off(here, name):
+            if attempt.again_ns == _CONNECT_AGAIN_NS:  # the first time
+                schedule.at(attempt.deadline, self._expired, attempt)
             schedule.at(schedule.now + attempt.again_ns, self._request, attempt)
             attempt.again_ns *= 2
             return
-        listener = self._listeners.get(attempt.command.address)
-        schedule.at(schedule.now + self._delay(), self._answered, (attempt, listener))
+        listener = self.listener(attempt.command.address)
+        at_ns = schedule.now + self.delay()
+        if at_ns > attempt.deadline:
+            schedule.at(attempt.deadline, self._expired, attempt)
+        schedule.at(at_ns, self._answered, (attempt, listener))
 
     def _answered(self, item: tuple[_Attempt, Running | None]) -> None:
         attempt, listener = item
@@ -286,7 +306,7 @@ class Network:
             return
         attempt.pending = False
         if listener is None:
-            self._deliver(owner, ConnectFailed(label, REFUSED), None)
+            self.deliver(owner, ConnectFailed(label, REFUSED), None)
             return
         self._numbers += 2
         client = Endpoint(self._numbers, owner)
@@ -298,9 +318,9 @@ class Network:
         else:
             server.open = False
         self.send(client, _OPEN)
-        self._deliver(owner, Connected(label, client.number), client)
+        self.deliver(owner, Connected(label, client.number), client)
 
     def _expired(self, attempt: _Attempt) -> None:
         if attempt.pending and attempt.owner.alive:
             attempt.pending = False
-            self._deliver(attempt.owner, ConnectFailed(attempt.command.label, TIMED_OUT), None)
+            self.deliver(attempt.owner, ConnectFailed(attempt.command.label, TIMED_OUT), None)

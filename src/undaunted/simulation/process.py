@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from undaunted.simulation.messages import TimerFired
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -38,11 +40,12 @@ class Timer:
     slow, does not know yet.
     """
 
-    __slots__ = ("deadline", "due", "name", "owner", "queued")
+    __slots__ = ("deadline", "due", "fired", "name", "owner", "queued")
 
     def __init__(self, owner: Running, name: str) -> None:
         self.owner = owner
         self.name = name
+        self.fired = TimerFired(name)
         self.deadline: int | None = None
         self.due = False
         self.queued: int | None = None
