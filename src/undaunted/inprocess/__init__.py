@@ -1,0 +1,70 @@
+"""Restart inside the process: a function that runs again everywhere after a fault anywhere.
+
+    from undaunted import inprocess
+
+    @inprocess.Wrapper(initialize=inprocess.initialize.RetryController(max_iterations=3))
+    def train(): ...
+
+Names and modules are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.inprocess import attribution as attribution
+    from undaunted.inprocess import exception as exception
+    from undaunted.inprocess import param_utils as param_utils
+    from undaunted.inprocess import state as state
+    from undaunted.inprocess import utils as utils
+    from undaunted.inprocess.compose import Compose as Compose
+    from undaunted.inprocess.state import FrozenState as FrozenState
+    from undaunted.inprocess.state import Mode as Mode
+    from undaunted.inprocess.state import State as State
+
+_MODULE_OF = {
+    "CallWrapper": "call",
+    "Compose": "compose",
+    "FrozenState": "state",
+    "Mode": "state",
+    "State": "state",
+    "Wrapper": "wrap",
+}
+_MODULES = (
+    "abort",
+    "attribution",
+    "completion",
+    "exception",
+    "finalize",
+    "health_check",
+    "initialize",
+    "monitor_process",
+    "monitor_thread",
+    "nested_restarter",
+    "param_utils",
+    "progress_watchdog",
+    "rank_assignment",
+    "rank_filter",
+    "sibling_monitor",
+    "state",
+    "store",
+    "terminate",
+    "tools",
+    "utils",
+    "wrap",
+)
+
+__all__ = [*_MODULE_OF, *_MODULES]  # noqa: PLE0604 - all of them are text
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

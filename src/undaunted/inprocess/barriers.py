@@ -1,0 +1,131 @@
+"""Barriers over a store of torch, with a few requests by each rank, however many ranks there are.
+
+Whoever comes adds one to a counter; the last sets a key, on which all others wait in one request.
+A name is good for one barrier.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.exception import RestartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+_PREFIX = "inprocess_barrier_prefix"
+_REPEATED = 1 << 32  # added to the counter by whoever joins for a rank that has joined before
+
+
+class BarrierError(RestartError):
+    """A barrier did not do its work."""
+
+
+class BarrierTimeout(BarrierError):  # noqa: N818 - the name users know
+    """Not all ranks came in time."""
+
+
+class BarrierOverflow(BarrierError):  # noqa: N818 - the name users know
+    """More ranks came than were expected, or a name was used twice."""
+
+
+def barrier(
+    store: Any,
+    ranks: Iterable[int],
+    group_name: str,
+    rendezvous_count: int,
+    timeout: timedelta,
+) -> None:
+    """Wait until ``rendezvous_count`` ranks have come.
+
+    Args:
+        store: of torch; other threads that use the same object wait meanwhile.
+        ranks: whom this process comes for.
+        group_name: of this barrier; not used before in this store.
+        rendezvous_count: how many ranks are to come, these included.
+        timeout: for how long to wait.
+
+    Raises:
+        BarrierTimeout: they did not come in time.
+        BarrierOverflow: more have come.
+    """
+    key = f"{_PREFIX}:barrier:{group_name}"
+    ours = len(list(ranks))
+    if not ours:
+        return
+    here = store.add(f"{key}:arrived", ours)
+    if here > rendezvous_count:
+        raise BarrierOverflow(
+            f"{here} ranks have come to barrier {group_name!r}, which is for {rendezvous_count}: "
+            "use each name once, and have all ranks give the same number"
+        )
+    if here == rendezvous_count:
+        store.set(f"{key}:last_worker_arrived", "1")
+    _wait(store, key, group_name, rendezvous_count, timeout)
+
+
+def reentrant_barrier(
+    store: Any,
+    ranks: Iterable[int],
+    group_name: str,
+    rendezvous_count: int,
+    timeout: timedelta,
+) -> None:
+    """Wait until ranks 0 to ``rendezvous_count`` - 1 have come; each may come several times.
+
+    So one can come for another that may have come already. Arguments and errors are those of
+    `barrier`.
+    """
+    key = f"{_PREFIX}:reentrant_barrier:{group_name}"
+    for rank in ranks:
+        if not 0 <= rank < rendezvous_count:
+            raise BarrierOverflow(
+                f"rank {rank} has come to barrier {group_name!r}, which is for "
+                f"{rendezvous_count} ranks"
+            )
+        first = store.add(f"{key}:rank:{rank}", 1) == 1
+        # One may end after its mark and before it is counted: from the first repetition on the
+        # marks are looked at, and not the counter.
+        here = store.add(f"{key}:arrived", 1 if first else _REPEATED)
+        full = here == rendezvous_count or (
+            here >= _REPEATED
+            and store.check([f"{key}:rank:{each}" for each in range(rendezvous_count)])
+        )
+        if full:
+            store.set(f"{key}:last_worker_arrived", "1")
+    _wait(store, key, group_name, rendezvous_count, timeout)
+
+
+def _wait(store: Any, key: str, name: str, expected: int, timeout: timedelta) -> None:
+    from torch.distributed import DistNetworkError, DistStoreError
+
+    try:
+        store.wait([f"{key}:last_worker_arrived"], timeout)
+    except DistNetworkError:  # the server is gone, which is another matter
+        raise
+    except DistStoreError as error:
+        raise BarrierTimeout(
+            f"barrier {name!r}, which is for {expected} ranks, was not full after {timeout}"
+        ) from error
+
+
+class StoreMixin:
+    """What stores for in-process restart have in addition to those of torch."""
+
+    @property
+    def critical_ranks(self) -> tuple[int, ...]:
+        """Initial ranks without whose processes the store is gone."""
+        return ()
+
+    def barrier(
+        self, ranks: Iterable[int], group_name: str, rendezvous_count: int, timeout: timedelta
+    ) -> None:
+        """See `barrier`."""
+        barrier(self, ranks, group_name, rendezvous_count, timeout)
+
+    def reentrant_barrier(
+        self, ranks: Iterable[int], group_name: str, rendezvous_count: int, timeout: timedelta
+    ) -> None:
+        """See `reentrant_barrier`."""
+        reentrant_barrier(self, ranks, group_name, rendezvous_count, timeout)

@@ -1,0 +1,88 @@
+"""Several plug-ins in place of one."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+_BASE_TYPE = 1 << 10  # Py_TPFLAGS_BASETYPE
+
+
+class Compose:
+    """Calls plug-ins from the last to the first, each with what the one before returned.
+
+    The object is an instance of the nearest class that all of them have in common, so that a
+    `Compose` of two `Initialize` is an `Initialize`. A class may name, as ``composition``, the
+    subclass of `Compose` that is to be used for its instances.
+
+    A tuple is passed on as several arguments; a callable without parameters is called without any.
+
+    Attributes:
+        instances: the plug-ins, as given.
+    """
+
+    instances: tuple[Any, ...]
+
+    def __new__(cls, *instances: Any) -> Any:
+        """Compose ``instances``, at least one.
+
+        Raises:
+            TypeError: one of them cannot be called.
+        """
+        for instance in instances:
+            if not callable(instance):
+                raise TypeError(f"Compose takes callables, not {instance!r}")
+        common = find_common_ancestor(*instances)
+        composition = getattr(common, "composition", cls)
+        bases = (composition,) if common is object else (composition, common)
+        made: Any = object.__new__(type(common)("Composed", bases, {"__init__": _take_nothing}))
+        made.instances = instances
+        return made
+
+    def __call__(self, *args: Any) -> Any:
+        """Call all of them and return what the first one returned."""
+        result: Any = args
+        for position in reversed(range(len(self.instances))):
+            result = self._call_one(position, args)
+            if result is None and any(arg is not None for arg in args):
+                warnings.warn(
+                    f"{self.instances[position]!r} has returned None to Compose; return what it "
+                    "was called with",
+                    UserWarning,
+                    stacklevel=2,
+                )
+            args = result if isinstance(result, tuple) else (result,)
+        return result
+
+    def _call_one(self, position: int, args: tuple[Any, ...]) -> Any:
+        """Call the plug-in at ``position``."""
+        instance = self.instances[position]
+        return instance(*args) if _takes_arguments(instance) else instance()
+
+
+def _take_nothing(self: Any, *args: Any) -> None:
+    """Leave the object as `Compose` has made it."""
+
+
+def find_common_ancestor(*instances: Any) -> type:
+    """Return the nearest class that all have in common; ``object`` if that cannot be derived."""
+    if not instances:
+        raise TypeError("Compose needs at least one callable")
+    first, *others = (type(instance) for instance in instances)
+    for candidate in first.__mro__:
+        if all(issubclass(other, candidate) for other in others) and _is_base(candidate):
+            return candidate
+    return object
+
+
+def _is_base(candidate: type) -> bool:
+    """Whether the class is the plug-ins' own, and may have subclasses (that of functions not)."""
+    return bool(candidate.__flags__ & _BASE_TYPE) and not issubclass(candidate, Compose)
+
+
+def _takes_arguments(instance: Any) -> bool:
+    try:
+        return bool(inspect.signature(instance).parameters)
+    except ValueError:  # a builtin that does not tell
+        return True

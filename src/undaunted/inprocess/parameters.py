@@ -1,0 +1,142 @@
+"""The arguments of `Wrapper`: what they may be, and what must hold between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.barriers import StoreMixin
+from undaunted.inprocess.core.messages import Limits
+from undaunted.inprocess.param_utils import enforce_subclass, enforce_type, enforce_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PLUGINS = {
+    "initialize": "Initialize",
+    "abort": "Abort",
+    "finalize": "Finalize",
+    "health_check": "HealthCheck",
+    "rank_assignment": "RankAssignment",
+    "rank_filter": "RankFilter",
+    "completion": "Completion",
+    "terminate": "Terminate",
+}
+_REQUIRED = ("rank_assignment",)
+_DURATIONS = (
+    "monitor_thread_interval",
+    "monitor_process_interval",
+    "heartbeat_interval",
+    "progress_watchdog_interval",
+    "soft_timeout",
+    "hard_timeout",
+    "heartbeat_timeout",
+    "barrier_timeout",
+    "completion_timeout",
+    "last_call_wait",
+    "termination_grace_time",
+)
+_PATHS = ("monitor_process_logfile", "monitor_process_pidfile")
+# Each of a chain is shorter than the next one.
+_CHAINS = (
+    ("soft_timeout", "hard_timeout", "barrier_timeout"),
+    ("monitor_process_interval", "barrier_timeout"),
+    ("monitor_process_interval", "heartbeat_timeout"),
+    ("monitor_process_interval", "soft_timeout"),
+    ("heartbeat_interval", "heartbeat_timeout", "barrier_timeout"),
+    ("monitor_thread_interval", "soft_timeout"),
+    ("progress_watchdog_interval", "soft_timeout"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The arguments of one `Wrapper`, checked.
+
+    Raises:
+        TypeError: one of them is of the wrong type.
+        ValueError: they do not go together, a path is not absolute, or torch was built without
+            ``torch.distributed``.
+    """
+
+    store_factory: type[StoreMixin]
+    store_kwargs: dict[str, Any] | None
+    initialize: Callable[..., Any] | None
+    abort: Callable[..., Any] | None
+    finalize: Callable[..., Any] | None
+    health_check: Callable[..., Any] | None
+    rank_assignment: Callable[..., Any]
+    rank_filter: Callable[..., Any] | None
+    completion: Callable[..., Any] | None
+    terminate: Callable[..., Any] | None
+    monitor_thread_interval: timedelta
+    monitor_process_interval: timedelta
+    heartbeat_interval: timedelta
+    progress_watchdog_interval: timedelta
+    soft_timeout: timedelta
+    hard_timeout: timedelta
+    heartbeat_timeout: timedelta
+    barrier_timeout: timedelta
+    completion_timeout: timedelta
+    last_call_wait: timedelta
+    termination_grace_time: timedelta
+    monitor_process_logfile: str | None
+    monitor_process_pidfile: str | None
+    enabled: bool
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        self._check_relations()
+
+    def limits(self) -> Limits:
+        """Return what the guard and the controller are told."""
+        durations = {
+            name: getattr(self, name).total_seconds()
+            for name in Limits.__struct_fields__
+            if name != "interval"
+        }
+        return Limits(**durations, interval=self.progress_watchdog_interval.total_seconds())
+
+    def _check_types(self) -> None:
+        enforce_subclass("store_factory", self.store_factory, StoreMixin)
+        enforce_type("store_kwargs", self.store_kwargs, (dict, type(None)))
+        for name, wanted in _PLUGINS.items():
+            _check_plugin(name, getattr(self, name), wanted)
+        for name in _DURATIONS:
+            enforce_type(name, getattr(self, name), timedelta)
+        for name in _PATHS:
+            enforce_type(name, getattr(self, name), (str, type(None)))
+        enforce_type("enabled", self.enabled, bool)
+
+    def _check_relations(self) -> None:
+        for chain in _CHAINS:
+            values = {name: getattr(self, name) for name in chain}
+            durations = list(values.values())
+            holds = all(a < b for a, b in itertools.pairwise(durations))
+            enforce_value(" < ".join(chain), holds, **values)
+        for name in _PATHS:
+            path = getattr(self, name)
+            holds = path is None or PurePosixPath(path).is_absolute()
+            enforce_value(f"os.path.isabs({name})", holds, **{name: path})
+        enforce_value("torch.distributed.is_available()", _has_distributed())
+
+
+def _check_plugin(name: str, value: object, wanted: str) -> None:
+    """Accept any callable, but no class in place of an instance."""
+    if value is None and name not in _REQUIRED:
+        return
+    if isinstance(value, type) or not callable(value):
+        none = "" if name in _REQUIRED else " or None"
+        raise TypeError(
+            f"{name} must be an instance of {wanted} or another callable{none}, not {value!r} of "
+            f"type {type(value).__name__}"
+        )
+
+
+def _has_distributed() -> bool:
+    import torch.distributed
+
+    return bool(torch.distributed.is_available())

@@ -1,0 +1,51 @@
+"""Texts for log lines."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VERBOSE_VARIABLE = "NVRX_LOG_RANK_FORMAT_VERBOSE"
+_YES = ("1", "true", "yes", "on")
+
+
+def format_exc(exc: BaseException) -> str:
+    """Return an exception with all it was raised from, in one line: ``A() <- B()``."""
+    chain: list[BaseException] = []
+    at: BaseException | None = exc
+    while at is not None and at not in chain:
+        chain.append(at)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    return " <- ".join(map(repr, chain))
+
+
+def format_rank_set(ranks: Iterable[int]) -> str:
+    """Name ranks in braces; all of them if ``NVRX_LOG_RANK_FORMAT_VERBOSE`` is 1, else in brief."""
+    if os.environ.get(VERBOSE_VARIABLE, "").strip().lower() in _YES:
+        return format_rank_set_verbose(ranks)
+    return format_rank_set_brief(ranks)
+
+
+def format_rank_set_verbose(ranks: Iterable[int]) -> str:
+    """Name all ranks as ranges: ``{0-3, 7}``."""
+    return f"{{{format_ranks(ranks).replace(',', ', ')}}}"
+
+
+def format_rank_set_brief(ranks: Iterable[int], max_show: int = 8) -> str:
+    """Name all ranks if they are few, else those at both ends and how many there are.
+
+    Args:
+        ranks: in any order.
+        max_show: how many are named, half of them from each end.
+    """
+    ordered = sorted(set(ranks))
+    if len(ordered) <= max_show:
+        return f"{{{', '.join(map(str, ordered))}}}"
+    half = max_show // 2
+    first, last = ", ".join(map(str, ordered[:half])), ", ".join(map(str, ordered[-half:]))
+    return f"{{{first}, ..., {last}}} ({len(ordered)} ranks)"

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from undaunted.inprocess.barriers import StoreMixin
+from undaunted.inprocess.core.messages import Limits
+from undaunted.inprocess.parameters import Parameters
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
+
+
+def parameters(**changed: Any) -> Parameters:
+    second = timedelta(seconds=1)
+    values: dict[str, Any] = {
+        "store_factory": StoreMixin,
+        "store_kwargs": None,
+        "initialize": None,
+        "abort": None,
+        "finalize": None,
+        "health_check": None,
+        "rank_assignment": lambda ctx: ctx,
+        "rank_filter": None,
+        "completion": None,
+        "terminate": None,
+        "monitor_thread_interval": second,
+        "monitor_process_interval": second,
+        "heartbeat_interval": second,
+        "progress_watchdog_interval": second,
+        "soft_timeout": 60 * second,
+        "hard_timeout": 90 * second,
+        "heartbeat_timeout": 30 * second,
+        "barrier_timeout": 120 * second,
+        "completion_timeout": 120 * second,
+        "last_call_wait": second,
+        "termination_grace_time": 5 * second,
+        "monitor_process_logfile": None,
+        "monitor_process_pidfile": None,
+        "enabled": True,
+    }
+    return Parameters(**(values | changed))
+
+
+def test_the_defaults_are_those_of_the_protocol() -> None:
+    assert parameters().limits() == Limits()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("store_factory", dict, "subclass of StoreMixin"),
+        ("store_kwargs", [], "dict or None, not [] of type list"),
+        ("initialize", 3, "Initialize or another callable or None, not 3 of type int"),
+        ("abort", int, "Abort or another callable or None"),
+        ("rank_assignment", None, "RankAssignment or another callable, not None"),
+        ("soft_timeout", 60, "timedelta, not 60 of type int"),
+        ("last_call_wait", None, "timedelta, not None"),
+        ("monitor_process_logfile", b"/a", "str or None"),
+        ("enabled", 1, "bool, not 1"),
+    ],
+)
+def test_wrong_types(name: str, value: Any, said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        parameters(**{name: value})
+    assert str(caught.value).startswith(f"{name} must be ")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "condition"),
+    [
+        ({"soft_timeout": 90}, "soft_timeout < hard_timeout < barrier_timeout"),
+        ({"barrier_timeout": 80}, "soft_timeout < hard_timeout < barrier_timeout"),
+        ({"heartbeat_timeout": 120}, "heartbeat_interval < heartbeat_timeout < barrier_timeout"),
+        ({"heartbeat_interval": 30}, "heartbeat_interval < heartbeat_timeout < barrier_timeout"),
+        ({"monitor_process_interval": 30}, "monitor_process_interval < heartbeat_timeout"),
+        ({"monitor_process_interval": 60}, "monitor_process_interval < "),
+        ({"monitor_thread_interval": 60}, "monitor_thread_interval < soft_timeout"),
+        ({"progress_watchdog_interval": 60}, "progress_watchdog_interval < soft_timeout"),
+    ],
+)
+def test_relations(changed: dict[str, int], condition: str) -> None:
+    durations = {name: timedelta(seconds=seconds) for name, seconds in changed.items()}
+    with pytest.raises(ValueError, match=condition) as caught:
+        parameters(**durations)
+    assert all(f"{name}={value!r}" in str(caught.value) for name, value in durations.items())
+
+
+@pytest.mark.parametrize("name", ["monitor_process_logfile", "monitor_process_pidfile"])
+def test_paths_are_absolute(name: str) -> None:
+    assert getattr(parameters(**{name: "/tmp/{rank}.log"}), name) == "/tmp/{rank}.log"
+    with pytest.raises(ValueError, match=rf"os.path.isabs\({name}\)"):
+        parameters(**{name: "{rank}.log"})
+
+
+def test_any_callable_is_a_plug_in() -> None:
+    assert parameters(finalize=print).finalize is print
+
+
+def test_torch_without_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed
+
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"torch.distributed.is_available\(\)"):
+        parameters()
