@@ -193,6 +193,18 @@ def test_another_verdict_of_one_that_could_not_know_or_of_whom_it_leads(faulty: 
     made.ended(("d", "1"), "failed", "nobody came", "b")
 
 
+def test_the_verdict_of_a_leader_that_is_cut_off_is_not_that_of_the_job() -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.touch("a", 70 * S)
+    made.ended(("a", "1"), "failed", "", "a")
+    made._simulation.run(68 * S)
+    made.ended(("b", "1"), "finished", "", "c")
+    assert made.job_outcome == "finished"
+    with pytest.raises(InvariantError, match=r"as failed for d .*as finished for others"):
+        made.ended(("d", "1"), "failed", "", "c")
+
+
 def test_a_fault_long_before_or_after_the_end_is_no_excuse() -> None:
     made = checker()
     made._simulation.run(40 * S)

@@ -259,7 +259,7 @@ def test_a_start_needs_a_quorum_of_the_last_table():
     harness.pass_time(10, alive="a")
     assert "no quorum: 1 of the 3 nodes of the last round" in harness.remarks("a")
     harness.hello("c", round=0, running=False, promised=EPOCH)
-    harness.pass_time(1.5, alive="ac")
+    harness.pass_time(10.1, alive="ac")
     harness.prepared("ac")
     assert harness.leader.ledger.round == 1
 

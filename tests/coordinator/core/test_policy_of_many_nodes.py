@@ -112,7 +112,7 @@ class TestReturning:
         job = self.returning("c")
         assert job.timers["return"].delay_s == RETURN_S
         (remark,) = job.fire("remark")
-        assert "ranks of the last round are being stopped on b (a, c)" in remark.text
+        assert "b of the last round may be back in a moment (a, c)" in remark.text
         job.fire("return")
         assert job.table == "a c"
 

@@ -7,7 +7,7 @@ from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.coordinator.core.progress import Iterations
-from undaunted.coordinator.core.rounds import STOP_MARGIN_S
+from undaunted.coordinator.core.rounds import STOP_MARGIN_S, State
 
 
 def remarks(job: Driver) -> list[str]:
@@ -259,7 +259,30 @@ class TestQuorum:
         assert job.outcomes == {"a": "preempted"}
         job.signal("b")
         assert job.outcomes == {"a": "preempted", "b": "preempted"}
-        assert job.policy.ended
+        assert not job.policy.ended, "others may go on with it"
+
+    def test_who_was_lost_with_it_is_waited_for_when_it_is_back(self) -> None:
+        job = running("a", "b", "c", "d", min_nodes=3, max_nodes=4, max_restarts=1)
+        job.lose("b", "c")
+        job.feed(m.QuorumLost("x"))
+        job.stop("a")
+        job.join("e", "b")
+        assert job.policy.state is State.FORMING
+        assert "return" not in job.timers
+        job.feed(m.QuorumRegained())
+        assert job.policy.state is State.FORMING
+        job.join("c")
+        assert job.table == "a b c"
+
+    def test_but_not_for_ever(self) -> None:
+        job = running("a", "b", "c", "d", min_nodes=3, max_nodes=4, max_restarts=1)
+        job.lose("b", "c")
+        job.feed(m.QuorumLost("x"))
+        job.stop("a")
+        job.join("b")
+        job.feed(m.QuorumRegained())
+        job.fire("return")
+        assert job.table == "a b d"
 
     def test_for_too_long_ends_it(self) -> None:
         job = running("a", "b", min_nodes=2, max_restarts=1)

@@ -77,7 +77,7 @@ class Checker:
         self._faults: dict[str, list[tuple[int, int]]] = {}  # of each node: from, until
         self._free_restarts = 0
         self._epochs: dict[int, Seat] = {}
-        self._ended_at = 0
+        self._ended_by, self._ended_at = "", 0
 
     @property
     def rounds(self) -> int:
@@ -188,19 +188,23 @@ class Checker:
             return
         if outcome == "preempted" and node in self.told_to_leave:
             return
-        if not self.job_outcome:
-            self.job_outcome, self._ended_at = outcome, self._simulation.now
-        elif outcome != self.job_outcome and self.could_be_told(node) and self.could_be_told(by):
+        if outcome == self.job_outcome:
+            return
+        if self.job_outcome and not (self.could_be_told(node) and self.could_be_told(by)):
+            return
+        if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(
                 f"one verdict: the job ended as {outcome} for {node} ({reason}), as "
                 f"{self.job_outcome} for others"
             )
+        self.job_outcome, self._ended_by, self._ended_at = outcome, by, self._simulation.now
 
     def could_be_told(self, node: str) -> bool:
         """Whether no fault concerned a node from before the job's end until its leader is gone.
 
         Whoever is cut off or stands still then cannot know how the job ended. It ends by itself
-        later; so do those whom it leads.
+        later; so do those whom it leads. If it is the leader that ends the job, the others cannot
+        know, and go on: the verdict is theirs.
         """
         if not self.job_outcome:
             return True

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # When to say whom the job waits for.
 FIRST_REMARK_S = 10.0
 REMARK_EVERY_S = 60.0
-# A node that was lost, is back and stops its ranks keeps its place for so long: its grace, and the
-# time that processes take to end.
+# Nodes that were lost and are expected keep their places for so long: those that are back and stop
+# their ranks, and all of them after the leader itself was cut off.
 RETURN_S = 10.0
 
 
@@ -39,7 +39,7 @@ class Formation:
     prepared: dict[str, Place] = field(default_factory=dict)
     problem: str = ""
     _last_call: bool | None = None  # True = running, False = over
-    _return: bool | None = None  # of nodes that were lost: True = awaited, False = for long enough
+    _awaits_return: bool = False
     _waited_s: float | None = None  # until the last remark; None = nobody waits
 
     def attempt(self, number: int, seats: Mapping[str, int], *, held: str = "") -> list[Command]:
@@ -52,19 +52,21 @@ class Formation:
         """
         self.prepared = {}
         self.problem = held or self._too_few()
+        returning = [] if held else self.returning(seats)
+        timers = self._await_return(number) if returning else []
         if not self.problem and self._last_call and self._more_may_come(number):
             return []
         chosen: placement.Placement | str = self.problem or self.choose(seats)
         if isinstance(chosen, str):
             self.problem = chosen
-            return self._wait(number)
+            return [*timers, *self._wait(number)]
         if self._more_may_come(number):
             self._last_call = True
             return [SetTimer("last_call", number, self.config.last_call_s)]
-        if self._return is not False and (returning := self._returning(seats)):
-            self.problem = f"ranks of the last round are being stopped on {name_some(returning)}"
-            return [*self._wait(number), *self._await_return(number)]
-        self._last_call, self._return, self._waited_s = False, None, None
+        if returning:
+            self.problem = f"{name_some(returning)} of the last round may be back in a moment"
+            return [*timers, *self._wait(number)]
+        self._last_call, self._awaits_return, self._waited_s = False, False, None
         self.prepared = {place.node: place for place in chosen.places}
         return [
             Prepare(number, chosen.places),
@@ -79,9 +81,15 @@ class Formation:
         """The first round waits for no more nodes than it needs."""
         self._last_call = False
 
+    def returning(self, seats: Mapping[str, int]) -> list[str]:
+        """Nodes of the last round that were lost and are expected to join again."""
+        roster = self.roster
+        return [node for node in seats if node in roster.returning and not roster.barred(node)]
+
     def return_over(self) -> None:
-        """Nodes that were lost have had long enough to stop their ranks."""
-        self._return = False
+        """Nodes that were lost have had long enough to come back and to stop their ranks."""
+        self._awaits_return = False
+        self.roster.returning.clear()
 
     def limit_s(self, number: int) -> float:
         """How long round ``number`` may wait for enough nodes."""
@@ -110,14 +118,10 @@ class Formation:
         here = len(self.roster.here)
         return number == 0 and self._last_call is not False and here < self.config.most_nodes
 
-    def _returning(self, seats: Mapping[str, int]) -> list[str]:
-        roster = self.roster
-        return [n for n in roster.returning if n in seats and not roster.barred(n)]
-
     def _await_return(self, number: int) -> list[Command]:
-        if self._return:
+        if self._awaits_return:
             return []
-        self._return = True
+        self._awaits_return = True
         return [SetTimer("return", number, RETURN_S)]
 
     def _wait(self, number: int) -> list[Command]:

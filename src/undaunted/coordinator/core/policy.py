@@ -165,7 +165,7 @@ class JobPolicy(Rounds):
 
     def _lost(self, event: m.NodeLost) -> list[m.Command]:
         node = event.node
-        self.roster.go(node)
+        self.roster.lose(node)
         if self.state is State.FORMING or node in self.formation.prepared:
             return self.form()
         if not self.in_round or node not in self.members.unstopped:
@@ -342,6 +342,7 @@ class JobPolicy(Rounds):
 
     def _quorum_regained(self) -> list[m.Command]:
         self.no_quorum = ""
+        self.roster.returning |= self.roster.lost  # it was the leader that was cut off
         if self.state is not State.FORMING:
             return []
         return self.form() if self.after is None else self.end(self.after)

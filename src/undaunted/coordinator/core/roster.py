@@ -24,7 +24,8 @@ class Roster:
         leaving: why nodes that are there go as soon as nothing runs on them.
         excluded: why nodes may never come back.
         unhealthy: why nodes may come back only with a new agent.
-        returning: nodes that were lost and join again once nothing runs on them.
+        lost: nodes that were lost and are not back.
+        returning: those of them that are expected to join again in a moment.
         seen: every node that has ever been there.
     """
 
@@ -32,6 +33,7 @@ class Roster:
     leaving: dict[str, str] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     unhealthy: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
     returning: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
 
@@ -39,6 +41,7 @@ class Roster:
         """An agent of the node is there; it has passed its health checks."""
         self.here[info.name] = info
         self.seen.add(info.name)
+        self.lost.discard(info.name)
         self.returning.discard(info.name)
         self.unhealthy.pop(info.name, None)
 
@@ -47,6 +50,12 @@ class Roster:
         self.here.pop(node, None)
         self.leaving.pop(node, None)
         self.returning.discard(node)
+
+    def lose(self, node: str) -> None:
+        """Nobody hears of the node any more."""
+        if node in self.here:
+            self.lost.add(node)
+        self.go(node)
 
     def barred(self, node: str) -> str:
         """Why the node takes part in no round, "" if it may."""

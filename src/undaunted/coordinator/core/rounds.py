@@ -124,7 +124,7 @@ class Rounds:
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.prepared:
             self.state = State.PREPARING
-        elif self.formation.problem and not (self.no_quorum and self.roster.here):
+        elif self.formation.problem and not self.no_quorum:
             ending = self.hopeless() or self._deserted()
             return commands if ending is None else self.end(ending)
         return commands
@@ -148,13 +148,14 @@ class Rounds:
 
     def _deserted(self) -> Ending | None:
         """Nodes have left in order, and the others are too few: they are not waited for."""
-        if not self.gone or self.roster.returning:
+        if not self.gone or self.formation.returning(self.members.seats):
             return None
         return Ending(m.Outcome.PREEMPTED, self.gone)
 
     def form_timed_out(self) -> list[m.Command]:
         """Nodes have been waited for long enough."""
         self.formation.last_call_over()
+        self.formation.return_over()
         commands = self.form()
         if self.state is not State.FORMING:
             return commands
@@ -255,9 +256,7 @@ class Rounds:
             return [*commands, *self._let_go(), *self.form()]
         self.after = self._with_first_cause(self.after)
         if self.no_quorum and not finished:
-            commands += self._let_go()
-            if self.roster.here:
-                return commands + self.form()
+            return [*commands, *self._let_go(), *self.form()]
         return commands + self.end(self.after)
 
     def instead_of_restart(self, ending: Ending) -> list[m.Command]:
