@@ -1,0 +1,203 @@
+"""In the rank: a connection to its guard, which is started where no launcher of ours is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.exception import InternalError
+from undaunted.inprocess.guard import startup
+from undaunted.inprocess.guard.directory import directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from undaunted.inprocess.guard.directory import Place
+
+# Set by `undaunted run`: name of the agent's abstract Unix socket, without the leading NUL.
+VARIABLE = "UNDAUNTED_INPROCESS"
+
+_PROGRAM = "undaunted.inprocess.guard.program"
+_AGENT_S = 10.0  # for the agent to take a connection
+_BEYOND_S = 10.0  # for the guard's start, beside what it waits for itself
+
+_UCRED = struct.Struct("3i")  # pid, user, group
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a guard has to know; as given to `Wrapper`.
+
+    Attributes:
+        job_rank: RANK as the launcher has set it.
+        world_size: WORLD_SIZE as the launcher has set it.
+        heartbeat_interval_s, heartbeat_timeout_s, barrier_timeout_s: seconds.
+        store_kwargs: where rank 0's guard listens: ``host_name``, ``port``.
+        logfile: absolute path of the guard's log, "" = none; ``{rank}`` is the job rank.
+        pidfile: absolute path of a file with the guard's pid, "" = none; ``{rank}`` likewise.
+    """
+
+    job_rank: int
+    world_size: int
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 30.0
+    barrier_timeout_s: float = 120.0
+    store_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    logfile: str = ""
+    pidfile: str = ""
+
+
+def connect(
+    options: Options, *, base_store: Any = None, environ: Mapping[str, str] = os.environ
+) -> socket.socket:
+    """Return a connection to this rank's guard, which is ready: the next frame is `Enter`.
+
+    Closing it ends a guard that was started here, once it has nothing more to say.
+
+    Args:
+        options: of this rank.
+        base_store: what a custom `store_factory` has made, None = there is none.
+        environ: the environment.
+
+    Raises:
+        InternalError: there is no guard; says why and what to do.
+    """
+    name = environ.get(VARIABLE)
+    return _connect_to_agent(name, options) if name else _start(options, base_store, environ)
+
+
+def _connect_to_agent(name: str, options: Options) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(_AGENT_S)
+        sock.connect(f"\0{name}")
+        _check_own(peer(sock))
+        sock.settimeout(None)
+    except OSError as error:
+        sock.close()
+        raise InternalError(
+            f"rank {options.job_rank}: the agent of undaunted run cannot be reached ({error}); a "
+            f"process that is no rank of it must not have {VARIABLE} in its environment"
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _check_own(agent: Peer) -> None:
+    """Anybody may listen under a name of the abstract namespace."""
+    if agent.user != os.geteuid():
+        raise PermissionError(f"user {agent.user} listens there")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who has made the other end of a Unix socket."""
+
+    pid: int
+    user: int
+
+
+def peer(sock: socket.socket) -> Peer:
+    """Return who has made the other end of a connected Unix socket."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, user, _ = _UCRED.unpack(credentials)
+    return Peer(pid, user)
+
+
+# --- a guard of our own ---------------------------------------------------------------------------
+
+
+class _Guard(subprocess.Popen[bytes]):
+    """A child that is to outlive this process; it is waited for if it does not."""
+
+    def __del__(self) -> None:
+        """Without the warning that it still runs."""
+
+
+_guards: list[_Guard] = []
+
+
+def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> socket.socket:
+    _guards[:] = [guard for guard in _guards if guard.poll() is None]
+    ours, theirs = socket.socketpair()
+    try:
+        # It loads its modules while this rank looks for the controller.
+        with theirs:
+            _guards.append(_execute(theirs, environ))
+        where = directory(
+            options.job_rank,
+            options.world_size,
+            environ,
+            base_store=base_store,
+            store_kwargs=options.store_kwargs,
+            timeout_s=options.barrier_timeout_s,
+        )
+        port = _begin(ours, options, where.find())
+        if options.job_rank == 0:
+            where.publish(port)
+        ours.settimeout(None)
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _Guard:
+    """Start the program, in a session of its own: what is sent to our group is not for it."""
+    argv = [sys.executable, "-m", _PROGRAM, str(theirs.fileno())]
+    try:
+        return _Guard(
+            argv,
+            pass_fds=[theirs.fileno()],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InternalError(f"the guard cannot be started: {error}") from error
+
+
+def _begin(ours: socket.socket, options: Options, place: Place) -> int:
+    """Tell the guard what to do; return the port it listens at, when it is ready."""
+    rank = str(options.job_rank)
+    begin = startup.Begin(
+        job_rank=options.job_rank,
+        world_size=options.world_size,
+        hosts=place.hosts,
+        address=place.address,
+        run=place.run,
+        token=place.token,
+        heartbeat_interval_s=options.heartbeat_interval_s,
+        heartbeat_timeout_s=options.heartbeat_timeout_s,
+        barrier_timeout_s=options.barrier_timeout_s,
+        logfile=options.logfile.replace("{rank}", rank),
+        pidfile=options.pidfile.replace("{rank}", rank),
+        append_pid="{rank}" not in options.pidfile,
+    )
+    wait_s = options.barrier_timeout_s + _BEYOND_S
+    try:
+        startup.send(ours, begin)
+        answer = startup.receive(ours, startup.Answer, time.monotonic() + wait_s)
+    except TimeoutError:
+        raise InternalError(f"rank {rank}: its guard is not ready after {wait_s:.0f} s") from None
+    except (OSError, ValueError) as error:
+        raise InternalError(f"rank {rank}: its guard is of no use: {error}") from error
+    match answer:
+        case startup.Ready(port=port):
+            return port
+        case startup.Refused(text=text):
+            raise InternalError(f"rank {rank}: its guard cannot serve: {text}")
+        case _:
+            raise InternalError(
+                f"rank {rank}: its guard has ended before it was ready; run "
+                f"{sys.executable} -m {_PROGRAM} to see whether it can be started"
+            )
