@@ -21,3 +21,14 @@ def test_a_timer_is_replaced_by_one_of_its_name() -> None:
         return fired
 
     assert asyncio.run(main()) == ["new"]
+
+
+def test_a_timer_that_has_fired_is_forgotten() -> None:
+    async def main() -> dict[str, asyncio.TimerHandle]:
+        timers = Timers()
+        done = asyncio.Event()
+        timers.set("a", 0.0, lambda: timers.set("a", 0.0, done.set))
+        await asyncio.wait_for(done.wait(), 10)
+        return timers._set
+
+    assert asyncio.run(main()) == {}

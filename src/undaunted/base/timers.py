@@ -19,10 +19,14 @@ class Timers:
         """Make ``call`` after ``delay_s`` seconds; replaces a timer of that name."""
         if (old := self._set.pop(name, None)) is not None:
             old.cancel()
-        self._set[name] = asyncio.get_running_loop().call_later(delay_s, call)
+        self._set[name] = asyncio.get_running_loop().call_later(delay_s, self._fire, name, call)
 
     def cancel(self) -> None:
         """Cancel all of them."""
         for timer in self._set.values():
             timer.cancel()
         self._set.clear()
+
+    def _fire(self, name: str, call: Callable[[], None]) -> None:
+        del self._set[name]  # names may be new for ever
+        call()
