@@ -37,7 +37,7 @@ ARROWS = {
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.
 FACE_OF = {"progress", "fault_tolerance"}
-MAY_IMPORT_FACE = {"cli", "fault_tolerance"}
+MAY_IMPORT_FACE = {"cli", "fault_tolerance", "inprocess"}
 
 
 @dataclass(frozen=True)

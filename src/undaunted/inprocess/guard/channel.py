@@ -1,0 +1,141 @@
+"""The guard's end of a rank's connection: frames in with the page's descriptor, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from undaunted.base.text import one_line
+from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
+from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, FromRank
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.core.messages import ToRank
+
+# What may wait for a rank that does not read, bytes, beside the message that is sent last.
+_WAITING_BYTES = MAX_MESSAGE_BYTES
+
+_READ_BYTES = 64 * 1024
+_FDS = 4  # that one read may bring; more than the one that is wanted are closed
+
+_DECODER = msgspec.msgpack.Decoder(FromRank)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class User(Protocol):
+    """Who uses a channel. Called on the loop; must not block."""
+
+    def received(self, message: Any) -> None:
+        """The rank has said something."""
+
+    def closed(self, reason: str) -> None:
+        """Nothing more will come. Called once, unless the user has closed it."""
+
+
+class Channel:
+    """A connected Unix stream socket, which it owns. Used on one loop."""
+
+    def __init__(self, sock: socket.socket, user: User) -> None:
+        """Begin to read."""
+        self._sock = sock
+        self._user = user
+        self._decoder = FrameDecoder(MAX_MESSAGE_BYTES)
+        self._waiting = bytearray()
+        self._page = -1
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._readable)
+
+    def take_page(self) -> int:
+        """Return the descriptor that has come last, which is the caller's now; -1 = none."""
+        page, self._page = self._page, -1
+        return page
+
+    def send(self, message: ToRank) -> None:
+        """Send soon. A rank that does not read ends the channel when too much waits for it."""
+        if self._sock.fileno() < 0:
+            return
+        if len(self._waiting) > _WAITING_BYTES:
+            self._end(f"it does not read: {len(self._waiting)} bytes wait for it")
+            return
+        idle = not self._waiting
+        self._waiting += encode(_ENCODER.encode(message))
+        if idle:
+            self._writable()
+
+    def close(self) -> None:
+        """Release everything; the user is not told."""
+        if self._sock.fileno() < 0:
+            return
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        if (page := self.take_page()) >= 0:
+            os.close(page)
+
+    def _end(self, reason: str) -> None:
+        if self._sock.fileno() >= 0:
+            self.close()
+            self._user.closed(reason)
+
+    def drain(self) -> None:
+        """Take in all that was sent by a process that has ended."""
+        while self._sock.fileno() >= 0 and self._read():
+            pass
+
+    def _readable(self) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        """Take in a piece; return whether there was one."""
+        try:
+            data, fds, _, _ = socket.recv_fds(
+                self._sock, _READ_BYTES, _FDS, socket.MSG_CMSG_CLOEXEC
+            )
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._end(f"its connection has broken: {error.strerror}")
+            return False
+        self._keep(fds)
+        if not data:
+            self._end("it has closed its connection")
+            return False
+        self._decoder.feed(data)
+        self._take_frames()
+        return True
+
+    def _keep(self, fds: list[int]) -> None:
+        for fd in fds:
+            if self._page >= 0:
+                os.close(self._page)
+            self._page = fd
+
+    def _take_frames(self) -> None:
+        try:
+            while self._sock.fileno() >= 0 and (frame := self._decoder.next()) is not None:
+                self._user.received(_DECODER.decode(frame))
+        except FrameError as error:
+            self._end(f"it has sent {error}")
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self._end(one_line(f"what it has sent is no message: {error}", longest=200))
+
+    def _writable(self) -> None:
+        try:
+            sent = self._sock.send(self._waiting)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            # That it is gone is told when what it said before has been read.
+            self._waiting.clear()
+            self._loop.remove_writer(self._sock)
+            return
+        del self._waiting[:sent]
+        if self._waiting:
+            self._loop.add_writer(self._sock, self._writable)
+        else:
+            self._loop.remove_writer(self._sock)

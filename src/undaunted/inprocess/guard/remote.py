@@ -1,0 +1,180 @@
+"""An uplink to a controller in another process: one connection, made anew when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.wire.errors import WireError
+from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES
+from undaunted.inprocess.guard.link_messages import Bye, Lease, ToGuard
+from undaunted.inprocess.guard.silence import Silence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.coordinator.wire.handshake import Terms
+    from undaunted.inprocess.core.messages import FromGuard
+    from undaunted.inprocess.guard.uplink import Downlink
+
+_DIAL_S = 3.0
+# Between two tries.
+_SHORTEST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+
+
+class RemoteUplink:
+    """See `Uplink`. Also the handler of its connections."""
+
+    def __init__(
+        self,
+        address: str,
+        terms: Terms,
+        *,
+        interval_s: float,
+        silence_s: float,
+        remark: Callable[[str], None],
+    ) -> None:
+        """Nothing is connected before `connected`.
+
+        Args:
+            address: ``HOST:PORT`` of the controller.
+            terms: for connections.
+            interval_s: a lease is renewed so often, seconds.
+            silence_s: when no lease has been answered for so long, the link is down, seconds.
+            remark: called with lines about lost and new connections.
+        """
+        self._address = address
+        self._terms = terms
+        self._interval_s = min(interval_s, silence_s / 3)
+        self._silence_s = silence_s
+        self._remark = remark
+        self._downlink: Downlink | None = None
+        self._connection: Connection | None = None
+        self._silence: Silence | None = None
+        self._lease: asyncio.TimerHandle | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._over = False
+        self._gone = asyncio.Event()
+        self._gone.set()
+
+    async def connected(self, timeout_s: float) -> None:
+        """Connect for the first time; the controller may not be there yet.
+
+        Raises:
+            WireError: it does not want this guard, or is not there within ``timeout_s``.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            try:
+                return await self._dial(min(_DIAL_S, timeout_s))
+            except WireError as error:
+                if error.refused or loop.time() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def attach(self, downlink: Downlink) -> None:
+        """See `Uplink`."""
+        self._downlink = downlink
+        if self._connection is not None:
+            downlink.up()
+
+    def send(self, message: FromGuard) -> None:
+        """See `Uplink`."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    async def close(self) -> None:
+        """Say good-bye, and end when what was sent is delivered, after 2 s at the latest."""
+        self._over = True
+        if self._dialling is not None:
+            self._dialling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._dialling
+        if self._connection is not None:
+            self._connection.send(Bye())
+            self._connection.close("nothing is served here any more")
+        await self._gone.wait()
+
+    # --- what the connection tells --------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """There is a controller."""
+        self._connection = connection
+        self._gone.clear()
+        self._silence = Silence(self._silence_s, self._silent)
+        self._renew()
+        if self._downlink is not None:
+            self._downlink.up()
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """The controller has said something."""
+        del connection
+        # Only the answer to a lease shows that both directions work.
+        if isinstance(message, Lease):
+            if self._silence is not None:
+                self._silence.heard()
+        elif self._downlink is not None:
+            self._downlink.told(message.job_ranks, message.message)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """Look for it again."""
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._gone.set()
+        if self._silence is not None:
+            self._silence.cancel()
+        if self._lease is not None:
+            self._lease.cancel()
+        if self._over:
+            return
+        self._remark(f"the connection to the controller at {self._address} is lost: {reason}")
+        if self._downlink is not None:
+            self._downlink.down()
+        self._dialling = asyncio.get_running_loop().create_task(self._dial_again())
+
+    def _renew(self) -> None:
+        if self._connection is not None:
+            self._connection.send(Lease())
+            loop = asyncio.get_running_loop()
+            self._lease = loop.call_later(self._interval_s, self._renew)
+
+    def _silent(self) -> None:
+        if self._connection is not None:
+            self._connection.send(Bye(back=True))
+            self._connection.close(f"nothing was heard of it for {self._silence_s:.1f} s")
+
+    # --- dialling -------------------------------------------------------------------------------
+
+    async def _dial(self, timeout_s: float) -> None:
+        await connect(
+            self._address,
+            self,
+            self._terms,
+            messages=ToGuard,
+            longest=MAX_MESSAGE_BYTES,
+            timeout_s=timeout_s,
+        )
+
+    async def _dial_again(self) -> None:
+        """Until it succeeds, or the ranks that are served have given up and nobody wants it."""
+        pause_s = _SHORTEST_PAUSE_S
+        last = ""
+        while True:
+            try:
+                await self._dial(_DIAL_S)
+            except WireError as error:
+                if str(error) != last:
+                    self._remark(last := str(error))
+            else:
+                self._remark(f"connected again to the controller at {self._address}")
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
