@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.simulate.setup import Setup
-from undaunted.coordinator.core import absence, election, leader, placement
+from undaunted.coordinator.core import absence, election, leader, placement, preparation
 from undaunted.coordinator.core.policy import JobPolicy
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def minority_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def coordinator_does_not_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leader.Leader, "_old_world_is_over", lambda _self, _now: True)
+    patch.setattr(preparation.Preparation, "old_world_is_over", lambda _self, _now: True)
 
 
 def budget_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,22 @@ EPOCH = 10
 class Harness:
     """A leader on node a, with a clock, and what it has said on each link."""
 
-    def __init__(self, *, known: p.Ledger | None = None, lost: str = "", **config: object) -> None:
+    def __init__(
+        self,
+        *,
+        known: p.Ledger | None = None,
+        lost: str = "",
+        durable: bool = False,
+        **config: object,
+    ) -> None:
         policy = {"min_nodes": 3, "max_nodes": 4, "max_restarts": 3, **config}
         about = c.LeaderConfig(
-            run_id="job", policy=PolicyConfig(**policy), node="a", incarnation="a1"
+            run_id="job",
+            policy=PolicyConfig(**policy),
+            node="a",
+            incarnation="a1",
+            takeover=not durable,
+            durable=durable,
         )
         self.leader = Leader(about, known or p.Ledger(run_id=""), EPOCH, lost)
         self.now = 1000 * S

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.coordinator.core import test_follower, test_leader
@@ -16,11 +14,7 @@ from undaunted.coordinator.core.leader import State as LeaderState
 
 
 def leader(*, known: p.Ledger | None = None) -> test_leader.Harness:
-    harness = test_leader.Harness(known=known)
-    config = replace(harness.leader.config, durable=True, takeover=False)
-    harness.leader.config = config
-    harness.handle(c.Begin())
-    return harness
+    return test_leader.Harness(known=known, durable=True)
 
 
 def about_to_start(known: p.Ledger | None = None) -> test_leader.Harness:

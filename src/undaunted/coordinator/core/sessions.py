@@ -9,6 +9,7 @@ import msgspec
 
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +52,17 @@ class Session:
     def voter(self) -> election.Voter:
         """Who it is in an election."""
         return (self.hello.node, self.hello.incarnation)
+
+    @property
+    def info(self) -> m.NodeInfo:
+        """What the policy knows of its node."""
+        hello = self.hello
+        return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
+
+    def may_return(self, since_ns: int) -> bool:
+        """Whether it was heard after that, is lost, and has not been told of the job's end."""
+        told = any(isinstance(order, p.EndOrder) for order in self.orders)
+        return self.link is None and self.heard_ns > since_ns and not told
 
     def send(self, message: p.Message) -> list[c.Command]:
         """Say something that is not sent again."""

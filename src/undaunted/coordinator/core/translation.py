@@ -84,6 +84,68 @@ def _stopped(node: str, report: p.Report) -> m.NodeStopped:
     )
 
 
+def order(command: m.Start | m.Stop | m.End, ledger: p.Ledger, started: int = 0) -> p.Order:
+    """What the policy commands a node, in the name of the leader of ``ledger``.
+
+    ``started`` is the version of the ledger whose table was started.
+    """
+    match command:
+        case m.Start():
+            return p.StartOrder(
+                number=0,
+                epoch=ledger.epoch,
+                version=ledger.version,
+                prepared=started,
+                round=command.round,
+                casting_vote=ledger.casting_vote,
+                seat=command.group_rank,
+                max_restarts=command.max_restarts,
+                master_addr=command.master_addr,
+                master_port=command.master_port,
+            )
+        case m.Stop():
+            return p.StopOrder(
+                number=0,
+                epoch=ledger.epoch,
+                version=ledger.version,
+                round=command.round,
+                reason=command.reason,
+                grace_s=command.grace_s,
+                restarts_used=ledger.restarts_used,
+                excluded=ledger.excluded,
+                signal=command.signal,
+            )
+        case m.End(outcome=outcome, reason=reason):
+            return p.EndOrder(number=0, epoch=ledger.epoch, outcome=outcome.label, reason=reason)
+
+
+def note(command: m.Decided | m.Blamed | m.Remark, epoch: int, last_round: int) -> p.Note:
+    """What all nodes are to know; ``last_round`` is the one that was started last."""
+    match command:
+        case m.Decided(round=number, action=action, reason=reason, restarts_left=left):
+            return p.Note(
+                number=0,
+                epoch=epoch,
+                kind="decided",
+                round=number,
+                text=reason,
+                action=action,
+                restarts_left=left,
+            )
+        case m.Blamed(round=number, node=node, line=line, victims=victims):
+            return p.Note(
+                number=0,
+                epoch=epoch,
+                kind="blamed",
+                round=number,
+                text=line,
+                node=node,
+                victims=victims,
+            )
+        case m.Remark(text=text):
+            return p.Note(number=0, epoch=epoch, kind="remark", round=last_round, text=text)
+
+
 def command(node: str, order: p.Order) -> m.Command | None:
     """What an order asks of ``node``; None = nothing, or of a kind that only a later build has."""
     match order:

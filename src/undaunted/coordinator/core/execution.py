@@ -1,0 +1,104 @@
+"""Carries out what the job policy commands: orders for the followers, and the ledger's changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.coordinator.core import election, translation
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core.policy import JobPolicy
+    from undaunted.coordinator.core.preparation import Preparation
+    from undaunted.coordinator.core.record import Record
+    from undaunted.coordinator.core.sessions import Session, Sessions
+
+# What ranks of a round that is over get between SIGTERM and SIGKILL.
+DRAIN_GRACE_S = 2.0
+
+
+class Execution:
+    """Feeds the policy of one leader.
+
+    Attributes:
+        policy: of the job; another one once the leader has recovered.
+        quorum: enough members are connected, as far as the policy has been told.
+    """
+
+    def __init__(
+        self, policy: JobPolicy, record: Record, sessions: Sessions, preparation: Preparation
+    ) -> None:
+        self.policy = policy
+        self.quorum = True
+        self._record = record
+        self._sessions = sessions
+        self._preparation = preparation
+
+    def feed(self, event: m.Event, now: int) -> list[c.Command]:
+        """Tell the policy what has happened; carry out what it makes of that."""
+        commands: list[c.Command] = []
+        for command in self.policy.handle(event):
+            commands += self._obey(command)
+        preparation = self._preparation
+        if not self.policy.preparing:
+            preparation.call_off()
+        if preparation.asked_for is None:
+            commands += self._record.catch_up(self.policy)
+        # The version that is being acknowledged stays; the start writes the rest.
+        return commands + self.start_if_ready(now)
+
+    def start_if_ready(self, now: int) -> list[c.Command]:
+        """Start the table that is being prepared, unless something is missing yet."""
+        preparation = self._preparation
+        if not preparation.complete:
+            return []
+        if not preparation.may_start(now):
+            return [each for remark in preparation.remark() for each in self._tell_all(remark)]
+        accepted = preparation.start()
+        commands: list[c.Command] = [self._record.persist(), *self.feed(accepted, now)]
+        learn = self._record.learn()
+        table = {seat.node for seat in self._record.ledger.table}
+        for session in self._sessions.connected():  # spares, who get no order
+            if session.node not in table:
+                commands += session.send(learn)
+        return commands
+
+    def drain(self, session: Session) -> list[c.Command]:
+        """Have a follower stop what it runs, since that is no part of the job any more."""
+        reason = "the job has gone on without this node"
+        stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
+        return session.order(translation.order(stop, self._record.ledger))
+
+    def look_at_quorum(self) -> m.QuorumLost | m.QuorumRegained | None:
+        """What the policy has to be told about the quorum."""
+        ledger, connected = self._record.ledger, self._sessions.connected()
+        has = election.may_start({each.voter for each in connected}, ledger)
+        if has == self.quorum:
+            return None
+        self.quorum = has
+        if has:
+            return m.QuorumRegained()
+        here = sum(1 for seat in ledger.table if self._sessions.is_here(seat))
+        total = len(ledger.table)
+        return m.QuorumLost(f"{here} of the {total} nodes of the last round can be reached")
+
+    def _obey(self, command: m.Command) -> list[c.Command]:
+        match command:
+            case m.Prepare():
+                return self._preparation.begin(command)
+            case m.SetTimer(name=name, round=number, delay_s=delay_s):
+                return [c.SetTimer(f"policy {name}", number, delay_s)]
+            case m.Decided() | m.Blamed() | m.Remark():
+                return self._tell_all(command)
+            case m.Stop():
+                self._record.stop(self.policy)
+        session = self._sessions.get(command.node)
+        if session is None:
+            return []  # it may never have come back
+        record = self._record
+        return session.order(translation.order(command, record.ledger, record.started))
+
+    def _tell_all(self, command: m.Decided | m.Blamed | m.Remark) -> list[c.Command]:
+        note = translation.note(command, self._record.epoch, self.policy.round)
+        return [send for each in self._sessions.connected() for send in each.order(note)]

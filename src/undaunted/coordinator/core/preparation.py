@@ -1,0 +1,165 @@
+"""From the choice of nodes for the next round until it may start: who has to know its table.
+
+A round starts when every node of it has acknowledged the table, when these and the others that
+have are a quorum, when the ledger is written down where that is asked for, and when the ranks of
+the round before cannot all run any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from undaunted.coordinator.core.record import Record
+    from undaunted.coordinator.core.sessions import Session, Sessions
+
+_NS = 1_000_000_000
+# Beyond the time for which followers go on without a leader: until their ranks are certainly gone.
+FENCE_MARGIN_S = 5.0
+PROBE_S = 1.0
+
+
+class Preparation:
+    """Of one round at a time.
+
+    Attributes:
+        asked_for: what the policy wants to be prepared, None = nothing.
+        began_ns: when the leader began.
+    """
+
+    def __init__(self, config: c.LeaderConfig, record: Record, sessions: Sessions) -> None:
+        self.asked_for: m.Prepare | None = None
+        self.began_ns = 0
+        self._config = config
+        self._record = record
+        self._sessions = sessions
+        self._awaited: set[election.Voter] = set()  # nodes of the table that have not acknowledged
+        self._persisted = 0  # version of the ledger that is known to be written down
+        self._waiting_said = False
+
+    def begin(self, prepare: m.Prepare) -> list[c.Command]:
+        """Tell everybody the table."""
+        self.asked_for, self._waiting_said = prepare, False
+        places = sorted(prepare.places, key=lambda place: place.group_rank)
+        seats = tuple(self._seat(place) for place in places)
+        self._record.prepare(prepare.round, seats)
+        learn, sessions = self._record.learn(), self._sessions.connected()
+        commands: list[c.Command] = [self._record.persist(), c.SetTimer("probe", 0, PROBE_S)]
+        commands += [command for each in sessions for command in each.send(learn)]
+        self._awaited = {election.voter(seat) for seat in seats}
+        ranks = {place.node: place.group_rank for place in places}
+        for session in sessions:
+            if not session.draining:
+                session.orders.clear()
+                commands += self._tell(session, ranks.get(session.node, -1))
+        return commands
+
+    def begin_again(self) -> list[c.Command]:
+        """Tell everybody anew, under another epoch."""
+        return [] if self.asked_for is None else self.begin(self.asked_for)
+
+    def call_off(self) -> None:
+        """Acknowledgements that still come start nothing."""
+        self.asked_for = None
+
+    def joined(self, session: Session) -> list[c.Command]:
+        """Tell one that has come since; it takes no part, but the quorum may need it."""
+        return [] if self.asked_for is None else self._tell(session, -1)
+
+    def returned(self, session: Session) -> list[c.Command]:
+        """Tell one again whose acknowledgement may have been lost with its connection."""
+        if self.asked_for is None or session.voter not in self._awaited:
+            return []
+        ranks = {election.voter(seat): seat.group_rank for seat in self._record.ledger.pending}
+        return self._tell(session, ranks.get(session.voter, -1))
+
+    def acknowledged(self, session: Session, message: p.Prepared) -> None:
+        """A follower knows a table."""
+        if message.version < session.prepared:
+            return  # of an earlier table, and late
+        session.prepared = message.version
+        session.master = (message.master_addr, message.master_port)
+        if message.version == self._record.ledger.version:
+            self._awaited.discard(session.voter)
+
+    def persisted(self, version: int) -> None:
+        """This version of the ledger, or a later one, is written down."""
+        self._persisted = max(self._persisted, version)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a table which all its nodes have acknowledged, and which is safe."""
+        if self.asked_for is None or self._awaited:
+            return False
+        return not self._config.durable or self._persisted >= self._record.ledger.version
+
+    def may_start(self, now: int) -> bool:
+        """Whether nothing else stands against the start of a complete table."""
+        ledger = self._record.ledger
+        connected = self._sessions.connected()
+        there = {each.voter for each in connected if each.prepared == ledger.version}
+        return election.may_start(there, ledger) and self.old_world_is_over(now)
+
+    def start(self) -> m.TableAccepted:
+        """Note the start; what the policy is to be told."""
+        assert self.asked_for is not None
+        first = next(seat for seat in self._record.ledger.pending if seat.group_rank == 0)
+        accepted = m.TableAccepted(self.asked_for.round, *self._sessions[first.node].master)
+        self.asked_for = None
+        self._record.start()
+        return accepted
+
+    def remark(self) -> list[m.Remark]:
+        """What a complete table waits for, said once."""
+        if self._waiting_said:
+            return []
+        self._waiting_said = True
+        table, is_here = self._record.ledger.table, self._sessions.is_here
+        names = ", ".join(each.node for each in table if not is_here(each))
+        return [m.Remark(f"waiting to hear of {names}: ranks may still be running there")]
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _seat(self, place: m.Place) -> p.Seat:
+        hello = self._sessions[place.node].hello
+        return p.Seat(
+            node=place.node,
+            incarnation=hello.incarnation,
+            address=hello.address,
+            group_rank=place.group_rank,
+            first_rank=place.first_rank,
+            slots=place.slots,
+        )
+
+    def _tell(self, session: Session, seat: int) -> list[c.Command]:
+        record = self._record
+        version = record.ledger.version
+        order = p.PrepareOrder(number=0, epoch=record.epoch, version=version, seat=seat)
+        return session.order(order)
+
+    def old_world_is_over(self, now: int) -> bool:
+        """Where members have no votes: whether the ranks of the last table cannot all still run.
+
+        The leader before may have started what was only prepared in the ledger it has left.
+        """
+        ledger, doubtful = self._record.ledger, self._record.doubtful
+        if election.votes_count(ledger):
+            return True
+        return self._is_over(ledger.table, now) and self._is_over(doubtful, now)
+
+    def _is_over(self, table: Iterable[p.Seat], now: int) -> bool:
+        if not table:
+            return True
+        known = [self._sessions.get(seat.node) for seat in table]
+        # One has stopped its ranks, or a later agent of its node is there: they ended with it.
+        if any(each is not None and each.link is not None and not each.draining for each in known):
+            return True
+        heard_ns = max((each.heard_ns for each in known if each is not None), default=self.began_ns)
+        return (now - heard_ns) / _NS >= self._config.away_timeout_s + FENCE_MARGIN_S

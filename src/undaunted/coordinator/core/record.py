@@ -1,0 +1,93 @@
+"""The ledger's upkeep: what a leader has taken over, and what it notes from then on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import leader_messages as c
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core.policy import JobPolicy
+
+
+class Record:
+    """What one leader knows of the job, in its own name.
+
+    Attributes:
+        ledger: the newest; every change of it has a later version.
+        epoch: of the leader.
+        inherited: the ledger is of a job that had begun before.
+        doubtful: seats that the leader before has prepared, and perhaps started.
+        started: version of the ledger whose table was started.
+    """
+
+    def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
+        self._config = config
+        self.epoch = epoch
+        self.started = 0
+        self.adopt(ledger)
+
+    def adopt(self, ledger: p.Ledger) -> None:
+        """Go on from what ``ledger`` says, under an epoch of one's own."""
+        self.inherited = ledger.run_id != "" and ledger.round >= 0
+        self.doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
+        self.ledger = msgspec.structs.replace(
+            ledger,
+            run_id=self._config.run_id,
+            epoch=self.epoch,
+            version=ledger.version + 1,
+            leader=self._config.node,
+        )
+
+    def take_epoch(self, epoch: int) -> None:
+        """Lead with a later epoch."""
+        self.epoch = epoch
+        self._note(epoch=epoch)
+
+    def prepare(self, number: int, seats: tuple[p.Seat, ...]) -> None:
+        """Note the table of round ``number`` before anybody is asked to confirm it."""
+        self._note(pending_round=number, pending=seats)
+
+    def start(self) -> None:
+        """Note that the table which was prepared is started."""
+        known = self.ledger
+        self.doubtful, self.started = (), known.version
+        casting_vote = self._config.node if self._config.takeover else ""
+        self.ledger = p.started(known, known.version + 1, casting_vote)
+
+    def stop(self, policy: JobPolicy) -> None:
+        """Note it once for all nodes: who has heard of it first knows no more than the others."""
+        known = self.ledger
+        now = p.stopped(known, known.version, policy.restarts_used, dict(policy.excluded))
+        if now != known:
+            self.ledger = msgspec.structs.replace(now, version=known.version + 1)
+
+    def catch_up(self, policy: JobPolicy) -> list[c.Command]:
+        """Write down what the policy has changed by itself."""
+        ledger = self.ledger
+        reached, stalled = policy.progress
+        known = (ledger.restarts_used, ledger.excluded, ledger.reached, ledger.stalled)
+        if known == (policy.restarts_used, policy.excluded, reached, stalled):
+            return []
+        self._note(
+            restarts_used=policy.restarts_used,
+            excluded=dict(policy.excluded),
+            reached=reached,
+            stalled=stalled,
+        )
+        return [self.persist()]
+
+    def persist(self) -> c.Persist:
+        """Have the ledger written down."""
+        return c.Persist(self.ledger)
+
+    def learn(self) -> p.Learn:
+        """The ledger for a follower; for all followers the same object, which is encoded once."""
+        return p.Learn(epoch=self.epoch, ledger=self.ledger)
+
+    def _note(self, **changes: object) -> None:
+        version = self.ledger.version + 1
+        self.ledger = msgspec.structs.replace(self.ledger, version=version, **changes)
