@@ -235,6 +235,15 @@ def test_a_node_that_comes_back_is_stopped_before_it_is_a_candidate():
     assert {"a", "b"} < nodes
 
 
+def test_one_that_was_excluded_hears_of_it_though_its_connection_breaks_and_a_round_follows():
+    harness = Harness().running("abcd")
+    harness.report("b", "exclude", 1, text="bad NIC")
+    for node in "abc":
+        harness.report(node, "stopped", 2)
+    harness.hello("b", round=0, promised=EPOCH)
+    assert harness.heard("b", p.EndOrder)[0].outcome == "excluded"
+
+
 def test_its_place_is_kept_for_it_while_it_stops():
     harness = Harness().running("abcd")
     harness.lose("c")

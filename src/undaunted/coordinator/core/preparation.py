@@ -57,7 +57,7 @@ class Preparation:
         ranks = {place.node: place.group_rank for place in places}
         for session in sessions:
             if not session.draining:
-                session.orders.clear()
+                session.forget_round()
                 commands += self._tell(session, ranks.get(session.node, -1))
         return commands
 

@@ -75,6 +75,10 @@ class Session:
         self.orders.append(numbered)
         return self.send(numbered)
 
+    def forget_round(self) -> None:
+        """Another table follows; only the end of the job for this node is still of use."""
+        self.orders = [each for each in self.orders if isinstance(each, p.EndOrder)]
+
     def again(self, learn: p.Learn) -> list[c.Command]:
         """Send the ledger and the orders that it may not have seen, now under the same epoch."""
         orders = [each for each in self.orders if each.number > self.hello.last_order]
