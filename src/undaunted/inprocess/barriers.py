@@ -98,16 +98,23 @@ def reentrant_barrier(
 
 
 def _wait(store: Any, key: str, name: str, expected: int, timeout: timedelta) -> None:
-    from torch.distributed import DistNetworkError, DistStoreError
-
     try:
         store.wait([f"{key}:last_worker_arrived"], timeout)
-    except DistNetworkError:  # the server is gone, which is another matter
-        raise
-    except DistStoreError as error:
+    except RuntimeError as error:
+        if not _is_timeout(error):  # the server is gone, say
+            raise
         raise BarrierTimeout(
             f"barrier {name!r}, which is for {expected} ranks, was not full after {timeout}"
         ) from error
+
+
+def _is_timeout(error: RuntimeError) -> bool:
+    """Stores say it in different ways."""
+    from torch.distributed import DistNetworkError, DistStoreError
+
+    if isinstance(error, DistNetworkError):
+        return False
+    return isinstance(error, DistStoreError) or "timeout" in str(error).lower()
 
 
 class StoreMixin:

@@ -1,0 +1,63 @@
+"""Rank assignments: who has which rank after a fault, and who calls the function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.rank_assignment.active import ActivateAllRanks as ActivateAllRanks
+    from undaunted.inprocess.rank_assignment.active import (
+        ActiveWorldSizeDivisibleBy as ActiveWorldSizeDivisibleBy,
+    )
+    from undaunted.inprocess.rank_assignment.active import MaxActiveWorldSize as MaxActiveWorldSize
+    from undaunted.inprocess.rank_assignment.context import RankAssignment as RankAssignment
+    from undaunted.inprocess.rank_assignment.context import RankAssignmentCtx as RankAssignmentCtx
+    from undaunted.inprocess.rank_assignment.context import RankDiscarded as RankDiscarded
+    from undaunted.inprocess.rank_assignment.gaps import FillGaps as FillGaps
+    from undaunted.inprocess.rank_assignment.gaps import ShiftRanks as ShiftRanks
+    from undaunted.inprocess.rank_assignment.grouped import (
+        FilterCountGroupedByKey as FilterCountGroupedByKey,
+    )
+    from undaunted.inprocess.rank_assignment.layer import Layer as Layer
+    from undaunted.inprocess.rank_assignment.layer import LayerFlag as LayerFlag
+    from undaunted.inprocess.rank_assignment.tree import Tree as Tree
+
+_MODULE_OF = {
+    "ActivateAllRanks": "active",
+    "ActiveWorldSizeDivisibleBy": "active",
+    "FillGaps": "gaps",
+    "FilterCountGroupedByKey": "grouped",
+    "Layer": "layer",
+    "LayerFlag": "layer",
+    "MaxActiveWorldSize": "active",
+    "RankAssignment": "context",
+    "RankAssignmentCtx": "context",
+    "RankDiscarded": "context",
+    "ShiftRanks": "gaps",
+    "Tree": "tree",
+}
+
+__all__ = [
+    "ActivateAllRanks",
+    "ActiveWorldSizeDivisibleBy",
+    "FillGaps",
+    "FilterCountGroupedByKey",
+    "Layer",
+    "LayerFlag",
+    "MaxActiveWorldSize",
+    "RankAssignment",
+    "RankAssignmentCtx",
+    "RankDiscarded",
+    "ShiftRanks",
+    "Tree",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        from importlib import import_module
+
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
