@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from undaunted.chaos.simulate.asking import READY, Asking
 from undaunted.chaos.simulate.ranks import NodeEvent, RankEnded, Ranks
 from undaunted.chaos.simulate.server import Server
-from undaunted.chaos.simulate.setup import address_of
+from undaunted.chaos.simulate.setup import ASK_TIMEOUT_NS, READY, address_of
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
@@ -20,6 +19,8 @@ from undaunted.fault_tolerance.core.node import Node, State
 from undaunted.simulation import messages as s
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from undaunted.chaos.simulate.cluster import Cluster
     from undaunted.coordinator.core.leader import Leader
 
@@ -48,7 +49,6 @@ class Agent:
         self.node = Node()
         self._cluster = cluster
         self._slots = config.slots
-        self._asking = Asking()
         self._server: Server | None = None
         self._first_leader = leader
         self._dials: dict[int, int] = {}  # connection to link
@@ -58,6 +58,18 @@ class Agent:
         self._victim = False
         self._verdict = ""
         self._timer_rounds: dict[str, int] = {}
+        self._take: dict[type, Callable[[Any, int, list[s.Command]], None]] = {
+            s.Started: self._started,
+            s.Received: self._received,
+            s.TimerFired: self._timer,
+            s.Told: self._told,
+            s.Accepted: self._accepted,
+            s.Asked: self._asked,
+            s.Answered: self._answered,
+            s.Connected: self._connected,
+            s.ConnectFailed: self._connect_failed,
+            s.Closed: self._closed,
+        }
 
     @property
     def leads(self) -> bool:
@@ -75,52 +87,34 @@ class Agent:
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
         """See `simulation.process.Process`."""
         out: list[s.Command] = []
-        match event:
-            case s.Received(connection=connection, message=message):
-                self._received(connection, message, now, out)
-            case s.TimerFired(name=name):
-                self._timer(name, now, out)
-            case s.Told(what=what):
-                self._told(what, now, out)
-            case s.Accepted(connection=connection):
-                out.append(s.Send(connection, READY))
-            case s.Connected():
-                self._connected(event, out)
-            case s.ConnectFailed(label=label, reason=reason):
-                self._connect_failed(label, reason, now, out)
-            case s.Closed(connection=connection, reason=reason):
-                self._closed(connection, reason, now, out)
-            case s.Started():
-                out.append(s.Listen(address_of(self.name)))
-                if self._first_leader is not None:
-                    self._lead(self._first_leader, now, out)
-                self._follow(f.Begin(), now, out)
+        self._take[type(event)](event, now, out)
         if self._server is not None and self._server.over:
             self._server = None
             self._serves.clear()
-        self._exit_if_over(out)
+        if self.outcome:
+            self._exit_if_over(out)
         return out
 
-    def _received(self, connection: int, message: Any, now: int, out: list[s.Command]) -> None:
+    def _started(self, _event: s.Started, now: int, out: list[s.Command]) -> None:
+        out.append(s.Listen(address_of(self.name)))
+        if self._first_leader is not None:
+            self._lead(self._first_leader, now, out)
+        self._follow(f.Begin(), now, out)
+
+    def _received(self, event: s.Received, now: int, out: list[s.Command]) -> None:
+        connection, message = event.connection, event.message
         link = self._dials.get(connection)
         if link is not None:
-            if message == READY:
+            if message is READY:
                 out.append(s.CancelTimer("handshake"))
                 self._follow(f.Opened(link), now, out)
             else:
                 self._follow(f.Received(link, message), now, out)
-            return
-        if connection in self._serves:
+        elif connection in self._serves:
             if self._server is not None:
                 out += self._server.received(connection, message, now)
-            return
-        answered = self._asking.received(connection, message, now)
-        if answered is not None:
-            out += answered
         elif isinstance(message, p.Hello):
             self._greeted(connection, message, now, out)
-        elif isinstance(message, p.Miss | p.Claim):
-            self._follow(f.Asked(connection, message), now, out)
 
     def _greeted(self, connection: int, hello: p.Hello, now: int, out: list[s.Command]) -> None:
         if self._server is None:
@@ -131,9 +125,20 @@ class Agent:
         self._serves.add(connection)
         out += self._server.received(connection, hello, now)
 
-    def _connected(self, event: s.Connected, out: list[s.Command]) -> None:
-        if self._asking.connected(event):
-            return
+    def _accepted(self, event: s.Accepted, _now: int, out: list[s.Command]) -> None:
+        out.append(s.Send(event.connection, READY))
+
+    def _asked(self, event: s.Asked, now: int, out: list[s.Command]) -> None:
+        self._follow(f.Asked(event.question, event.message), now, out)
+
+    def _answered(self, event: s.Answered, now: int, out: list[s.Command]) -> None:
+        kind, _, rest = event.label.partition(" ")
+        if kind == "follower":
+            self._follow(f.Answered(rest, event.message), now, out)
+        elif self._server is not None:
+            out += self._server.answered(event, now)
+
+    def _connected(self, event: s.Connected, _now: int, out: list[s.Command]) -> None:
         link = int(event.label.removeprefix("dial "))
         if link != self._dialing:  # hung up before it stood
             out.append(s.Close(event.connection))
@@ -141,59 +146,52 @@ class Agent:
         self._dials[event.connection] = link
         self._link[link] = event.connection
 
-    def _connect_failed(self, label: str, reason: str, now: int, out: list[s.Command]) -> None:
-        asked = self._asking.failed(label, now)
-        if asked is None:
-            self._follow(f.Closed(int(label.removeprefix("dial ")), reason), now, out)
-        else:
-            out += asked
+    def _connect_failed(self, event: s.ConnectFailed, now: int, out: list[s.Command]) -> None:
+        link = int(event.label.removeprefix("dial "))
+        self._follow(f.Closed(link, event.reason), now, out)
 
-    def _closed(self, connection: int, reason: str, now: int, out: list[s.Command]) -> None:
+    def _closed(self, event: s.Closed, now: int, out: list[s.Command]) -> None:
+        connection = event.connection
         link = self._dials.pop(connection, None)
         if link is not None:
             del self._link[link]
-            self._follow(f.Closed(link, reason), now, out)
+            self._follow(f.Closed(link, event.reason), now, out)
         elif connection in self._serves:
             self._serves.discard(connection)
             if self._server is not None:
-                out += self._server.closed(connection, reason, now)
-        else:
-            out += self._asking.closed(connection, now) or []
+                out += self._server.closed(connection, event.reason, now)
 
-    def _timer(self, name: str, now: int, out: list[s.Command]) -> None:
-        kind, _, rest = name.partition(" ")
+    def _timer(self, event: s.TimerFired, now: int, out: list[s.Command]) -> None:
+        kind, _, rest = event.name.partition(" ")
         if kind == "follower":
             self._follow(f.TimerFired(rest), now, out)
         elif kind == "leader":
-            out += (self._server.timer(name, now) if self._server is not None else None) or []
+            if self._server is not None:
+                out += self._server.timer(event.name, now)
         elif kind == "node":
             self._run_node(n.TimerFired(rest, self._timer_rounds[rest]), now, out)
-        elif kind == "ask":
-            out += self._asking.failed(name, now) or []
-        elif name == "handshake":
+        elif kind == "handshake":
             connection = self._link.pop(self._dialing, None)
             if connection is not None:
                 del self._dials[connection]
                 out.append(s.Close(connection))
             self._follow(f.Closed(self._dialing, "no answer within 5 s"), now, out)
-        elif name == "evidence":
+        elif kind == "evidence":
             self._run_node(n.HangJudged(self.node.round, (0,), "rank hangs"), now, out)
 
-    def _told(self, what: Any, now: int, out: list[s.Command]) -> None:
-        match what:
+    def _told(self, event: s.Told, now: int, out: list[s.Command]) -> None:
+        match event.what:
             case RankEnded(round=number, local_rank=rank, code=code, victim=victim):
                 if number == self.node.round:
                     self._victim = victim
                     self._run_node(n.RankExited(rank, code), now, out)
-            case NodeEvent(round=number, event=event):
+            case NodeEvent(round=number, event=happened):
                 if number == self.node.round:
-                    self._run_node(event, now, out)
-            case m.Preempted() | m.ExclusionRequested():
-                self._report(what, now, out)
-            case p.PrepareOrder():
-                table = f.TableKnown(
-                    what.ledger.pending_round, what.ledger.version, self.name, 1234
-                )
+                    self._run_node(happened, now, out)
+            case m.Preempted() | m.ExclusionRequested() as wish:
+                self._report(wish, now, out)
+            case p.PrepareOrder(ledger=ledger):
+                table = f.TableKnown(ledger.pending_round, ledger.version, self.name, 1234)
                 self._follow(table, now, out)
 
     # --- follower -------------------------------------------------------------------------------
@@ -216,9 +214,9 @@ class Agent:
             case f.Hangup(link=link):
                 self._hang_up(link, out)
             case f.Ask(node=node, address=address, message=question):
-                out += self._asking.ask(node, address, question, self._answered)
-            case f.Answer(question=connection, message=answer):
-                out.append(s.Send(connection, answer))
+                out.append(s.Ask(f"follower {node}", address, question, ASK_TIMEOUT_NS))
+            case f.Answer(question=number, message=answer):
+                out.append(s.Answer(number, answer))
             case f.Say(text=text):
                 self._cluster.note(self.name, text)
             case _:
@@ -249,11 +247,6 @@ class Agent:
             del self._dials[connection]
             out.append(s.Close(connection))
 
-    def _answered(self, node: str, message: Any, now: int) -> list[s.Command]:
-        out: list[s.Command] = []
-        self._follow(f.Answered(node, message), now, out)
-        return out
-
     def _ordered(self, order: p.Order, now: int, out: list[s.Command]) -> None:
         match order:
             case p.PrepareOrder():
@@ -273,7 +266,7 @@ class Agent:
 
     def _lead(self, leader: Leader, now: int, out: list[s.Command]) -> None:
         self._stand_down(out)
-        self._server = Server(self._cluster, self.name, leader, self._asking)
+        self._server = Server(self._cluster, self.name, leader)
         self._cluster.checker.leads(self.seat, leader.epoch, takeover=bool(leader.lost))
         out += self._server.begin(now)
 
@@ -344,7 +337,7 @@ class Agent:
             self._run_node(n.StopRound(self.node.round, 2.0, 15), now, out)
 
     def _exit_if_over(self, out: list[s.Command]) -> None:
-        if not self.outcome or self.follower.state is not FollowerState.ENDED:
+        if self.follower.state is not FollowerState.ENDED:
             return
         if self.node.state is not State.IDLE:
             return  # as long as processes are left

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.chaos.simulate.asking import READY, Asking
 from undaunted.chaos.simulate.server import Server
+from undaunted.chaos.simulate.setup import READY
 from undaunted.simulation import messages as s
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ class Coordinator:
 
     def __init__(self, cluster: Cluster, name: str, address: str, leader: Leader) -> None:
         self._address = address
-        self._asking = Asking()
-        self._server = Server(cluster, name, leader, self._asking)
+        self._server = Server(cluster, name, leader)
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
         """See `simulation.process.Process`."""
@@ -27,23 +26,18 @@ class Coordinator:
         return [*commands, s.Exit()] if self._server.over else commands
 
     def _handle(self, event: s.Event, now: int) -> list[s.Command]:
-        server, asking = self._server, self._asking
+        server = self._server
         match event:
             case s.Received(connection=connection, message=message):
-                answered = asking.received(connection, message, now)
-                return server.received(connection, message, now) if answered is None else answered
+                return server.received(connection, message, now)
             case s.TimerFired(name=name):
-                fired = server.timer(name, now)
-                return fired if fired is not None else asking.failed(name, now) or []
+                return server.timer(name, now)
             case s.Accepted(connection=connection):
                 return [s.Send(connection, READY)]
             case s.Closed(connection=connection, reason=reason):
-                gone = asking.closed(connection, now)
-                return server.closed(connection, reason, now) if gone is None else gone
+                return server.closed(connection, reason, now)
+            case s.Answered():
+                return server.answered(event, now)
             case s.Started():
                 return [s.Listen(self._address), *server.begin(now)]
-            case s.Connected():
-                asking.connected(event)
-            case s.ConnectFailed(label=label):
-                return asking.failed(label, now) or []
         return []

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from undaunted.chaos.simulate.setup import ASK_TIMEOUT_NS
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.leader import State
 from undaunted.simulation import messages as s
 
 if TYPE_CHECKING:
-    from undaunted.chaos.simulate.asking import Asking
     from undaunted.chaos.simulate.cluster import Cluster
-    from undaunted.coordinator import protocol as p
     from undaunted.coordinator.core.leader import Leader
 
 _NS = 1_000_000_000
@@ -20,12 +19,11 @@ _NS = 1_000_000_000
 class Server:
     """Carries out what one `Leader` commands."""
 
-    def __init__(self, cluster: Cluster, name: str, leader: Leader, asking: Asking) -> None:
+    def __init__(self, cluster: Cluster, name: str, leader: Leader) -> None:
         self.leader = leader
         self.over = False
         self._cluster = cluster
         self._name = name
-        self._asking = asking
         self._links: set[int] = set()
         self._prefix = f"leader {leader.epoch} "
         self._rounds: dict[str, int] = {}
@@ -49,12 +47,19 @@ class Server:
         self._links.discard(link)
         return self.handle(c.Closed(link, reason), now)
 
-    def timer(self, name: str, now: int) -> list[s.Command] | None:
-        """A timer ran out; None = it is not of this leader."""
+    def timer(self, name: str, now: int) -> list[s.Command]:
+        """A timer ran out, of this leader or of an earlier one."""
         if not name.startswith(self._prefix):
-            return None
+            return []
         short = name.removeprefix(self._prefix)
         return self.handle(c.TimerFired(short, self._rounds.get(short, 0)), now)
+
+    def answered(self, event: s.Answered, now: int) -> list[s.Command]:
+        """A question was answered, of this leader or of an earlier one."""
+        if not event.label.startswith(self._prefix):
+            return []
+        node = event.label.removeprefix(self._prefix)
+        return self.handle(c.Answered(node, event.message), now)
 
     def drop(self) -> list[s.Command]:
         """Lead no more: another node does."""
@@ -82,13 +87,10 @@ class Server:
                 self._links.discard(link)
                 out.append(s.Close(link))
             case c.Ask(node=node, address=address, message=question):
-                out += self._asking.ask(node, address, question, self._answered)
+                out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))
             case c.Persist(ledger=ledger):
                 self._cluster.persist(self._name, ledger)
             case c.Done(successor=successor):
                 if not successor:
                     self._cluster.checker.job_over = True
                 out += self.drop()
-
-    def _answered(self, node: str, message: p.Message | None, now: int) -> list[s.Command]:
-        return self.handle(c.Answered(node, message), now)

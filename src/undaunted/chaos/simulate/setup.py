@@ -11,6 +11,10 @@ from undaunted.coordinator.core.election import FEWEST_VOTERS
 # The port of every agent and of a coordinator on a host of its own.
 _PORT = 1
 COORDINATOR = "coordinator"
+# What a server says first: stands for its part of the handshake, which takes a living process.
+READY = "ready"
+# What another agent is asked has to be answered within this time.
+ASK_TIMEOUT_NS = 1_000_000_000
 _FIRST = "n000"
 
 # Short enough for a job that is beyond help to end within the simulation, and longer than faults

@@ -13,6 +13,7 @@ from undaunted.simulation import messages as s
 LEGEND = """\
 # seconds  who  what          (events as they are handled; who: node, coordinator or fault)
 #   < M        the message M was received      * M  something happened on the node itself
+#   ? M  = M   the question M was asked, the answer M came
 #   +C -C      connection C stands, is gone    @ T  the timer T fired
 #   . text     a remark of the process         ! a fault, or what an invariant says
 # In messages: e = epoch, v = version of the ledger, r = round, # = number of an order or a report.
@@ -32,6 +33,11 @@ def _text(name: str, what: Any) -> str:
             return f"< {_message(message)}  ({connection})"
         case s.TimerFired(name=timer):
             return f"@ {timer}"
+        case s.Asked(question=question, message=message):
+            return f"? {_message(message)}  ({question})"
+        case s.Answered(label=label, message=message):
+            answer = "no answer" if message is None else _message(message)
+            return f"= {answer}  ({label})"
         case s.Connected(label=label, connection=connection):
             return f"+{connection} {label}"
         case s.Accepted(connection=connection, address=address):
@@ -40,13 +46,18 @@ def _text(name: str, what: Any) -> str:
             return f"-{connection} {reason}"
         case s.ConnectFailed(label=label, reason=reason):
             return f"- {label}: {reason}"
-        case s.Told(what=RankEnded() as ended):
-            victim = ", since a peer is gone" if ended.victim else ""
-            return f"* r{ended.round}: rank {ended.local_rank} ends with {ended.code}{victim}"
-        case s.Told(what=NodeEvent() as told):
-            return f"* r{told.round}: {told.event}"
         case s.Told(what=told):
-            return f"* {type(told).__name__}"
+            return _told(told)
+    return f"* {type(what).__name__}"
+
+
+def _told(what: Any) -> str:
+    match what:
+        case RankEnded(round=number, local_rank=rank, code=code):
+            victim = ", since a peer is gone" if what.victim else ""
+            return f"* r{number}: rank {rank} ends with {code}{victim}"
+        case NodeEvent(round=number, event=event):
+            return f"* r{number}: {event}"
     return f"* {type(what).__name__}"
 
 
