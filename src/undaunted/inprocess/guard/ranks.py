@@ -15,7 +15,7 @@ from undaunted.inprocess.core.guard import RankGuard
 from undaunted.inprocess.core.messages import End, Enter
 from undaunted.inprocess.guard.channel import Channel
 from undaunted.inprocess.guard.page import Page
-from undaunted.inprocess.guard.start import peer
+from undaunted.inprocess.guard.peer import peer
 
 if TYPE_CHECKING:
     import socket

@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.guard.peer import peer
 from undaunted.inprocess.guard.ranks import ServedRank
-from undaunted.inprocess.guard.start import peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.directory import directory
+from undaunted.inprocess.guard.peer import peer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,6 @@ VARIABLE = "UNDAUNTED_INPROCESS"
 _PROGRAM = "undaunted.inprocess.guard.program"
 _AGENT_S = 10.0  # for the agent to take a connection
 _BEYOND_S = 10.0  # for the guard's start, beside what it waits for itself
-
-_UCRED = struct.Struct("3i")  # pid, user, group
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def _connect_to_agent(name: str, options: Options) -> socket.socket:
     try:
         sock.settimeout(_AGENT_S)
         sock.connect(f"\0{name}")
-        _check_own(peer(sock))
+        _check_own(sock)
         sock.settimeout(None)
     except OSError as error:
         sock.close()
@@ -91,25 +89,11 @@ def _connect_to_agent(name: str, options: Options) -> socket.socket:
     return sock
 
 
-def _check_own(agent: Peer) -> None:
+def _check_own(sock: socket.socket) -> None:
     """Anybody may listen under a name of the abstract namespace."""
-    if agent.user != os.geteuid():
-        raise PermissionError(f"user {agent.user} listens there")
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Who has made the other end of a Unix socket."""
-
-    pid: int
-    user: int
-
-
-def peer(sock: socket.socket) -> Peer:
-    """Return who has made the other end of a connected Unix socket."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, user, _ = _UCRED.unpack(credentials)
-    return Peer(pid, user)
+    user = peer(sock).user
+    if user != os.geteuid():
+        raise PermissionError(f"user {user} listens there")
 
 
 # --- a guard of our own ---------------------------------------------------------------------------
