@@ -1,0 +1,96 @@
+"""Exceptions of the user's code: what is said of them, and how little is kept of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+from undaunted.inprocess.attribution import (
+    Interruption,
+    InterruptionRecord,
+    format_interruption_records,
+)
+from undaunted.inprocess.core.messages import Reason, Stop
+from undaunted.inprocess.utils import format_exc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.inprocess.rank.inbox import Verdict
+
+_TEXT = 1000  # characters
+
+_log = logging.getLogger("nvrx")
+
+
+def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
+    """Write the line of an exception.
+
+    Args:
+        level: of the logging module.
+        rank: of this process.
+        tag: what has raised, for example ``fn_ex``.
+        error: the exception.
+    """
+    now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
+    _log.log(level, "[%s] rank=%s %s: %s", now, rank, tag, format_exc(error))
+
+
+def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int) -> Reason:
+    """Say to the others what was raised here."""
+    return Reason(
+        kind=kind.name,
+        job_rank=job_rank,
+        rank=rank,
+        text=format_exc(error)[:_TEXT],
+        fingerprint=_fingerprint(error),
+    )
+
+
+def _fingerprint(error: BaseException) -> str:
+    """Name the type and the line: equal for two failures that are probably the same."""
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    last = None
+    for last in traceback.walk_tb(error.__traceback__):  # noqa: B007 - the innermost is wanted
+        pass
+    return name if last is None else f"{name} {last[0].f_code.co_filename}:{last[1]}"
+
+
+def message_of(verdict: Verdict) -> str:
+    """Say why the epoch is over, in the words that interruptions carry."""
+    if not isinstance(verdict, Stop):
+        return getattr(verdict, "text", "")
+    return format_interruption_records(
+        InterruptionRecord(reason.rank if reason.rank >= 0 else reason.job_rank, _kind(reason.kind))
+        for reason in verdict.reasons
+    )
+
+
+def _kind(name: str) -> Interruption:
+    known = Interruption.__members__
+    return known.get(name, Interruption.MONITOR_PROCESS_EXCEPTION)
+
+
+def clear(error: BaseException | None, outer: BaseException | None) -> None:
+    """Free what the frames of an exception hold, and of all that it was raised from.
+
+    Args:
+        error: the exception.
+        outer: what was being handled when the user's code was called: not part of it.
+    """
+    for one in _chain(error, outer):
+        if one.__traceback__ is not None:
+            traceback.clear_frames(one.__traceback__)
+
+
+def _chain(error: BaseException | None, outer: BaseException | None) -> Iterator[BaseException]:
+    seen = {id(outer)}
+    left = [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [one.__cause__, one.__context__]

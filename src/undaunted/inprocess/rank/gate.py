@@ -1,0 +1,245 @@
+"""Where the user's code may be interrupted, and where not.
+
+The gate is open while the frame of `Gate.run` is on the stack. An interruption is raised only in
+code *below* that frame: what comes after the user's code is never hit by one that is late.
+
+Read from a signal handler, which may run in the middle of any of these methods: it takes no lock.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from undaunted.inprocess.monitor_thread import RankShouldRestart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from undaunted.inprocess.rank.page import Page
+
+T = TypeVar("T")
+
+# Interrupted in the middle, these may keep a lock for ever. They are left alone for a short time.
+_DELICATE = frozenset({"logging", "threading", "queue", "importlib", "_frozen_importlib"})
+GRACE_S = 0.02
+# What handles the interruption (finally, __exit__) is left alone for as long.
+CLEAN_UP_S = 1.0
+# Entering `atomic` waits for an abort that is on; what hangs is ended by the hard timeout.
+_ABORT_S = 3600.0
+
+
+class Gate:
+    """Of one call. Closed at first."""
+
+    def __init__(self, page: Page, wake: Callable[[], None]) -> None:
+        """Prepare.
+
+        Args:
+            page: shows how deep in `atomic` the user's code is.
+            wake: called when an interruption that was held off may come now.
+        """
+        self._page = page
+        self._wake = wake
+        self._ident = threading.get_ident()
+        self._lock = threading.Lock()
+        self._marker: FrameType | None = None
+        self._depth = 0  # of atomic
+        self._wanted = False  # the epoch is over, see `terminate`
+        self._terminating = False  # nobody enters `atomic` any more
+        self._raising = threading.Event()  # communication is aborted: the user's code may go
+        self._message = ""
+        self._refused_at = 0.0
+        self._refused: tuple[int, int] | None = None  # frame, instruction
+        self._raised_at = 0.0
+        self._raised_in: list[FrameType] = []
+        self._swallower: str | None = None
+
+    # --- the user's thread ------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Begin an epoch. The gate is closed."""
+        self._wanted = self._terminating = False
+        self._raising.clear()
+        self._refused_at = self._raised_at = 0.0
+        self._refused = None
+
+    def run(self, body: Callable[[], T], close: Callable[[], None]) -> T:
+        """Return what ``body`` returns; it may be interrupted.
+
+        Args:
+            body: the user's code.
+            close: called when the gate is shut, whatever happens.
+
+        Raises:
+            RankShouldRestart: it was interrupted, or the epoch is over already.
+            BaseException: whatever ``body`` raises.
+        """
+        try:
+            try:
+                self._marker = sys._getframe()  # noqa: SLF001 - what it is for
+                self._raise_if_over()
+                return body()
+            finally:
+                self._shut(close)
+        except RankShouldRestart:
+            self._shut(close)  # an asynchronous exception has hit the shutting itself
+            raise
+
+    def _raise_if_over(self) -> None:
+        if self._raising.is_set():
+            raise RankShouldRestart(self._message)
+
+    def _shut(self, close: Callable[[], None]) -> None:
+        with self._lock:
+            self._marker = None
+            self._raised_in = []
+            self._depth = 0  # what the function has left open is over with it
+            self._page.set_atomic(0)
+            close()
+            wanted = self._wanted
+        if wanted:
+            self._wake()
+
+    def enter_atomic(self) -> None:
+        """Hold off aborts and interruptions, until as many `leave_atomic`.
+
+        Raises:
+            RankShouldRestart: an interruption is under way.
+        """
+        with self._lock:
+            if not self._terminating:
+                self._depth += 1
+                self._page.set_atomic(self._depth)
+                return
+        self._raising.wait(_ABORT_S)
+        raise RankShouldRestart(self._message)
+
+    def leave_atomic(self) -> None:
+        """Undo one `enter_atomic`."""
+        with self._lock:
+            self._depth = max(0, self._depth - 1)
+            self._page.set_atomic(self._depth)
+            wanted = self._wanted and not self._depth
+        if wanted:
+            self._wake()
+
+    def raise_if_wanted(self) -> None:
+        """After `leave_atomic`, in the user's thread: an interruption that it held off comes now.
+
+        Raises:
+            RankShouldRestart: if there is one.
+        """
+        if self._wanted and not self._depth and threading.get_ident() == self._ident:
+            self._raising.wait(_ABORT_S)
+            raise RankShouldRestart(self._message)
+
+    # --- the watcher ------------------------------------------------------------------------------
+
+    def terminate(self, message: str) -> bool:
+        """Let nobody enter `atomic` any more. False = somebody is in it: try again when woken."""
+        with self._lock:
+            self._message = message
+            self._wanted = True
+            if self._depth:
+                return False
+            self._terminating = True
+            return True
+
+    @property
+    def over(self) -> bool:
+        """Whether the epoch is being ended: what fails now fails for that reason."""
+        return self._terminating
+
+    def let_raise(self) -> None:
+        """Communication is aborted: from now on, the user's code may be interrupted."""
+        self._raising.set()
+
+    @property
+    def must_interrupt(self) -> bool:
+        """Whether user code still runs that should not."""
+        return self._raising.is_set() and self._marker is not None
+
+    def take_swallower(self) -> str | None:
+        """Return who has caught an interruption without letting it pass, once."""
+        with self._lock:
+            found, self._swallower = self._swallower, None
+            return found
+
+    def while_open(self, action: Callable[[], None]) -> None:
+        """Do something unless the gate is shut; it is not shut meanwhile."""
+        with self._lock:
+            if self.must_interrupt:
+                action()
+
+    # --- whoever interrupts -----------------------------------------------------------------------
+
+    @property
+    def message(self) -> str:
+        """What interruptions say."""
+        return self._message
+
+    def may_raise(self, frame: FrameType | None, handled: BaseException | None) -> bool:
+        """Whether code may be interrupted here and now; if so, it must be.
+
+        Args:
+            frame: the innermost one of the user's thread.
+            handled: the exception that is being handled there.
+        """
+        if not self.must_interrupt or frame is None or not self._is_below(frame):
+            return False
+        now = time.monotonic()
+        if self._is_cleaning_up(handled, now) or self._is_delicate(frame, now):
+            return False
+        self._find_swallower(frame)
+        self._raised_at = now
+        self._raised_in = _stack(frame, self._marker)
+        return True
+
+    def _is_below(self, frame: FrameType) -> bool:
+        at = frame.f_back
+        while at is not None and at is not self._marker:
+            at = at.f_back
+        return at is not None
+
+    def _is_cleaning_up(self, handled: BaseException | None, now: float) -> bool:
+        while handled is not None and not isinstance(handled, RankShouldRestart):
+            handled = handled.__context__
+        return handled is not None and now < self._raised_at + CLEAN_UP_S
+
+    def _is_delicate(self, frame: FrameType, now: float) -> bool:
+        """Whether a module must be left alone: unless it waits there, or has had its time."""
+        name: Any = frame.f_globals.get("__name__", "")
+        if str(name).partition(".")[0] not in _DELICATE:
+            return False
+        here = (id(frame), frame.f_lasti)
+        waits = here == self._refused
+        self._refused = here
+        self._refused_at = self._refused_at or now
+        return not waits and now < self._refused_at + GRACE_S
+
+    def _find_swallower(self, frame: FrameType) -> None:
+        """It was raised before, and user code runs: name the frame that both have in common."""
+        at: FrameType | None = frame
+        while at is not None and at not in self._raised_in:
+            at = at.f_back
+        if at is not None:
+            code = at.f_code
+            self._swallower = f"{code.co_name} ({code.co_filename}, line {at.f_lineno})"
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last interruption was refused for the place where it came."""
+        return self._refused is not None and not self._raised_at
+
+
+def _stack(frame: FrameType, marker: FrameType | None) -> list[FrameType]:
+    found = []
+    at: FrameType | None = frame
+    while at is not None and at is not marker:
+        found.append(at)
+        at = at.f_back
+    return found

@@ -1,0 +1,294 @@
+"""One call in one rank, from the first record to its end: joins epochs and runs the function.
+
+docs/design/inprocess.md, "One rank", says what happens in which order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.attribution import Interruption
+from undaunted.inprocess.core.messages import (
+    Completed,
+    Dismissed,
+    End,
+    Fault,
+    Finished,
+    Join,
+    Leave,
+    Record,
+    Stop,
+)
+from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.exception import HealthCheckError, InternalError, RestartAbort
+from undaunted.inprocess.monitor_thread import RankShouldRestart
+from undaunted.inprocess.rank import failures
+from undaunted.inprocess.rank.assignment import assign, wanted_info
+from undaunted.inprocess.rank.channel import ChannelError
+from undaunted.inprocess.rank.inbox import LAST, Broken
+from undaunted.inprocess.rank.termination import log_swallower
+from undaunted.inprocess.state import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from undaunted.inprocess.parameters import Parameters
+    from undaunted.inprocess.rank.inbox import Verdict
+    from undaunted.inprocess.rank.session import Session
+    from undaunted.inprocess.state import State
+
+# How much longer than the controller's own timeouts a rank waits for what it says.
+_MARGIN_S = 10.0
+
+_log = logging.getLogger("nvrx")
+
+
+class Iterations:
+    """Of one call. The user's code is called in the thread that calls `run`."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        restart_health_check: Callable[..., Any] | None,
+        session: Session,
+        state: State,
+    ) -> None:
+        self._parameters = parameters
+        self._restart_health_check = restart_health_check
+        self._session = session
+        self._state = state
+        self._limits = parameters.limits()
+        self._error: BaseException | None = None  # what the epoch has ended with here
+        self._outer = sys.exc_info()[1]
+        self._result: Any = None
+        self._phases: dict[str, float] = {}
+        self._tag = "other_ex"  # of what runs
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Run the function until all ranks have completed it, and return what it returns.
+
+        Raises:
+            RestartAbort: the call is given up in all ranks.
+            RestartError: this rank cannot go on; the message says why.
+            BaseException: whatever is fatal in this rank.
+        """
+        try:
+            self._state.iteration = 0
+            while True:
+                self._join()
+                self._execute(function)
+                if isinstance(self._wait(), Finished):
+                    break
+                self._recover()
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._session.page.set_phase(Phase.OUTSIDE)
+        self._complete()
+        return self._result
+
+    # --- the next epoch ---------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Join the epoch, and take up its record."""
+        session = self._session
+        session.page.set_phase(Phase.WAITING)
+        session.inbox.begin_epoch()
+        session.gate.reset()
+        session.channel.send(self._ready())
+        limits = self._limits
+        news = session.inbox.wait_for_record(
+            limits.barrier_timeout + limits.heartbeat_timeout + _MARGIN_S
+        )
+        if not isinstance(news, Record):
+            raise self._ending(news, "the record of the next iteration")
+        session.page.enter_epoch(news.epoch)
+        session.page.set_phase(Phase.RECOVERING)
+        serve = news.members[0] == session.connection.job_rank
+        session.store.begin(f"_inprocess_{news.call}_{news.epoch}", news.store, serve=serve)
+        if serve:
+            session.wake()
+        self._state.iteration = news.epoch
+        self._state.fn_exception = None
+        assign(self._parameters, self._state, news, session)
+
+    def _ready(self) -> Join:
+        session, state = self._session, self._state
+        return Join(
+            call=session.call,
+            job_rank=session.connection.job_rank,
+            epoch=state.iteration,
+            rank=state.rank,
+            world_size=state.world_size,
+            store=session.store.address(),
+            info=wanted_info(self._parameters.rank_assignment, state),
+            progress=session.page.pings,
+            phases=self._phases,
+        )
+
+    # --- the user's code --------------------------------------------------------------------------
+
+    def _execute(self, function: Callable[[], Any]) -> None:
+        session = self._session
+        session.page.set_phase(Phase.RUNNING)
+        try:
+            self._result = session.gate.run(
+                lambda: self._call_user(function), session.interrupter.clear
+            )
+        except (Exception, RankShouldRestart) as error:  # noqa: BLE001 - all of them are restarted from
+            session.page.set_phase(Phase.WAITING)
+            self._has_failed(error)
+        else:
+            session.page.set_phase(Phase.WAITING)
+            reserve = self._state.mode is not Mode.ACTIVE
+            self._say(Completed(*self._names(), reserve=reserve))
+        finally:
+            self._phases = {"interrupted_at": time.monotonic()}
+            log_swallower(session.gate)
+
+    def _call_user(self, function: Callable[[], Any]) -> Any:
+        """What may be interrupted."""
+        self._tag = "init_ex"
+        if self._parameters.initialize is not None:
+            self._parameters.initialize(self._state.freeze())
+        self._tag = "health_ex"
+        if self._parameters.health_check is not None:
+            _check(self._parameters.health_check, self._state)
+        self._tag = "fn_ex"
+        return function() if self._state.mode is Mode.ACTIVE else None
+
+    def _has_failed(self, error: BaseException) -> None:
+        """The user's code has raised: by itself, or because the epoch is over."""
+        self._error = error
+        if self._session.gate.over:
+            failures.log_failure(logging.INFO, self._state.rank, "async_ex", error)
+            return
+        failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
+        if isinstance(error, Exception):
+            self._state.fn_exception = error
+        self._say(Fault(*self._names(), reason=self._reason(error, Interruption.EXCEPTION)))
+
+    def _wait(self) -> Stop | Finished:
+        """Wait until the epoch is over everywhere."""
+        limits = self._limits
+        longest = limits.completion_timeout + limits.heartbeat_timeout + _MARGIN_S
+        reserve = self._error is None and self._state.mode is not Mode.ACTIVE
+        # A reserve waits as long as the others work; its guard ends the wait if it is cut off.
+        verdict = self._session.inbox.wait_for_verdict(None if reserve else longest)
+        if isinstance(verdict, Stop | Finished):
+            return verdict
+        raise self._ending(verdict, "the end of the iteration")
+
+    # --- between two epochs -----------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Make this rank ready for the next epoch. What fails here is fatal for it."""
+        times, state = self._session.termination, self._state
+        over_at = self._phases.pop("interrupted_at")
+        self._session.page.set_phase(Phase.RECOVERING)
+        self._phases["abort"] = times.aborted_at - times.ruled_at
+        self._phases["stop"] = max(0.0, over_at - times.aborted_at)
+        self._tag = "finalize_ex"
+        with self._timed("finalize"):
+            if self._parameters.finalize is not None:
+                self._parameters.finalize(state.freeze())
+        self._tag = "restart_ex"
+        with self._timed("health"):
+            if self._restart_health_check is not None:
+                _check(self._restart_health_check, state)
+        self._tag = "other_ex"
+        with self._timed("collect"):
+            self._forget()
+        state.advance()
+
+    def _forget(self) -> None:
+        """Keep nothing of what the function had."""
+        self._result = None
+        failures.clear(self._error, self._outer)
+        self._error = self._state.fn_exception = None
+        self._session.store.drop()
+        gc.collect()
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self._phases[phase] = time.monotonic() - begun
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        if self._parameters.completion is not None:
+            try:
+                self._parameters.completion(self._state.freeze())
+            except Exception as error:  # noqa: BLE001 - the function has succeeded all the same
+                failures.log_failure(logging.ERROR, self._state.rank, "completion_ex", error)
+
+    def _leave(self, error: BaseException) -> None:
+        """This rank takes no part any more; the others are told."""
+        session = self._session
+        failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
+        session.page.set_phase(Phase.OUTSIDE)
+        if not isinstance(session.inbox.verdict, LAST):
+            discarded = isinstance(error, _rank_discarded())
+            reason = self._reason(error, Interruption.BASE_EXCEPTION)
+            with contextlib.suppress(ChannelError):
+                session.channel.send(Leave(*self._names(), reason=reason, discarded=discarded))
+        self._state.mode = Mode.TERMINATED
+        if self._parameters.terminate is not None:
+            try:
+                self._parameters.terminate(self._state.freeze())
+            except BaseException as another:
+                failures.log_failure(logging.ERROR, self._state.rank, "terminate_ex", another)
+                raise
+
+    def _ending(self, verdict: Verdict | None, what: str) -> BaseException:
+        """Return the exception for what ends the call, None = nothing has come in time."""
+        match verdict:
+            case End(kind="abort", text=text):
+                return RestartAbort(text)
+            case End(kind="barrier", text=text):
+                from undaunted.inprocess.store import BarrierTimeout
+
+                timeout: BaseException = BarrierTimeout(text)
+                return timeout
+            case End(kind="mismatch", text=text):
+                return ValueError(text)
+            case End(text=text) | Dismissed(text=text) | Broken(text=text):
+                return InternalError(text)
+            case _:
+                return InternalError(f"rank {self._state.rank} has waited in vain for {what}")
+
+    # --- what is said -----------------------------------------------------------------------------
+
+    def _say(self, message: Fault | Completed) -> None:
+        """Tell the guard. That it is gone is found by the watcher as well, which says why."""
+        with contextlib.suppress(ChannelError):
+            self._session.channel.send(message)
+
+    def _names(self) -> tuple[int, int, int]:
+        session = self._session
+        return session.call, session.connection.job_rank, self._state.iteration
+
+    def _reason(self, error: BaseException, kind: Interruption) -> Any:
+        return failures.reason_of(error, kind, self._session.connection.job_rank, self._state.rank)
+
+
+def _check(health_check: Callable[..., Any], state: State) -> None:
+    try:
+        health_check(state.freeze())
+    except HealthCheckError:
+        raise
+    except Exception as error:
+        raise HealthCheckError(str(error)) from error
+
+
+def _rank_discarded() -> type[BaseException]:
+    from undaunted.inprocess.rank_assignment.context import RankDiscarded
+
+    return RankDiscarded

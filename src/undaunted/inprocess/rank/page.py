@@ -1,0 +1,109 @@
+"""The rank's side of its page: see `undaunted.inprocess.core.reading` for what it shows."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from typing import TYPE_CHECKING
+
+from undaunted.base.memory import create_memfd
+from undaunted.inprocess.core import reading
+from undaunted.inprocess.rank.forks import forget_in_children
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.core.reading import Phase
+
+_NAME = "undaunted-inprocess"
+
+
+class Page:
+    """One per process. Written by the rank only, each word by a single store.
+
+    Attributes:
+        words: of the page, in native order.
+        fd: the memfd, for the guard.
+    """
+
+    def __init__(self) -> None:
+        self.fd = create_memfd(_NAME, reading.PAGE_BYTES)
+        self._memory: mmap.mmap | bytearray = mmap.mmap(self.fd, reading.PAGE_BYTES)
+        self.words: memoryview[int] = memoryview(self._memory).cast("q")
+        empty = reading.encode(reading.Reading(auto_ns=time.monotonic_ns()))
+        memoryview(self._memory)[: len(empty)] = empty
+        forget_in_children(self)
+
+    # --- progress ---------------------------------------------------------------------------------
+
+    def turned(self) -> None:
+        """The main thread's interpreter turns."""
+        self.words[reading.AUTO_NS] = time.monotonic_ns()
+
+    def ping(self) -> None:
+        """The function makes progress. From the first time on in an epoch, it must go on to."""
+        words = self.words
+        words[reading.PINGS] += 1
+        words[reading.PING_NS] = time.monotonic_ns()
+
+    @property
+    def pings(self) -> int:
+        """How often the process has called `ping`."""
+        return self.words[reading.PINGS]
+
+    # --- where it is ------------------------------------------------------------------------------
+
+    def enter_call(self, call: int) -> None:
+        """A wrapped function is called."""
+        self.words[reading.CALL] = call
+        self.words[reading.EPOCH] = self.words[reading.RANK] = -1
+
+    def enter_epoch(self, epoch: int) -> None:
+        """A record was taken up."""
+        self.words[reading.EPOCH] = epoch
+        self.words[reading.RANK] = -1
+
+    def assigned(self, rank: int) -> None:
+        """This rank was assigned for the epoch."""
+        self.words[reading.RANK] = rank
+
+    def set_phase(self, phase: Phase) -> None:
+        """Say what the main thread does from now on; limits run anew."""
+        words = self.words
+        words[reading.AUTO_NS] = time.monotonic_ns()
+        words[reading.PING_NS] = 0
+        words[reading.PHASE] = phase
+
+    def set_atomic(self, depth: int) -> None:
+        """How deep in atomic sections the user's code is."""
+        words = self.words
+        if depth and not words[reading.ATOMIC]:
+            words[reading.ATOMIC_SINCE_NS] = time.monotonic_ns()
+        words[reading.ATOMIC] = depth
+
+    def set_unguarded(self, depth: int) -> None:
+        """How many sections without hang protection the user's code is in; limits run anew."""
+        words = self.words
+        now = time.monotonic_ns()
+        words[reading.AUTO_NS] = now
+        if words[reading.PING_NS]:
+            words[reading.PING_NS] = now
+        words[reading.UNGUARDED] = depth
+
+    # --- its end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give it back; what is written from now on is seen by nobody."""
+        self.words.release()
+        if isinstance(self._memory, mmap.mmap):
+            self._memory.close()
+            os.close(self.fd)
+        self._forget()
+
+    def after_fork(self) -> None:
+        """In a child: what it writes is not for its parent's guard."""
+        os.close(self.fd)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._memory = bytearray(reading.PAGE_BYTES)
+        self.words = memoryview(self._memory).cast("q")

@@ -1,0 +1,139 @@
+"""What one call of a wrapped function needs in its process: made together, given back together."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.core.messages import Enter
+from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.guard import start
+from undaunted.inprocess.rank import connection
+from undaunted.inprocess.rank.connection import Connection
+from undaunted.inprocess.rank.epoch_store import EpochStore, own_host
+from undaunted.inprocess.rank.gate import Gate
+from undaunted.inprocess.rank.inbox import Inbox
+from undaunted.inprocess.rank.interrupt import Interrupter
+from undaunted.inprocess.rank.termination import Termination
+from undaunted.inprocess.rank.watcher import Wake, Watcher
+from undaunted.inprocess.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.inprocess.parameters import Parameters
+    from undaunted.inprocess.rank.inbox import Verdict
+
+_STORE_TIMEOUT = dt.timedelta(seconds=300)
+
+
+class Session:
+    """Of one call.
+
+    Attributes:
+        connection: of the process; it stays after the call.
+        call: which call of the process this is, from 0.
+        page, channel: of the connection.
+        gate, inbox, store, termination, interrupter: of this call.
+        wake: wakes the watcher.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        base_store: Any,
+        *,
+        abort: Callable[[], None],
+        message_of: Callable[[Verdict], str],
+    ) -> None:
+        """Connect to the guard and begin the call; the watcher listens from now on.
+
+        Args:
+            parameters: of the wrapper.
+            base_store: what a custom `store_factory` has made, None = there is none.
+            abort: aborts communication; must not raise.
+            message_of: what interruptions say.
+
+        Raises:
+            InternalError: there is no guard.
+        """
+        with contextlib.ExitStack() as undo:
+            self.connection = connection.current() or connection.replace(
+                lambda: _connect(parameters, base_store)
+            )
+            self.call = self.connection.calls
+            self.page, self.channel = self.connection.page, self.connection.channel
+            self.wake = Wake()
+            undo.callback(self.wake.close)
+            self.inbox = Inbox()
+            self.gate = Gate(self.page, self.wake)
+            self.interrupter = Interrupter(self.gate, self.wake)
+            self.store = _store(parameters, base_store)
+            undo.callback(self.store.close)
+            self.termination = Termination(
+                self.inbox,
+                self.gate,
+                self.interrupter,
+                self.wake,
+                abort=abort,
+                message_of=message_of,
+            )
+            watcher = Watcher(
+                self.channel,
+                self.page,
+                self.inbox,
+                self.store,
+                self.wake,
+                termination=self.termination,
+                call=self.call,
+                interval_s=parameters.progress_watchdog_interval.total_seconds(),
+            )
+            self.page.enter_call(self.call)
+            undo.callback(self.page.set_phase, Phase.OUTSIDE)
+            self.interrupter.install()
+            undo.callback(self.interrupter.remove)
+            self._enter(parameters)
+            watcher.start()
+            undo.callback(watcher.close)
+            self._undo = undo.pop_all()
+
+    def _enter(self, parameters: Parameters) -> None:
+        known = self.connection
+        enter = Enter(
+            call=self.call,
+            job_rank=known.job_rank,
+            world_size=known.job_size,
+            pid=os.getpid(),
+            node=socket.gethostname(),
+            limits=parameters.limits(),
+        )
+        known.channel.send(enter, known.page.fd if known.calls == 0 else None)
+        known.calls += 1
+
+    def close(self) -> None:
+        """Give back everything but the connection."""
+        self._undo.close()
+
+
+def _connect(parameters: Parameters, base_store: Any) -> Connection:
+    first = State.from_env()
+    options = start.Options(
+        job_rank=first.rank,
+        world_size=first.world_size,
+        heartbeat_interval_s=parameters.heartbeat_interval.total_seconds(),
+        heartbeat_timeout_s=parameters.heartbeat_timeout.total_seconds(),
+        barrier_timeout_s=parameters.barrier_timeout.total_seconds(),
+        store_kwargs=parameters.store_kwargs or {},
+        logfile=parameters.monitor_process_logfile or "",
+        pidfile=parameters.monitor_process_pidfile or "",
+    )
+    sock = start.connect(options, base_store=base_store)
+    return Connection(sock, first.rank, first.world_size)
+
+
+def _store(parameters: Parameters, base_store: Any) -> EpochStore:
+    timeout = (parameters.store_kwargs or {}).get("timeout", _STORE_TIMEOUT)
+    return EpochStore(own_host(os.environ), timeout, base_store)

@@ -1,0 +1,182 @@
+"""The thread beside the user's: listens to the guard, and shows that the interpreter turns."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from undaunted.inprocess.core.messages import Dismissed, End, Finished, Record, Stop
+from undaunted.inprocess.rank import turning
+from undaunted.inprocess.rank.channel import ChannelError
+from undaunted.inprocess.rank.forks import forget_in_children
+from undaunted.inprocess.rank.inbox import Broken
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.core.messages import ToRank
+    from undaunted.inprocess.rank.channel import Channel
+    from undaunted.inprocess.rank.epoch_store import EpochStore
+    from undaunted.inprocess.rank.inbox import Inbox
+    from undaunted.inprocess.rank.page import Page
+    from undaunted.inprocess.rank.termination import Termination
+
+_log = logging.getLogger("nvrx")
+
+
+class Wake:
+    """Wakes the watcher from any thread, and from signal handlers. Owns an eventfd."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        forget_in_children(self)
+
+    def __call__(self) -> None:
+        """Wake it."""
+        with contextlib.suppress(OSError):  # an abort has hung until after the end of the call
+            os.eventfd_write(self.fd, 1)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    after_fork = close
+
+
+class Watcher:
+    """Of one call. `start` and `close` are for its owner; the rest runs in its thread."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        page: Page,
+        inbox: Inbox,
+        store: EpochStore,
+        wake: Wake,
+        *,
+        termination: Termination,
+        call: int,
+        interval_s: float,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            channel: to the guard.
+            page: is stamped.
+            inbox: where records are put.
+            store: is served here when somebody asks for it.
+            wake: what this thread is woken with.
+            termination: carries out verdicts.
+            call: which one this is; what is about others is not listened to.
+            interval_s: how often the page is stamped, seconds.
+        """
+        self._channel = channel
+        self._page = page
+        self._inbox = inbox
+        self._store = store
+        self._wake = wake
+        self._termination = termination
+        self._call = call
+        self._interval_s = interval_s
+        self._epoch = -1
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="undaunted-inprocess")
+
+    # --- its owner --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening, and wait for the end of the thread; it never blocks for long."""
+        self._closing = True
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._listen_until_closed()
+        except BaseException as error:  # noqa: BLE001 - the user's thread must not wait for ever
+            _log.exception("the watcher of in-process restart has failed")
+            self._inbox.put(Broken(f"the watcher has failed: {error!r}"))
+
+    def _listen_until_closed(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake.fd, select.POLLIN)
+        poll.register(self._channel.fileno(), select.POLLIN)
+        stamp_at = 0.0
+        served = -1
+        while not self._closing:
+            now = time.monotonic()
+            if now >= stamp_at:
+                self._stamp()
+                stamp_at = now + self._interval_s
+            served = _poll_also(poll, served, self._store.listening_fd)
+            until = min(stamp_at, self._termination.again_at or stamp_at)
+            ready = [fd for fd, _ in poll.poll(max(0.0, until - now) * 1000)]
+            if self._wake.fd in ready:
+                os.eventfd_read(self._wake.fd)
+            if self._channel.fileno() in ready and not self._listen():
+                poll.unregister(self._channel.fileno())
+            if served in ready and self._store.listening_fd == served:
+                self._serve()
+            self._termination.go_on()
+
+    def _stamp(self) -> None:
+        if turning.has_answered():
+            self._page.turned()
+        turning.ask()
+
+    def _listen(self) -> bool:
+        """Take in what the guard says. False = it will say nothing any more."""
+        try:
+            for message in self._channel.receive():
+                self._take(message)
+        except ChannelError as error:
+            self._termination.rule(Broken(str(error)))
+            return False
+        return True
+
+    def _serve(self) -> None:
+        """Somebody asks for the epoch's store: make it."""
+        try:
+            self._store.get()
+        except Exception:  # noqa: BLE001 - who has asked gets an error
+            _log.exception("the store of the epoch cannot be served")
+
+    def _take(self, message: ToRank) -> None:
+        if message.call != self._call:
+            return
+        match message:
+            case Record(epoch=epoch):
+                if epoch > self._epoch:
+                    self._begin(message)
+            case Stop(epoch=epoch) | Finished(epoch=epoch):
+                if epoch == self._epoch:
+                    self._termination.rule(message)
+            case End() | Dismissed():
+                self._termination.rule(message)
+
+    def _begin(self, record: Record) -> None:
+        self._epoch = record.epoch
+        self._termination.begin_epoch()
+        self._inbox.put(record)
+
+
+def _poll_also(poll: select.poll, before: int, fd: int) -> int:
+    """Listen to ``fd`` in place of ``before``; -1 = to none."""
+    if before != fd and before >= 0:
+        with contextlib.suppress(KeyError):
+            poll.unregister(before)
+    if fd >= 0:
+        poll.register(fd, select.POLLIN)
+    return fd

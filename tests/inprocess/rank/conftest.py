@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.inprocess.rank.fake_guard import FakeGuard
+from undaunted.inprocess.guard import start
+from undaunted.inprocess.rank import connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGuard]:
+    """What calls of wrapped functions in this process are connected to."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", start.VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    made = FakeGuard()
+    monkeypatch.setattr(start, "connect", lambda *_, **__: made.rank_end)
+    connection.close()
+    yield made
+    connection.close()
+    made.close()
