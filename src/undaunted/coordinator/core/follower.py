@@ -23,20 +23,18 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core.absence import ASK_AGAIN_S, Absence
 from undaunted.coordinator.core.knowledge import Knowledge
+from undaunted.coordinator.core.reports import Reports
+from undaunted.coordinator.core.search import Search
 
 _NS = 1_000_000_000
 # What ranks get between SIGTERM and SIGKILL when their node may be in a minority.
 MINORITY_GRACE_S = 2.0
-REDIAL_FIRST_S = 0.05
-REDIAL_LONGEST_S = 1.0
 # From the grant of a claim until the one who makes it is asked whether it leads.
 REDIAL_GRANTED_S = 0.1
 # The launchers of a job do not start at the same moment.
 SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
-# Reports of one round that are kept for a leader who takes over.
-KEPT_REPORTS = 64
 
 
 class State(enum.Enum):
@@ -65,23 +63,19 @@ class Follower:
     _link: int = 0  # number of the last one
     _open: bool = False  # it stands
     _address: str = ""  # where it goes
-    _next: list[str] = field(default_factory=list)  # addresses to try before all others
-    _elected: str = ""  # by the store
-    _tried: int = 0
-    _pause_s: float = REDIAL_FIRST_S
+    _search: Search = field(init=False)
     _why: str = "not tried yet"  # what the last one ended with
     _said: str = ""  # of that
     _gone: str = ""  # what the absence of a leader began with
     # orders and reports
     _last_order: int = 0
-    _reports: list[p.Report] = field(default_factory=list)
-    _reported: int = 0
-    _acknowledged: int = 0
+    _reports: Reports = field(default_factory=Reports)
     _told_to_stop: p.Report | None = None  # by a signal to the launcher
 
     def __post_init__(self) -> None:
         """A leader says later what the lease really is."""
         self.knows = Knowledge(self.config.node, self.config.incarnation)
+        self._search = Search(self.config)
         self._lease_s = self.config.lease_s
 
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
@@ -125,12 +119,12 @@ class Follower:
     def _dial(self) -> list[f.Command]:
         self._link += 1
         self._open = False
-        self._address = self._next.pop(0) if self._next else self._candidate()
+        self._address = self._search.address(self.knows.table)
         return [f.Dial(self._link, self._address)] if self._address else []
 
     def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
         """The store knows better than any list of addresses."""
-        self._elected = event.address
+        self._search.elected = event.address
         if self.state is State.FOLLOWING:
             return []  # a leader that was replaced ends its connections
         if not event.address:
@@ -138,39 +132,14 @@ class Follower:
             return []
         if self._open and event.address == self._address:
             return []
-        hangup = f.Hangup(self._link)
-        self._next = [event.address]
-        return [hangup, *self._dial()]
-
-    def _candidate(self) -> str:
-        """Where to look next: an endpoint and a member of the table, in turns; "" = unknown."""
-        ends = (self._elected,) if self._elected else self.config.endpoints
-        table = self.knows.table
-        number, self._tried = self._tried // 2, self._tried + 1
-        if (self._tried % 2 == 0 or not ends) and table:
-            for seat in (table[number % len(table)], table[(number + 1) % len(table)]):
-                if seat.address and seat.address != self.config.address:
-                    return seat.address
-        return ends[number % len(ends)] if ends else ""
+        self._search.first = [event.address]
+        return [f.Hangup(self._link), *self._dial()]
 
     def _opened(self) -> list[f.Command]:
         self._open = True
-        c, knows = self.config, self.knows
-        hello = p.Hello(
-            node=c.node,
-            incarnation=c.incarnation,
-            slots=c.slots,
-            address=c.address,
-            infra_rank=c.infra_rank,
-            domain=c.domain,
-            group=c.group,
-            round=self.round,
-            running=self.running,
-            ledger=knows.ledger,
-            promised=knows.promised,
-            last_order=self._last_order,
-        )
-        return [f.Send(self._link, hello)]
+        hello = self.knows.hello(self.config)
+        about = {"round": self.round, "running": self.running, "last_order": self._last_order}
+        return [f.Send(self._link, msgspec.structs.replace(hello, **about))]
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
         self._forget_link()
@@ -185,10 +154,7 @@ class Follower:
         if seeking and not patient and self._said != self._why:
             self._said, limit_s = self._why, self.config.give_up_s
             commands = [f.Say(f"looking for the coordinator (up to {limit_s:g} s): {self._why}")]
-        if self._next:
-            return [*commands, f.SetTimer("dial", 0.0)]
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REDIAL_LONGEST_S)
-        return [*commands, f.SetTimer("dial", pause_s)]
+        return [*commands, f.SetTimer("dial", self._search.pause_s())]
 
     def _end(self, reason: str) -> list[f.Command]:
         self.state, self._address = State.ENDED, ""
@@ -207,13 +173,11 @@ class Follower:
             return self._refused(message, now)
         if not isinstance(message, p.Beat | p.Learn | p.Order):
             return []
-        if self.state is not State.FOLLOWING:
-            return []
-        if message.epoch != self.knows.epoch:
+        if self.state is not State.FOLLOWING or message.epoch != self.knows.epoch:
             return []
         self._heard_ns = now
         if isinstance(message, p.Beat):
-            self._acknowledged = max(self._acknowledged, message.acknowledged)
+            self._reports.acknowledge(message.acknowledged)
             return []
         if isinstance(message, p.Learn):
             self.knows.learn(message.ledger)
@@ -229,25 +193,24 @@ class Follower:
         self._absence, self._gone = None, ""
         knows.promised = knows.epoch = welcome.epoch
         self._lease_s, self._heard_ns = welcome.lease_s, now
-        self._pause_s = REDIAL_FIRST_S
+        self._search.found()
         commands: list[f.Command] = []
         if new and welcome.leader != self.config.node:
             commands.append(f.StandDown())
         if back:
-            commands.append(
-                f.Say(f"following the coordinator on {welcome.leader or self._address}")
-            )
-        again = [each for each in self._reports if new or each.number > self._acknowledged]
+            where = welcome.leader or self._address
+            commands.append(f.Say(f"following the coordinator on {where}"))
+        again = self._reports.to_send(new_leader=new)
         commands += [f.Send(self._link, report) for report in again]
         return [*commands, *self._renew(), f.SetTimer("silence", self._lease_s)]
 
     def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
         if refused.leader and refused.leader != self._address:
-            self._next = [refused.leader]
+            self._search.first = [refused.leader]
         if refused.final:
             return self._end(refused.reason)
-        hangup = f.Hangup(self._link)
-        return [hangup, *self._closed(f.Closed(self._link, refused.reason), now)]
+        closed = f.Closed(self._link, refused.reason)
+        return [f.Hangup(self._link), *self._closed(closed, now)]
 
     def _ordered(self, order: p.Order) -> list[f.Command]:
         if order.number <= self._last_order:
@@ -278,7 +241,7 @@ class Follower:
         if ledger is None or not self.knows.is_mine(ledger.table, order.seat):
             return []
         self.round, self.running = ledger.round, True
-        self._reports = [each for each in self._reports if each.round >= self.round]
+        self._reports.forget_before(self.round)
         return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
 
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
@@ -296,9 +259,7 @@ class Follower:
     # --- what the node says ---------------------------------------------------------------------
 
     def _tell(self, report: p.Report, now: int) -> list[f.Command]:
-        self._reported += 1
-        report = msgspec.structs.replace(report, number=self._reported)
-        self._reports = [*self._reports[-KEPT_REPORTS + 1 :], report]
+        report = self._reports.add(report)
         if report.kind == "preempted":
             self._told_to_stop = report
         if report.kind == "stopped" and report.round == self.round:
@@ -369,7 +330,7 @@ class Follower:
     def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
         self.state = State.AWAY
         self._idle_ns = now
-        self._next, self._tried = [self._elected or self._address], 0
+        self._search.begin(self._address)
         since_ns = now if reset else self._heard_ns + round(self._lease_s * _NS)
         self._absence = Absence(self.knows, since_ns, reset, self.config.away_timeout_s)
         goes_on = "; the ranks go on" if self.running else ""
@@ -393,10 +354,10 @@ class Follower:
         if self._absence is None:
             return []
         commands = self._lead(self._absence.answered(node, answer, now))
-        found = isinstance(answer, p.MissAnswer) and not answer.lost and answer.leader
-        if found and not self._open and isinstance(answer, p.MissAnswer):
-            self._next = [answer.leader]
-            commands.append(f.SetTimer("dial", 0.0))
+        match answer:
+            case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
+                self._search.first = [leader]
+                commands.append(f.SetTimer("dial", 0.0))
         return commands
 
     def _lead(self, commands: list[f.Command]) -> list[f.Command]:
@@ -405,7 +366,7 @@ class Follower:
             return commands
         hangup = f.Hangup(self._link)
         self._forget_link()
-        self._next = [self.config.address]
+        self._search.first = [self.config.address]
         return [hangup, *commands, f.SetTimer("dial", 0.0)]
 
     # --- what other members ask -----------------------------------------------------------------
@@ -427,6 +388,5 @@ class Follower:
         grant = self.knows.consider(claim, leaderless=self._absence is not None)
         if grant.granted and self._absence is not None:
             self._absence.yield_to_other(now)
-            seats = {seat.node: seat.address for seat in self.knows.electorate()}
-            self._next = [seats[claim.node]] if seats.get(claim.node) else []
+            self._search.first = self.knows.addresses(claim.node)
         return grant

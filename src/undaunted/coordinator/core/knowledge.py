@@ -11,6 +11,8 @@ from undaunted.coordinator.core import election
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from undaunted.coordinator.core.follower_messages import FollowerConfig
+
 
 @dataclass(slots=True)
 class Knowledge:
@@ -33,6 +35,20 @@ class Knowledge:
     def me(self) -> election.Voter:
         """Who this node is in an election."""
         return (self.node, self.incarnation)
+
+    def hello(self, config: FollowerConfig) -> p.Hello:
+        """How this agent introduces itself."""
+        return p.Hello(
+            node=self.node,
+            incarnation=self.incarnation,
+            slots=config.slots,
+            address=config.address,
+            infra_rank=config.infra_rank,
+            domain=config.domain,
+            group=config.group,
+            ledger=self.ledger,
+            promised=self.promised,
+        )
 
     def learn(self, ledger: p.Ledger | None) -> None:
         """Keep the newer of two ledgers."""
@@ -77,6 +93,10 @@ class Knowledge:
         pending = self.ledger.pending if self.ledger is not None else ()
         seats = {election.voter(seat): seat for seat in (*self.table, *pending)}
         return [seat for who, seat in seats.items() if who != self.me]
+
+    def addresses(self, node: str) -> list[str]:
+        """Where another member can be reached, as far as is known."""
+        return [seat.address for seat in self.electorate() if seat.node == node and seat.address]
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""
