@@ -145,11 +145,17 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """A rank's process is gone, or as good as gone."""
+    """A rank's process is gone, or as good as gone.
+
+    Attributes:
+        pid: which process; said late or again, it must not concern the one that has taken its
+            place. 0 = whichever there is.
+    """
 
     call: int
     job_rank: int
     reason: Reason
+    pid: int = 0
 
 
 # --- from the controller --------------------------------------------------------------------------
@@ -169,7 +175,8 @@ class Record(msgspec.Struct, frozen=True, tag=True):
         terminated: ranks that are gone, ascending.
         joined: by job rank, the rank that a process begins with which replaces a lost one.
         reasons: why the epoch before was stopped.
-        store: where the first member serves this epoch's store, ``HOST:PORT``; "" = nowhere.
+        store: where the first member that can serves this epoch's store, ``HOST:PORT``, as it has
+            said in `Join`; "" = nowhere.
         info: what members have said of themselves in `Join`, by rank; empty = nothing.
     """
 
@@ -193,10 +200,15 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """All members have completed the epoch: the call returns."""
+    """All members have completed the epoch: the call returns.
+
+    Attributes:
+        members: who they are; the next call does not wait for others.
+    """
 
     call: int
     epoch: int
+    members: tuple[int, ...] = ()
 
 
 class End(msgspec.Struct, frozen=True, tag=True):

@@ -117,6 +117,14 @@ class Patience:
         """The guard will look after so long."""
         self._due_ns = now + round(delay_s * _NS)
 
+    def looked(self) -> None:
+        """It has looked, and will not before it is expected to again."""
+        self._due_ns = None
+
+    def looks_within(self, delay_s: float, now: int) -> bool:
+        """Whether it will look no later than after so long anyway."""
+        return self._due_ns is not None and self._due_ns <= now + round(delay_s * _NS)
+
     def wake(self, now: int) -> None:
         """Something happens: notice if a look is overdue by far."""
         due = self._due_ns

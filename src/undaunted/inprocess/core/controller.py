@@ -1,0 +1,379 @@
+"""Decides for a job: which calls there are, and who is still there to take part in them.
+
+What happens in a call is `epochs.Call`'s business. No clock, socket or thread in here; every rank
+is known by its job rank, and ranks are told by way of their guards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core.epochs import Call, dismiss
+from undaunted.inprocess.core.takeover import Takeover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from undaunted.inprocess.core.standing import Said
+
+# A rank is at most one call behind the others: the next one does not begin without it.
+_OUTCOMES_KEPT = 4
+_MAX_WORLD_SIZE = 1 << 20
+
+
+@dataclass(slots=True)
+class Controller:
+    """See the module's documentation. Feed events to `handle`, carry out what it returns.
+
+    Attributes:
+        calls: those that are on, by number: one, or two while quick ranks have begun the next.
+        gone: ranks that are lost for good, and why. They return as `Enter.rejoin` only.
+    """
+
+    calls: dict[int, Call] = field(default_factory=dict)
+    gone: dict[int, str] = field(default_factory=dict)
+    _takeovers: dict[int, Takeover] = field(default_factory=dict)
+    _present: dict[int, int] = field(default_factory=dict)  # pids of those who are there
+    _rejoining: dict[int, m.Enter] = field(default_factory=dict)
+    _waiting: dict[int, m.Join] = field(default_factory=dict)  # of those, who is ready
+    _outcomes: dict[int, m.Finished | m.End] = field(default_factory=dict)
+    _newest: int = -1  # number of the newest call
+    _over: bool = False
+
+    def handle(self, event: m.FromGuard | c.ControllerEvent, now: int) -> list[c.ControllerCommand]:
+        """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
+        commands = self._handle(event, now)
+        commands += self._conclude_calls(now)
+        return commands + self._over_if_nobody_left()
+
+    def _handle(
+        self, event: m.FromGuard | c.ControllerEvent, now: int
+    ) -> list[c.ControllerCommand]:
+        match event:
+            case m.Enter():
+                return self._enter(event, now)
+            case m.Join() | m.Fault() | m.Completed() | m.Leave():
+                return self._say(event, now)
+            case m.Lost():
+                return self._lost(event, now)
+            case c.Unreachable(job_ranks=job_ranks, text=text):
+                return self._lose([m.Reason("UNRESPONSIVE", j, text=text) for j in job_ranks], now)
+            case m.Resume():
+                return self._resume(event, now)
+            case c.TimerFired(name=name):
+                return self._timer(name, now)
+
+    # --- ranks come -----------------------------------------------------------------------------
+
+    def _enter(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
+        job_rank, number = enter.job_rank, enter.call
+        refusal = _refusal(enter)
+        if refusal:
+            return [dismiss(number, job_rank, refusal)]
+        if enter.rejoin:
+            return self._rejoin(enter, now)
+        self._present.setdefault(job_rank, enter.pid)
+        if job_rank in self.gone:
+            return [dismiss(number, job_rank, f"it counts as lost: {self.gone[job_rank]}")]
+        commands = self._moved_on(job_rank, number, now)
+        takeover = self._takeovers.get(number)
+        if takeover is not None:
+            takeover.add(m.Resume(enter, None, None, ()))
+            return commands
+        call = self.calls.get(number)
+        if call is not None:
+            return commands + call.come(enter)
+        if number <= self._newest:
+            return commands + self._too_late(enter)
+        return commands + self._begin(enter, now)
+
+    def _begin(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
+        members = set(range(enter.world_size)) - self.gone.keys()
+        call = self.calls[enter.call] = Call(enter, self._waiting, members, now)
+        self._newest = max(self._newest, enter.call)
+        return call.begin() + call.come(enter)
+
+    def _too_late(self, enter: m.Enter) -> list[c.ControllerCommand]:
+        outcome = self._outcomes.get(enter.call)
+        if isinstance(outcome, m.End):
+            return [c.Tell((enter.job_rank,), outcome)]
+        return [dismiss(enter.call, enter.job_rank, "the call is over for the other ranks")]
+
+    def _rejoin(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
+        """A process takes the place of a lost one; its predecessor may not be known to be lost."""
+        job_rank = enter.job_rank
+        commands: list[c.ControllerCommand] = []
+        if job_rank not in self.gone:
+            text = "another process has taken its place"
+            commands = self._lose([m.Reason("TERMINATED", job_rank, text=text)], now)
+        self._present[job_rank] = enter.pid
+        self._rejoining[job_rank] = enter
+        return commands
+
+    def _moved_on(self, job_rank: int, number: int, now: int) -> list[c.ControllerCommand]:
+        """Who enters a call has left every earlier one."""
+        text = "it has called a wrapped function again"
+        reason = m.Reason("BASE_EXCEPTION", job_rank, text=text)
+        commands: list[c.ControllerCommand] = []
+        for call in [each for each in self.calls.values() if each.number < number]:
+            commands += call.lose((reason,), now)
+        for earlier in [each for each in self._takeovers if each < number]:
+            self._takeovers[earlier].lose(reason)
+            commands += self._resume_if_all_back(earlier, now)
+        return commands
+
+    # --- what they say --------------------------------------------------------------------------
+
+    def _say(self, said: Said, now: int) -> list[c.ControllerCommand]:
+        if said.job_rank in self._rejoining:
+            return self._say_rejoining(said, now)
+        takeover = self._takeovers.get(said.call)
+        if takeover is not None:
+            takeover.hear(said)
+            return []
+        call = self.calls.get(said.call)
+        return [] if call is None else call.hear(said, now)
+
+    def _say_rejoining(self, said: Said, now: int) -> list[c.ControllerCommand]:
+        if isinstance(said, m.Join):
+            self._waiting[said.job_rank] = said
+        elif isinstance(said, m.Leave):
+            return self._lose([said.reason], now)
+        return []
+
+    # --- and go ---------------------------------------------------------------------------------
+
+    def _lost(self, lost: m.Lost, now: int) -> list[c.ControllerCommand]:
+        pid = self._present.get(lost.job_rank, lost.pid)
+        if lost.pid and lost.pid != pid:
+            return []  # of the process before
+        return self._lose([_about(lost.job_rank, lost.reason)], now)
+
+    def _lose(self, reasons: Iterable[m.Reason], now: int) -> list[c.ControllerCommand]:
+        reasons = tuple(reasons)
+        for reason in reasons:
+            job_rank = reason.job_rank
+            self.gone[job_rank] = reason.text or reason.kind
+            self._present.pop(job_rank, None)
+            self._rejoining.pop(job_rank, None)
+            self._waiting.pop(job_rank, None)
+        commands: list[c.ControllerCommand] = []
+        for call in list(self.calls.values()):
+            commands += call.lose(reasons, now)
+        for number, takeover in list(self._takeovers.items()):
+            for reason in reasons:
+                takeover.lose(reason)
+            commands += self._resume_if_all_back(number, now)
+        return commands
+
+    def _conclude_calls(self, now: int) -> list[c.ControllerCommand]:
+        """Forget calls that are over, but not how they ended."""
+        commands: list[c.ControllerCommand] = []
+        for number in [each for each, call in self.calls.items() if call.over]:
+            call = self.calls.pop(number)
+            if call.outcome is not None:
+                self._remember(call.outcome)
+            if isinstance(call.outcome, m.Finished):
+                commands += self._leave_behind(call.out, now)
+        self._take_in()
+        return commands
+
+    def _take_in(self) -> None:
+        """Processes that a record has as members now are as good as any other."""
+        for call in self.calls.values():
+            for job_rank in self._rejoining.keys() & call.members:
+                enter = self._rejoining.pop(job_rank)
+                call.entered[job_rank] = msgspec.structs.replace(enter, call=call.number)
+                self.gone.pop(job_rank, None)
+
+    def _leave_behind(self, out: dict[int, str], now: int) -> list[c.ControllerCommand]:
+        """The others have gone on without these ranks: they are not waited for again."""
+        commands: list[c.ControllerCommand] = []
+        for job_rank, text in out.items():
+            if job_rank in self.gone:
+                continue
+            self.gone[job_rank] = text
+            for call in list(self.calls.values()):
+                if job_rank in call.entered:
+                    commands.append(dismiss(call.number, job_rank, f"it counts as lost: {text}"))
+                commands += call.lose((m.Reason("TERMINATED", job_rank, text=text),), now)
+        return commands
+
+    def _remember(self, outcome: m.Finished | m.End) -> None:
+        self._outcomes[outcome.call] = outcome
+        self._newest = max(self._newest, outcome.call)
+        while len(self._outcomes) > _OUTCOMES_KEPT:
+            del self._outcomes[min(self._outcomes)]
+
+    def _over_if_nobody_left(self) -> list[c.ControllerCommand]:
+        """Processes that replace lost ones need somebody to join."""
+        if self.calls or self._takeovers or self._over or self._newest < 0:
+            return []
+        if self._present.keys() - self._rejoining.keys():
+            return []
+        text = "no rank is left that it could join"
+        commands = [dismiss(enter.call, j, text) for j, enter in self._rejoining.items()]
+        self._rejoining.clear()
+        self._waiting.clear()
+        self._over = not self._present
+        return [*commands, c.Over()] if self._over else commands
+
+    # --- a controller that has taken over, and links that were broken ---------------------------
+
+    def _resume(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
+        enter = resume.enter
+        job_rank, number = enter.job_rank, enter.call
+        if self._present.get(job_rank, enter.pid) != enter.pid and not enter.rejoin:
+            return []  # of the process before
+        if enter.rejoin and resume.record is None:
+            return self._resume_rejoining(resume, now)
+        refusal = _refusal(enter) or self.gone.get(job_rank, "")
+        if refusal:
+            return [dismiss(number, job_rank, f"it counts as lost: {refusal}")]
+        self._present[job_rank] = enter.pid
+        commands = self._learn_outcome(resume)
+        outcome = self._outcomes.get(number)
+        if outcome is not None:
+            return [*commands, *_tell_outcome(outcome, [job_rank])]
+        commands += self._moved_on(job_rank, number, now)
+        takeover = self._takeovers.get(number)
+        call = self.calls.get(number)
+        if takeover is None and resume.record is not None and (call is None or not call.record):
+            takeover = self._take_over(number, call)
+            limit_s = enter.limits.heartbeat_timeout
+            commands.append(c.SetTimer(f"resume {number} 0", limit_s))
+        if takeover is not None:
+            takeover.add(resume)
+            return commands + self._resume_if_all_back(number, now)
+        return commands + self._return(call, resume, now)
+
+    def _resume_rejoining(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
+        """A process that replaces a lost one; it may be a member without knowing it."""
+        enter = resume.enter
+        for call in self.calls.values():
+            known = call.entered.get(enter.job_rank)
+            if enter.job_rank in call.members and known is not None and known.pid == enter.pid:
+                return call.catch_up(resume, now)
+        commands = self._enter(enter, now)
+        for said in resume.said:
+            commands += self._say(said, now)
+        return commands
+
+    def _learn_outcome(self, resume: m.Resume) -> list[c.ControllerCommand]:
+        """The controller before has ended a call: that holds for all."""
+        outcome = resume.ended
+        if outcome is None or outcome.call in self._outcomes:
+            return []
+        self._remember(outcome)
+        if isinstance(outcome, m.Finished):
+            others = set(range(resume.enter.world_size)) - {*outcome.members}
+            self.gone |= dict.fromkeys(others - self.gone.keys(), "the others went on without it")
+        call = self.calls.pop(outcome.call, None)
+        takeover = self._takeovers.pop(outcome.call, None)
+        ranks = {*(call.entered if call else ()), *(takeover.resumes if takeover else ())}
+        return _tell_outcome(outcome, sorted(ranks))
+
+    def _take_over(self, number: int, call: Call | None) -> Takeover:
+        takeover = self._takeovers[number] = Takeover()
+        self._newest = max(self._newest, number)
+        if call is not None:  # begun by ranks that had not been told of any record yet
+            del self.calls[number]
+            for job_rank, enter in call.entered.items():
+                join = call.joins.get(job_rank)
+                takeover.add(m.Resume(enter, None, None, () if join is None else (join,)))
+        return takeover
+
+    def _return(self, call: Call | None, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
+        """A rank whose link was broken is back."""
+        enter = resume.enter
+        commands = []
+        if call is None or enter.job_rank not in call.entered:
+            commands = self._enter(enter, now)
+            call = self.calls.get(enter.call)
+        if call is not None and enter.job_rank in call.entered:
+            commands += call.catch_up(resume, now)
+        for said in resume.said:
+            commands += self._say(said, now)
+        return commands
+
+    def _resume_if_all_back(self, number: int, now: int) -> list[c.ControllerCommand]:
+        takeover = self._takeovers.get(number)
+        if takeover is None or takeover.missing or not takeover.resumes:
+            return []
+        return self._go_on(number, now)
+
+    def _go_on(self, number: int, now: int) -> list[c.ControllerCommand]:
+        """Go on with a call: repeat what the controller before has not said to all."""
+        takeover = self._takeovers.pop(number)
+        record, stop = takeover.record, takeover.stop
+        assert record is not None
+        resumes = [takeover.resumes[each] for each in sorted(takeover.resumes)]
+        enters = {each.enter.job_rank: each.enter for each in resumes}
+        call = Call(resumes[0].enter, self._waiting, set(), now)
+        call.restore(record, enters)
+        self.calls[number] = call
+        commands: list[c.ControllerCommand] = [
+            c.Note("resumed", number, record.epoch, record.members)
+        ]
+        for resume in resumes:
+            commands += call.catch_up(resume, now)
+        if stop is not None and not call.over:
+            commands += call.interrupt(stop.reasons, now)
+        commands += call.lose(takeover.lost.values(), now)
+        for resume in resumes:
+            for said in resume.said:
+                commands += call.hear(said, now)
+        return commands
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _timer(self, name: str, now: int) -> list[c.ControllerCommand]:
+        what, number, epoch = name.split()
+        if what == "resume":
+            return self._resume_timeout(int(number), now)
+        call = self.calls.get(int(number))
+        return [] if call is None else call.timer(what, int(epoch), now)
+
+    def _resume_timeout(self, number: int, now: int) -> list[c.ControllerCommand]:
+        takeover = self._takeovers.get(number)
+        if takeover is None:
+            return []
+        text = "it has not come back to a new controller in time (heartbeat_timeout)"
+        missing = sorted(takeover.missing)
+        return self._lose([m.Reason("UNRESPONSIVE", each, text=text) for each in missing], now)
+
+
+def _tell_outcome(
+    outcome: m.Finished | m.End, job_ranks: Sequence[int]
+) -> list[c.ControllerCommand]:
+    """Tell ranks how a call has ended, as far as they have part in it."""
+    part, rest = job_ranks, []
+    if isinstance(outcome, m.Finished):
+        part = [each for each in job_ranks if each in outcome.members]
+        rest = [each for each in job_ranks if each not in outcome.members]
+    told: list[c.ControllerCommand] = [c.Tell(tuple(part), outcome)] if part else []
+    return told + [dismiss(outcome.call, each, "the others went on without it") for each in rest]
+
+
+def _about(job_rank: int, reason: m.Reason) -> m.Reason:
+    """Nobody is lost in another's name."""
+    if reason.job_rank == job_rank:
+        return reason
+    return m.Reason(reason.kind, job_rank, reason.rank, reason.text, reason.fingerprint)
+
+
+def _refusal(enter: m.Enter) -> str:
+    """What is wrong with it by itself, "" = nothing."""
+    if enter.version != m.VERSION:
+        return (
+            f"it speaks version {enter.version} of the messages, the controller {m.VERSION}; "
+            "install the same version everywhere"
+        )
+    if not 0 <= enter.job_rank < enter.world_size <= _MAX_WORLD_SIZE:
+        return f"rank {enter.job_rank} of {enter.world_size} is impossible"
+    return ""

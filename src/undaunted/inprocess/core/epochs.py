@@ -1,0 +1,357 @@
+"""One call of a wrapped function in all ranks: from the first record to its end.
+
+States, as in docs/design/inprocess.md::
+
+    GATHERING  epoch e: waits for the members' joins, then publishes the record
+    RUNNING    epoch e
+    OVER       has an outcome, or nobody is left
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core.records import (
+    ContradictionError,
+    Streak,
+    add_reasons,
+    make_record,
+    slowest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from undaunted.inprocess.core.standing import Said
+
+_NS = 1_000_000_000
+
+
+class State(enum.Enum):
+    """See the module's documentation."""
+
+    GATHERING = enum.auto()
+    RUNNING = enum.auto()
+    OVER = enum.auto()
+
+
+@dataclass(slots=True)
+class Call:
+    """See the module's documentation. Every method returns what the controller is to do.
+
+    Attributes:
+        enter: what its first rank has said of it: number, world size, limits.
+        waiting: joins of processes that take the place of lost ones; the next record has them. The
+            controller's: it is emptied here.
+        members: who takes part in the epoch that runs or is gathered; in epoch 0 all that should.
+        entered: who has come.
+        out: who takes no part any more, and why.
+        record: the last one.
+        stop: of its epoch.
+        outcome: how it ended; None also if nobody is left.
+    """
+
+    enter: m.Enter
+    waiting: dict[int, m.Join]
+    members: set[int]
+    began_ns: int
+    state: State = State.GATHERING
+    entered: dict[int, m.Enter] = field(default_factory=dict)
+    out: dict[int, str] = field(default_factory=dict)
+    record: m.Record | None = None
+    stop: m.Stop | None = None
+    outcome: m.Finished | m.End | None = None
+    _joins: dict[int, m.Join] = field(default_factory=dict)
+    _reasons: tuple[m.Reason, ...] = ()
+    _completed: set[int] = field(default_factory=set)
+    _streak: Streak = field(default_factory=Streak)
+    _last: int = -1  # who has joined last
+
+    @property
+    def number(self) -> int:
+        """Which call it is."""
+        return self.enter.call
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that runs or is gathered."""
+        if self.record is None:
+            return 0
+        return self.record.epoch + (self.stop is not None)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows any more."""
+        return self.state is State.OVER
+
+    @property
+    def joins(self) -> Mapping[int, m.Join]:
+        """Who is ready for the epoch that is gathered."""
+        return self._joins
+
+    # --- what ranks say -------------------------------------------------------------------------
+
+    def begin(self) -> list[c.ControllerCommand]:
+        """The first command of a new call."""
+        return [self._barrier_timer()]
+
+    def come(self, enter: m.Enter) -> list[c.ControllerCommand]:
+        """A rank is there."""
+        job_rank = enter.job_rank
+        known = self.entered.get(job_rank)
+        if known is not None and (known.pid, known.node) != (enter.pid, enter.node):
+            where = f"process {known.pid} on {known.node} and process {enter.pid} on {enter.node}"
+            return self.end("mismatch", f"{where} both say that they are rank {job_rank}")
+        if enter.world_size != self.enter.world_size:
+            return self.end("mismatch", _sizes(self.enter, enter))
+        if job_rank not in self.members:
+            return [dismiss(self.number, job_rank, self.out.get(job_rank, "it is no member"))]
+        self.entered[job_rank] = enter
+        return []
+
+    def hear(self, said: Said, now: int) -> list[c.ControllerCommand]:
+        """A rank says something; what is late or said twice changes nothing."""
+        if self.over or said.job_rank not in self.members:
+            return []
+        match said:
+            case m.Join():
+                return self._join(said, now)
+            case m.Fault():
+                return self._fault(said, now)
+            case m.Completed():
+                return self._complete(said, now)
+            case m.Leave():
+                return self._leave(said, now)
+
+    def _join(self, join: m.Join, now: int) -> list[c.ControllerCommand]:
+        job_rank = join.job_rank
+        gathered = self.state is State.GATHERING and join.epoch == self.epoch
+        if not gathered or job_rank in self._joins:
+            return []
+        self._joins[job_rank] = join
+        self._last = job_rank
+        return self._record_if_all_joined(now)
+
+    def _fault(self, fault: m.Fault, now: int) -> list[c.ControllerCommand]:
+        """Of the epoch that runs, or is over for one reason more."""
+        if self.record is None or fault.epoch != self.record.epoch:
+            return []
+        return self.interrupt((fault.reason,), now)
+
+    def _complete(self, completed: m.Completed, now: int) -> list[c.ControllerCommand]:
+        if self.state is not State.RUNNING or completed.epoch != self.epoch:
+            return []
+        first = not self._completed and not completed.reserve
+        self._completed.add(completed.job_rank)
+        timer = [self._timer("completion", self.enter.limits.completion_timeout)] if first else []
+        return timer + self._finish_if_all_completed(now)
+
+    def _leave(self, leave: m.Leave, now: int) -> list[c.ControllerCommand]:
+        if not leave.discarded:
+            return self.lose((leave.reason,), now)
+        self._count_out(leave.reason)
+        if not self.members:
+            return self._abandon()
+        if self.state is State.GATHERING:
+            return self._record_if_all_joined(now)
+        return self._finish_if_all_completed(now)
+
+    def lose(self, reasons: Iterable[m.Reason], now: int) -> list[c.ControllerCommand]:
+        """Ranks are gone."""
+        if self.over:
+            return []
+        lost = tuple(each for each in reasons if each.job_rank in self.members)
+        for reason in lost:
+            self._count_out(reason)
+        if not lost:
+            return []
+        return self.interrupt(lost, now) if self.members else self._abandon()
+
+    def interrupt(self, reasons: tuple[m.Reason, ...], now: int) -> list[c.ControllerCommand]:
+        """Stop the epoch, or give the stop that was said a reason more."""
+        self._reasons = add_reasons(self._reasons, reasons)
+        if self.state is State.GATHERING:
+            return self._record_if_all_joined(now)
+        assert self.record is not None
+        self.stop = m.Stop(self.number, self.record.epoch, self._reasons)
+        self.state = State.GATHERING
+        members = tuple(sorted(self.members))
+        took_s = (now - self.began_ns) / _NS
+        self.began_ns = now
+        return [
+            c.Tell(members, self.stop),
+            self._barrier_timer(),
+            c.Note(
+                "stopped",
+                self.number,
+                self.record.epoch,
+                members,
+                self._reasons,
+                took_s=took_s,
+            ),
+        ]
+
+    def timer(self, what: str, epoch: int, now: int) -> list[c.ControllerCommand]:
+        """A timer has run out."""
+        if self.over or epoch != self.epoch:
+            return []
+        if what == "barrier" and self.state is State.GATHERING:
+            return self._barrier_timeout(now)
+        if what == "completion" and self.state is State.RUNNING:
+            return self._completion_timeout(now)
+        return []
+
+    def end(self, kind: str, text: str) -> list[c.ControllerCommand]:
+        """It cannot go on in any rank."""
+        end = m.End(self.number, kind, text)
+        told = sorted({*self.members.intersection(self.entered), *self.waiting})
+        self.waiting.clear()
+        note = c.Note("ended", self.number, self.epoch, reasons=self._reasons, text=text)
+        return [*self._conclude(end, told), note]
+
+    # --- ranks that come back -------------------------------------------------------------------
+
+    def catch_up(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
+        """Tell a rank that has come back what it has not heard."""
+        job_rank, heard, record = resume.enter.job_rank, resume.record, self.record
+        if job_rank not in self.members:
+            return [dismiss(self.number, job_rank, self.out.get(job_rank, "it is no member"))]
+        if _contradict(heard, record):
+            text = "it was told another record than the others"
+            lost = self.lose([m.Reason("UNRESPONSIVE", job_rank, text=text)], now)
+            return [dismiss(self.number, job_rank, text), *lost]
+        commands: list[c.ControllerCommand] = []
+        if record is not None and heard != record:
+            commands.append(c.Tell((job_rank,), record))
+        if self.stop is not None:
+            commands.append(c.Tell((job_rank,), self.stop))
+        return commands
+
+    def restore(self, record: m.Record, enters: Mapping[int, m.Enter]) -> None:
+        """Go on from the last record of a controller that is gone."""
+        self.record, self.state = record, State.RUNNING
+        self.members = set(record.members)
+        self.entered = dict(enters)
+        everybody = {*range(self.enter.world_size), *enters}
+        self.out = dict.fromkeys(everybody - self.members, "it is no member of the last epoch")
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _count_out(self, reason: m.Reason) -> None:
+        job_rank = reason.job_rank
+        self.members.discard(job_rank)
+        self._joins.pop(job_rank, None)
+        self._completed.discard(job_rank)
+        self.out[job_rank] = reason.text or reason.kind
+
+    def _record_if_all_joined(self, now: int) -> list[c.ControllerCommand]:
+        if self.state is not State.GATHERING or not self.members <= self._joins.keys():
+            return []
+        if self._streak.repeats(self._reasons, self._joins.values(), self.enter.repeats):
+            text = f"the same fault {self.enter.repeats} times in a row, without progress"
+            return self.end("abort", f"{text}: {self._reasons[0].text or self._reasons[0].kind}")
+        try:
+            record = make_record(
+                self.number,
+                self.epoch,
+                self.enter.world_size,
+                self._joins,
+                self.waiting,
+                self._reasons,
+            )
+        except ContradictionError as contradiction:
+            return self.end("mismatch", str(contradiction))
+        return self._publish(record, now)
+
+    def _publish(self, record: m.Record, now: int) -> list[c.ControllerCommand]:
+        self.record, self.stop, self.state = record, None, State.RUNNING
+        self.members = set(record.members)
+        for job_rank in self.waiting:
+            self.out.pop(job_rank, None)
+        phases = slowest(self._joins.values())
+        took_s, self.began_ns = (now - self.began_ns) / _NS, now
+        note = c.Note(
+            "recorded",
+            self.number,
+            record.epoch,
+            record.members,
+            record.reasons,
+            took_s=took_s,
+            last=self._last,
+            phases=phases,
+        )
+        self._joins.clear()
+        self.waiting.clear()
+        self._completed.clear()
+        self._reasons = ()
+        return [c.Tell(record.members, record), note]
+
+    def _finish_if_all_completed(self, now: int) -> list[c.ControllerCommand]:
+        if not self.members <= self._completed:
+            return []
+        note = c.Note("finished", self.number, self.epoch, took_s=(now - self.began_ns) / _NS)
+        finished = m.Finished(self.number, self.epoch, tuple(sorted(self.members)))
+        return [*self._conclude(finished, finished.members), note]
+
+    def _conclude(
+        self, outcome: m.Finished | m.End, told: Iterable[int]
+    ) -> list[c.ControllerCommand]:
+        self.outcome, self.state = outcome, State.OVER
+        return [c.Tell(tuple(told), outcome)]
+
+    def _abandon(self) -> list[c.ControllerCommand]:
+        self.state = State.OVER
+        return [c.Note("ended", self.number, self.epoch, text="no rank is left")]
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _timer(self, what: str, delay_s: float) -> c.ControllerCommand:
+        return c.SetTimer(f"{what} {self.number} {self.epoch}", delay_s)
+
+    def _barrier_timer(self) -> c.ControllerCommand:
+        return self._timer("barrier", self.enter.limits.barrier_timeout)
+
+    def _barrier_timeout(self, now: int) -> list[c.ControllerCommand]:
+        missing = sorted(self.members - self._joins.keys())
+        within = f"within {self.enter.limits.barrier_timeout:g} s (barrier_timeout)"
+        if self.epoch == 0:
+            names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+            text = f"{len(missing)} of {self.enter.world_size} ranks have not come {within}"
+            return self.end("barrier", f"{text}: {names}")
+        text = f"it has not joined epoch {self.epoch} {within}"
+        dismissed = [dismiss(self.number, job_rank, text) for job_rank in missing]
+        return dismissed + self.lose(
+            [m.Reason("UNRESPONSIVE", job_rank, text=text) for job_rank in missing], now
+        )
+
+    def _completion_timeout(self, now: int) -> list[c.ControllerCommand]:
+        limit_s = self.enter.limits.completion_timeout
+        text = f"it has not completed {limit_s:g} s after the first rank (completion_timeout)"
+        late = sorted(self.members - self._completed)
+        reasons = tuple(m.Reason("UNRESPONSIVE", each, text=text) for each in late)
+        return self.interrupt(reasons, now)
+
+
+def dismiss(call: int, job_rank: int, text: str) -> c.ControllerCommand:
+    """Tell one rank that it must not go on."""
+    return c.Tell((job_rank,), m.Dismissed(call, job_rank, text))
+
+
+def _sizes(one: m.Enter, other: m.Enter) -> str:
+    return (
+        f"rank {one.job_rank} says that the job has {one.world_size} ranks, rank "
+        f"{other.job_rank} says {other.world_size}"
+    )
+
+
+def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:
+    """Whether a rank has heard what this controller would not have said."""
+    if heard is None:
+        return False
+    if record is None or heard.epoch > record.epoch:
+        return True
+    return heard.epoch == record.epoch and heard != record

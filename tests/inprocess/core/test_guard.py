@@ -1,0 +1,295 @@
+"""What a guard reports, passes on, says again, and when it ends its rank."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core.guard import UNKILLABLE_AFTER_S, RankGuard
+from undaunted.inprocess.core.reading import Phase, Reading
+
+NS = 1_000_000_000
+ENTER = m.Enter(0, 2, 4, 1234, "node", m.Limits())
+JOIN = m.Join(0, 2, 0, 2, 4)
+RECORD = m.Record(0, 0, (0, 1, 2, 3), 4)
+STOP = m.Stop(0, 0, (m.Reason("EXCEPTION", 1),))
+TERM = c.Signal((signal.SIGCONT, signal.SIGTERM))
+KILL = c.Signal((signal.SIGCONT, signal.SIGKILL))
+
+
+class Story:
+    """A guard, and the time; `do` returns what it commands, without wishes to look."""
+
+    def __init__(self) -> None:
+        self.guard = RankGuard()
+        self.now = 0
+        self.look_at: int | None = None
+
+    def do(self, *events: Any, at: float | None = None) -> list[Any]:
+        if at is not None:
+            self.now = round(at * NS)
+        commands = []
+        for event in events:
+            for command in self.guard.handle(event, self.now):
+                if isinstance(command, c.LookIn):
+                    self.look_at = self.now + round(command.delay_s * NS)
+                else:
+                    commands.append(command)
+        return commands
+
+    def look(self, until: float = 1e4, **page: Any) -> list[Any]:
+        """Look as asked until something follows from it, with a page that does not change."""
+        reading = Reading(**{"auto_ns": 0, "call": 0, "epoch": 0, **page})
+        while self.look_at is not None and self.look_at <= until * NS:
+            self.now, self.look_at = self.look_at, None
+            commands = self.do(c.Look(reading))
+            if commands:
+                return commands
+        return []
+
+    @property
+    def seconds(self) -> float:
+        return round(self.now / NS, 1)
+
+
+@pytest.fixture
+def running() -> Story:
+    story = Story()
+    story.do(c.LinkUp(), ENTER, JOIN, RECORD)
+    return story
+
+
+def test_it_hands_on_in_both_directions() -> None:
+    story = Story()
+    assert story.do(c.LinkUp()) == []
+    assert story.do(ENTER) == [c.Report(ENTER)]
+    assert story.do(JOIN) == [c.Report(JOIN)]
+    assert story.do(RECORD) == [c.Pass(RECORD)]
+    assert story.do(STOP) == [c.Pass(STOP)]
+    again = m.Join(0, 2, 1, 2, 4)
+    assert story.do(again) == [c.Report(again)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RECORD,
+        m.Record(1, 1, (0, 2), 4),
+        m.Record(0, 1, (0, 1), 4),
+        m.Stop(0, 1, ()),
+        m.Stop(1, 0, ()),
+        m.Finished(0, 1),
+        m.End(1, "abort", ""),
+        m.Dismissed(0, 1, ""),
+    ],
+)
+def test_what_is_not_meant_for_the_rank_now_is_not_passed(
+    running: Story, message: m.ToRank
+) -> None:
+    assert running.do(message) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ENTER,
+        m.Join(1, 2, 1, 2, 4),
+        m.Join(0, 3, 1, 3, 4),  # in another's name
+        m.Completed(2, 2, 0),
+    ],
+)
+def test_what_makes_no_sense_is_not_reported(running: Story, message: m.FromRank) -> None:
+    assert running.do(message) == []
+
+
+def test_everything_once() -> None:
+    story = Story()
+    story.do(c.LinkUp(), ENTER, JOIN, RECORD, STOP)
+    join = m.Join(0, 2, 1, 2, 4)
+    assert story.do(STOP, join, join) == [c.Report(join)]
+
+
+def test_a_call_that_is_over_for_the_rank_is_over(running: Story) -> None:
+    finished = m.Finished(0, 0, (0, 1, 2, 3))
+    assert running.do(m.Completed(0, 2, 0), finished)[-1] == c.Pass(finished)
+    assert running.do(STOP, m.End(0, "abort", ""), m.Fault(0, 2, 0, STOP.reasons[0])) == []
+
+
+# --- the link -------------------------------------------------------------------------------------
+
+
+def test_a_new_controller_is_told_all(running: Story) -> None:
+    completed = m.Completed(0, 2, 0)
+    running.do(c.LinkDown())
+    assert running.do(completed) == []
+    assert running.do(c.LinkUp()) == [c.Report(m.Resume(ENTER, RECORD, None, (completed,)))]
+    running.do(STOP)
+    resume = m.Resume(ENTER, RECORD, STOP, (completed,))
+    assert running.do(c.LinkDown(), c.LinkUp())[-1] == c.Report(resume)
+
+
+def test_a_new_controller_is_told_how_the_last_call_ended(running: Story) -> None:
+    finished = m.Finished(0, 0, (0, 1, 2, 3))
+    enter = m.Enter(1, 2, 4, 1234, "node", m.Limits())
+    running.do(finished, enter)
+    assert running.do(c.LinkUp()) == [c.Report(m.Resume(enter, None, None, (), finished))]
+
+
+def test_without_a_controller_the_rank_leaves_in_time(running: Story) -> None:
+    [timer] = running.do(c.LinkDown(), at=5)
+    assert timer == c.SetTimer("link 1", 30.0)
+    [passed] = running.do(c.TimerFired("link 1"), at=35)
+    assert isinstance(passed.message, m.End)
+    assert passed.message.kind == "controller"
+    [report] = running.do(c.LinkUp())
+    assert isinstance(report.message.said[-1], m.Leave)
+    assert report.message.ended is None  # it has not ended for others
+
+
+def test_a_link_that_is_back_in_time_changes_nothing(running: Story) -> None:
+    running.do(c.LinkDown(), c.LinkUp())
+    assert running.do(c.TimerFired("link 1")) == []
+    running.do(c.LinkDown())
+    assert running.do(c.TimerFired("link 1")) == []  # of the time before
+
+
+def test_a_rank_that_enters_without_a_link_waits_for_it() -> None:
+    story = Story()
+    assert story.do(ENTER) == [c.SetTimer("link 1", 30.0)]
+    assert story.do(JOIN) == []
+    assert story.do(c.LinkUp()) == [c.Report(m.Resume(ENTER, None, None, (JOIN,)))]
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_soft_then_hard_timeout(running: Story) -> None:
+    [report] = running.look(phase=Phase.RUNNING, rank=1)
+    assert running.seconds == 60.0
+    fault = report.message
+    assert (fault.reason.kind, fault.reason.job_rank, fault.reason.rank) == ("SOFT_TIMEOUT", 2, 1)
+    assert fault.reason.fingerprint
+    assert running.do(STOP) == [c.Pass(STOP)]
+    assert running.look(phase=Phase.RUNNING) == [TERM, c.SetTimer("grace", 5.0)]
+    assert running.seconds == 90.0
+    assert running.do(c.TimerFired("grace")) == [
+        KILL,
+        c.SetTimer("unkillable", UNKILLABLE_AFTER_S),
+    ]
+    lost, finish = running.do(c.ProcessEnded("was killed by SIGKILL"))
+    assert finish == c.Finish()
+    assert lost.message.reason.kind == "HARD_TIMEOUT"
+    assert lost.message.pid == 1234
+    assert running.do(c.TimerFired("unkillable")) == []
+
+
+def test_a_process_that_does_not_end_counts_as_lost(running: Story) -> None:
+    running.look(phase=Phase.RUNNING)
+    running.look(phase=Phase.RUNNING)
+    running.do(c.TimerFired("grace"))
+    [report] = running.do(c.TimerFired("unkillable"))
+    assert isinstance(report.message, m.Lost)
+
+
+def test_a_rank_that_is_alive_is_left_alone(running: Story) -> None:
+    for second in range(55, 1000, 55):
+        assert running.look(second, auto_ns=(second - 5) * NS, phase=Phase.RUNNING) == []
+
+
+def test_a_rank_that_does_not_stop_is_ended(running: Story) -> None:
+    running.do(STOP, at=50)
+    fresh = {"auto_ns": 10_000 * NS, "phase": Phase.RUNNING}
+    assert running.look(**fresh)[0] == TERM
+    assert running.seconds == 140.0
+
+
+def test_a_rank_that_does_not_take_up_its_record_is_ended(running: Story) -> None:
+    assert running.look(phase=Phase.WAITING, epoch=-1)[0] == TERM
+    assert running.seconds == 90.0
+
+
+def test_a_rank_that_has_stopped_may_wait(running: Story) -> None:
+    running.do(STOP, m.Join(0, 2, 1, 2, 4), at=50)
+    assert running.look(1000, phase=Phase.WAITING) == []
+
+
+@pytest.mark.parametrize("end", [m.End(0, "abort", ""), m.Dismissed(0, 2, "")])
+def test_a_rank_that_does_not_leave_is_ended(running: Story, end: m.ToRank) -> None:
+    running.do(end, at=50)
+    assert running.look(phase=Phase.RUNNING)[0] == TERM
+
+
+def test_nobody_looks_while_nothing_is_called(running: Story) -> None:
+    running.do(m.Finished(0, 0), at=50)
+    assert running.look(phase=Phase.OUTSIDE) == []
+    assert running.look_at is None
+    running.do(m.Enter(1, 2, 4, 1234, "node", m.Limits()), at=5000)
+    assert running.look_at == 5060 * NS
+
+
+def test_the_next_look_is_not_put_off_by_what_is_passed(running: Story) -> None:
+    before = running.look_at
+    running.do(STOP, at=59)
+    assert running.look_at == before
+
+
+def test_a_page_that_cannot_be_read_limits_nothing(running: Story) -> None:
+    for _ in range(5):
+        assert running.do(c.Look(None)) == []
+        assert running.look_at == running.now + 60 * NS
+
+
+def test_the_guards_own_pauses_do_not_count(running: Story) -> None:
+    assert running.do(c.Look(Reading(0, phase=Phase.RUNNING, call=0, epoch=0)), at=200) == []
+    assert running.look(phase=Phase.RUNNING)[0] != TERM
+    assert running.seconds == 200.0  # 60 s of its own time
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_process_is_reported(running: Story) -> None:
+    last = Reading(0, call=0, epoch=0, rank=3)
+    report, finish = running.do(c.ProcessEnded("was killed by SIGKILL", last))
+    reason = m.Reason("TERMINATED", 2, 3, "was killed by SIGKILL")
+    assert report == c.Report(m.Lost(0, 2, reason, 1234))
+    assert finish == c.Finish()
+    assert running.do(STOP, JOIN) == []
+    resumed, lost, _ = running.do(c.LinkUp())
+    assert isinstance(resumed.message, m.Resume)
+    assert lost == report
+
+
+def test_the_end_is_reported_when_the_link_is_back(running: Story) -> None:
+    running.do(c.LinkDown())
+    [timer] = running.do(c.ProcessEnded("x"))
+    assert timer == c.SetTimer("link 2", 30.0)
+    assert [type(each) for each in running.do(c.LinkUp())] == [c.Report, c.Report, c.Finish]
+
+
+def test_a_guard_does_not_wait_for_ever_to_report_the_end(running: Story) -> None:
+    running.do(c.LinkDown(), c.ProcessEnded("x"))
+    assert running.do(c.TimerFired("link 2")) == [c.Finish()]
+
+
+def test_a_process_that_has_called_nothing_is_nobodys_business() -> None:
+    assert Story().do(c.LinkUp(), c.ProcessEnded("exited")) == [c.Finish()]
+
+
+# --- taking the place of a lost one ---------------------------------------------------------------
+
+
+def test_a_process_that_replaces_a_lost_one_takes_its_numbers_from_the_record() -> None:
+    story = Story()
+    enter = m.Enter(0, 2, 4, 99, "node", m.Limits(), rejoin=True)
+    join = m.Join(0, 2, 0, -1, 4)
+    record = m.Record(3, 7, (0, 1, 2), 4, joined={2: 3})
+    assert story.do(c.LinkUp(), enter, join) == [c.Report(enter), c.Report(join)]
+    assert story.do(record) == [c.Pass(record)]
+    completed = m.Completed(3, 2, 7)
+    assert story.do(completed) == [c.Report(completed)]
+    assert story.do(m.Stop(0, 0, ())) == []
