@@ -32,7 +32,7 @@ class Bug:
 
 
 def takeover_without_majority(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(election, "is_quorum", lambda *_: True)
+    patch.setattr(election, "is_enough", lambda *_: True)
 
 
 def minority_goes_on(patch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,13 @@ Part of `follower.Follower`, which says when the absence begins and ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core.missing import Missing
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core.knowledge import Knowledge
@@ -30,10 +32,8 @@ CLAIM_S = 0.9
 # A member whose claim was granted has so long to lead before others claim again.
 OTHER_SUCCEEDS_S = 2.0
 # In a table of so many, only the first members that answer ask all.
-ASK_ALL = 16
+ASK_ALL = 8
 FIRST = 3
-# The answer of another member counts for so long.
-ANSWER_COUNTS_S = 2.5
 
 
 @dataclass(slots=True)
@@ -51,14 +51,19 @@ class Absence:
     since_ns: int
     reset: bool
     away_timeout_s: float
-    _answers: dict[str, tuple[int, p.MissAnswer]] = field(default_factory=dict)  # when, what
+    _missing: Missing = field(init=False)
     _silent: set[str] = field(default_factory=set)  # members that did not answer the last time
     _claim: int = 0  # epoch of a claim that is under way
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
+    _newest: p.Ledger | None = None  # of those that come with the grants
     _tried: bool = False  # a claim of this node has failed
     _granted_ns: int | None = None  # a claim was granted, to another one or to this
+
+    def __post_init__(self) -> None:
+        """Nobody has answered yet."""
+        self._missing = Missing(self.knows.me)
 
     def begin(self, now: int) -> list[f.Command]:
         """Ask the others; set the time at which the ranks are stopped."""
@@ -80,28 +85,27 @@ class Absence:
 
     def _whom_to_ask(self) -> list[p.Seat]:
         """In a small table everybody asks all; in a large one the first do, the others ask them."""
-        others = [seat for seat in self.knows.table if election.voter(seat) != self.knows.me]
-        if len(others) < ASK_ALL:
-            return others
-        heard = [seat for seat in others if seat.node not in self._silent]
-        mine = next(s.group_rank for s in self.knows.table if s.node == self.knows.node)
-        first = sorted(heard, key=lambda seat: seat.group_rank)[:FIRST]
-        if len(first) < FIRST or mine < first[-1].group_rank:
-            return others
-        return first
+        me, seats = self.knows.me, election.electorate(self.knows.table).seats
+        if len(seats) > ASK_ALL:
+            heard = (
+                seat for who, seat in seats.items() if who != me and seat.node not in self._silent
+            )
+            first = list(islice(heard, FIRST))
+            if len(first) == FIRST and seats[me].group_rank > first[-1].group_rank:
+                return first
+        return [seat for who, seat in seats.items() if who != me]
 
     def quorum_misses(self, now: int) -> bool:
         """Whether enough members have lost the leader to replace it, as this or another says."""
-        oldest = now - round(ANSWER_COUNTS_S * _NS)
-        told = (a for at_ns, a in self._answers.values() if at_ns >= oldest)
-        return self.counts_quorum(now) or any(each.lost and each.quorum for each in told)
+        return self.counts_quorum(now) or self._missing.quorum_is_told(now)
 
     def counts_quorum(self, now: int) -> bool:
         """Whether enough members have told this one that they have lost the leader."""
         ledger = self.knows.ledger
         if ledger is None or not self.knows.votes:
             return False
-        return election.is_quorum(self._missing(now), ledger.table, ledger.casting_vote)
+        missing = self._missing.members(ledger.table, now)
+        return election.is_enough(missing, len(ledger.table), ledger.casting_vote)
 
     def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
@@ -110,7 +114,9 @@ class Absence:
         else:
             self._silent.discard(node)
         if isinstance(answer, p.MissAnswer):
-            self._answers[answer.node] = (now, answer)
+            self._missing.hear(answer, self.knows.table, now)
+            if answer.lost and now < self._due_ns:
+                return []  # one more does not bring it forward
             return self._set_claim(now)
         return self._granted(answer, now) if isinstance(answer, p.Grant) else []
 
@@ -124,7 +130,7 @@ class Absence:
         latest = max(knows.promised, knows.epoch)
         knows.promised = self._claim = election.next_epoch(latest, knows.incarnation)
         self._claimed_ns = now
-        self._grants = {knows.me: knows.ledger}
+        self._grants, self._newest = {knows.me: knows.ledger}, knows.ledger
         claim = p.Claim(
             node=knows.node,
             incarnation=knows.incarnation,
@@ -150,17 +156,13 @@ class Absence:
     def _left_s(self, after_s: float, now: int) -> float:
         return max(0.0, after_s - (now - self.since_ns) / _NS)
 
-    def _missing(self, now: int) -> set[election.Voter]:
-        """Members that have lost the leader, as far as is known; this one included."""
-        oldest = now - round(ANSWER_COUNTS_S * _NS)
-        fresh = [each for at_ns, each in self._answers.values() if at_ns >= oldest and each.lost]
-        return {(each.node, each.incarnation) for each in fresh} | {self.knows.me}
-
     def _set_claim(self, now: int) -> list[f.Command]:
         if self._claim or not self.counts_quorum(now):
             return []
         after_s = TAKEOVER_AFTER_RESET_S if self.reset else TAKEOVER_AFTER_SILENCE_S
-        turn_s = TURN_S * election.turn(self.knows.me, self._missing(now), self.knows.table)
+        table = self.knows.table
+        missing = self._missing.members(table, now)
+        turn_s = TURN_S * election.turn(self.knows.me, missing, table)
         left_s = self._left_s(after_s + turn_s, now)
         left_s = max(left_s, turn_s) if self._tried else left_s
         due_ns = now + round(left_s * _NS)
@@ -177,11 +179,13 @@ class Absence:
         if grant.epoch != self._claim or grant.ledger is None:
             return []
         self._grants[(grant.node, grant.incarnation)] = grant.ledger
+        if self._newest is None or p.newer(grant.ledger, self._newest):
+            self._newest = grant.ledger
         return self._count(now)
 
     def _count(self, now: int) -> list[f.Command]:
-        newest = max(self._grants.values(), key=lambda each: (each.epoch, each.version))
-        if not self._claim or not election.may_lead(self._grants, newest):
+        newest = self._newest
+        if newest is None or not self._claim or not election.may_lead(self._grants, newest):
             return []
         epoch, self._claim = self._claim, 0
         self._granted_ns = now  # the others have a while to come

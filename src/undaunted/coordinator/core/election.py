@@ -7,10 +7,11 @@ the leader", says why two leaders can never start rounds that both run.
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from undaunted.coordinator.protocol import Ledger, Seat
 
@@ -28,6 +29,39 @@ def voter(seat: Seat) -> Voter:
     return (seat.node, seat.incarnation)
 
 
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """What follows from a table.
+
+    Attributes:
+        seats: by voter, in the order of group ranks.
+        turns: the place of each voter in that order.
+        listening: everybody can be reached by the others.
+    """
+
+    seats: dict[Voter, Seat]
+    turns: dict[Voter, int]
+    listening: bool
+
+
+_TABLES_KEPT = 4
+_electorates: dict[int, tuple[tuple[Seat, ...], Electorate]] = {}  # by identity of the table
+
+
+def electorate(table: tuple[Seat, ...]) -> Electorate:
+    """What follows from a table; of the last few tables it is worked out once."""
+    kept = _electorates.get(id(table))
+    if kept is not None:
+        return kept[1]
+    seats = {voter(seat): seat for seat in sorted(table, key=lambda seat: seat.group_rank)}
+    turns = {who: number for number, who in enumerate(seats)}
+    found = Electorate(seats, turns, all(seat.address for seat in table))
+    while len(_electorates) >= _TABLES_KEPT:
+        _electorates.pop(next(iter(_electorates)), None)
+    _electorates[id(table)] = (table, found)  # as long as it is kept here, the identity is its own
+    return found
+
+
 def next_epoch(after: int, who: str) -> int:
     """The first epoch later than ``after`` that ``who`` takes, and hardly anybody else."""
     mine = zlib.crc32(who.encode()) % _EPOCHS
@@ -41,17 +75,22 @@ def votes_count(ledger: Ledger) -> bool:
     of them cannot be reached by the others.
     """
     table = ledger.table
-    listening = all(seat.address for seat in table)
-    return ledger.casting_vote != "" and len(table) >= FEWEST_VOTERS and listening
+    if ledger.casting_vote == "" or len(table) < FEWEST_VOTERS:
+        return False
+    return electorate(table).listening
 
 
-def is_quorum(present: Collection[Voter], table: Iterable[Seat], casting_vote: str) -> bool:
+def is_quorum(present: Collection[Voter], table: tuple[Seat, ...], casting_vote: str) -> bool:
     """More than half of the table, or exactly half with the node that has the casting vote."""
-    voters = [voter(seat) for seat in table]
-    there = [each for each in voters if each in present]
-    if 2 * len(there) == len(voters):
-        return any(node == casting_vote for node, _ in there)
-    return 2 * len(there) > len(voters)
+    seats = electorate(table).seats
+    return is_enough([each for each in present if each in seats], len(table), casting_vote)
+
+
+def is_enough(members: Collection[Voter], of: int, casting_vote: str) -> bool:
+    """The same, for some members of a table of ``of``."""
+    if 2 * len(members) == of:
+        return any(node == casting_vote for node, _ in members)
+    return 2 * len(members) > of
 
 
 def may_start(present: Collection[Voter], ledger: Ledger) -> bool:
@@ -79,8 +118,8 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
     return is_quorum(grants, newest.pending, newest.leader)
 
 
-def turn(me: Voter, missing: Collection[Voter], table: Iterable[Seat]) -> int:
+def turn(me: Voter, missing: Collection[Voter], table: tuple[Seat, ...]) -> int:
     """How many of those who miss the leader come before me in the order of group ranks."""
-    order = [voter(seat) for seat in sorted(table, key=lambda seat: seat.group_rank)]
-    before = order[: order.index(me)] if me in order else order
-    return sum(1 for each in before if each in missing)
+    turns = electorate(table).turns
+    mine = turns.get(me, len(turns))
+    return sum(1 for each in missing if turns.get(each, mine) < mine)

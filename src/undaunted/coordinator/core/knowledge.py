@@ -9,7 +9,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from undaunted.coordinator.core.follower_messages import FollowerConfig
 
@@ -69,9 +69,9 @@ class Knowledge:
             used, excluded = order.restarts_used, order.excluded
             self.ledger = p.stopped(known, order.version, used, excluded)
 
-    def has_seat(self, table: Iterable[p.Seat]) -> bool:
+    def has_seat(self, table: tuple[p.Seat, ...]) -> bool:
         """Whether this agent, not an earlier one of this node, is in a table."""
-        return any(election.voter(seat) == self.me for seat in table)
+        return self.me in election.electorate(table).seats
 
     def is_mine(self, table: Sequence[p.Seat], seat: int) -> bool:
         """Whether the seat at that place of a table is this agent's."""
