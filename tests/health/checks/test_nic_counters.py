@@ -111,3 +111,14 @@ def test_a_template_of_ones_own(tree: Tree) -> None:
     path = str(tree.root / "counters/{dev_name}")
     assert run(tree, seen, link_down_path=path) is None
     assert seen == {"mlx5_0": 2}
+
+
+def test_only_some_count(tree: Tree) -> None:
+    near, far = (tree.write(tree.port(f"mlx5_{n}") + COUNTER, "0") for n in (0, 1))
+    check = nic_counters.NicCounters(Settings(root=str(tree.root)), ["mlx5_0"])
+    seen: dict[str, Any] = {}
+    assert check.run(seen) is None
+    far.write_text("1")
+    assert check.run(seen) is None
+    near.write_text("1")
+    assert check.run(seen) == Finding("mlx5_0 port 1 has lost its link (link_downed 0 -> 1)")

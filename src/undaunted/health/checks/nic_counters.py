@@ -23,7 +23,7 @@ from undaunted.health.check import (
 from undaunted.health.topology import TopologyError, nics_beside_gpus, read_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _MOST_DIGITS = 20  # of a 64-bit number
 
@@ -33,9 +33,15 @@ class NicCounters(Check):
 
     name = "NIC monitor"
 
-    def __init__(self, settings: Settings) -> None:
-        """Check the counters that ``settings`` name."""
+    def __init__(self, settings: Settings, only: Collection[str] = ()) -> None:
+        """Check the counters that ``settings`` name.
+
+        Args:
+            settings: where, and of which NICs.
+            only: names of those that count, whatever the settings say; empty = as they say.
+        """
         self._settings = settings
+        self._only = only
         self.periodic = bool(nics(settings.root))
 
     def run(self, seen: dict[str, Any]) -> Finding | None:
@@ -64,6 +70,8 @@ class NicCounters(Check):
 
     def _watched(self, present: list[str]) -> tuple[list[str], str]:
         """Return the NICs that count, and why those are not the ones asked for."""
+        if self._only:
+            return [nic for nic in present if nic in self._only], ""
         path = self._settings.pci_topology
         if not path:
             return present, ""

@@ -1,0 +1,68 @@
+"""Calls of the user's that may hang: in a thread of their own, for a limited time."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.exception import TimeoutError as TookTooLong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+
+def call_within(timeout: timedelta, fn: Callable[[], Any], name: str) -> Any:
+    """Return what ``fn`` returns.
+
+    It runs in a daemon thread, with the CUDA device of the calling thread. When time is up the
+    thread is left behind: it ends when the call returns, or with the process.
+
+    Args:
+        timeout: for ``fn``.
+        fn: to be called.
+        name: of the call, for the message.
+
+    Raises:
+        TimeoutError: it takes longer.
+        BaseException: whatever ``fn`` raises.
+    """
+    outcome: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    set_device = _device_setter()
+
+    def run() -> None:
+        try:
+            set_device()
+            outcome.put((fn(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            outcome.put((None, error))
+
+    threading.Thread(target=run, name=f"undaunted-{name}", daemon=True).start()
+    try:
+        result, error = outcome.get(timeout=timeout.total_seconds())
+    except queue.Empty:
+        raise TookTooLong(f"{name} has taken longer than {timeout}") from None
+    try:
+        if error is not None:
+            raise error
+        return result
+    finally:
+        del error  # or its traceback, which has this frame, would be kept by this frame
+
+
+def cuda() -> Any:
+    """Return ``torch.cuda`` if this process uses CUDA, else None. Imports nothing."""
+    torch = sys.modules.get("torch")
+    in_use = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.cuda if torch is not None and in_use else None
+
+
+def _device_setter() -> Callable[[], None]:
+    """Return what gives another thread the CUDA device of this one."""
+    device_api = cuda()
+    if device_api is None:
+        return lambda: None
+    device = device_api.current_device()
+    return lambda: device_api.set_device(device)

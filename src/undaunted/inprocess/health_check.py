@@ -1,0 +1,180 @@
+"""Whether a rank can go on: what runs in it after a fault. Hardware that is absent is healthy."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from undaunted.health.check import Check, Finding, Settings, has_gpus
+from undaunted.health.checks.gpu import Gpus
+from undaunted.health.checks.nic_counters import NicCounters
+from undaunted.health.checks.nvlink import NvLinks
+from undaunted.inprocess.bounded import call_within, cuda
+from undaunted.inprocess.devices import nearest_nics, visible_device
+from undaunted.inprocess.exception import HealthCheckError, RestartError
+from undaunted.inprocess.exception import TimeoutError as TookTooLong
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.state import FrozenState
+
+_logger = logging.getLogger("nvrx")
+
+
+class FaultCounterExceeded(RestartError):  # noqa: N818 - the name users know
+    """This rank has raised too often."""
+
+
+class HealthCheck(abc.ABC):
+    """Raises if the rank cannot go on. After a fault an error ends the rank."""
+
+    @abc.abstractmethod
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Check, and return ``state``."""
+        raise NotImplementedError
+
+
+class CudaHealthCheck(HealthCheck):
+    """The CUDA device of the process finishes its work. Nothing where CUDA is not in use."""
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=30)) -> None:
+        """Wait for the device for ``timeout`` (30 s)."""
+        self.timeout = timeout
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """See `HealthCheck`.
+
+        Raises:
+            TimeoutError: the device hangs.
+            RuntimeError: CUDA has failed in this process, which cannot be repaired.
+        """
+        device_api = cuda()
+        if device_api is not None:
+            call_within(self.timeout, device_api.synchronize, "CudaHealthCheck")
+            device_api.synchronize()  # does not wait; errors of the context show up here at last
+        return state
+
+
+class FaultCounter(HealthCheck):
+    """Leaves out a rank that has raised too often."""
+
+    def __init__(self, max_rank_faults: int | None = None) -> None:
+        """Set the limit.
+
+        Args:
+            max_rank_faults: how often the function may raise in this rank; None = without limit.
+        """
+        self.max_rank_faults = max_rank_faults
+        self.faults_count = 0
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """See `HealthCheck`.
+
+        Raises:
+            FaultCounterExceeded: there were more faults.
+        """
+        if state.fn_exception is None:
+            return state
+        self.faults_count += 1
+        if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
+            raise FaultCounterExceeded(
+                f"rank {state.rank} has raised {self.faults_count} times, of "
+                f"max_rank_faults={self.max_rank_faults}; the last was {state.fn_exception!r}"
+            )
+        return state
+
+
+class _DeviceCheck(HealthCheck):
+    """A check of hardware, made with those of `undaunted.health`."""
+
+    def __init__(
+        self, device_index: int | None = None, *, root: str = "/", library: Any = None
+    ) -> None:
+        """Check hardware of this rank.
+
+        Args:
+            device_index: its GPU, among those the process may use; None = all of them.
+            root: where ``/dev``, ``/proc`` and ``/sys`` are.
+            library: stands in for the driver's in tests.
+        """
+        self.device_index = device_index
+        self._root = root
+        self._library = library
+        self._seen: dict[str, Any] = {}
+        self._check = self._make()
+
+    @abc.abstractmethod
+    def _make(self) -> Check | None:
+        """Return the check, None if there is nothing to check."""
+
+    def _device(self) -> str | None:
+        """Return the GPUs to look at as in ``CUDA_VISIBLE_DEVICES``, None = all."""
+        if self.device_index is None:
+            return os.environ.get("CUDA_VISIBLE_DEVICES")
+        device = visible_device(self.device_index, os.environ)
+        return "" if device is None else device
+
+    def _number(self) -> int | None:
+        """Return how the driver counts the GPU; None = not known, or it is not one."""
+        device = self._device()
+        return int(device) if device and device.isdecimal() else None
+
+    def _find(self) -> Finding | None:
+        """Return what is wrong, None if nothing is or nothing can be said."""
+        check = self._check
+        if check is None:
+            return None
+        limit = timedelta(seconds=check.deadline_s)
+        try:
+            found: Finding | None = call_within(limit, lambda: check.run(self._seen), check.name)
+        except TookTooLong as error:
+            return Finding(str(error))
+        return found if found is not None and found.failed else None
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """See `HealthCheck`.
+
+        Raises:
+            HealthCheckError: something is wrong with the hardware.
+        """
+        if (found := self._find()) is not None:
+            raise HealthCheckError(f"rank {state.rank}: {found.text}")
+        return state
+
+
+class ChainedGPUHealthCheck(_DeviceCheck):
+    """The driver answers for the GPU, and does not want it recovered."""
+
+    def _make(self) -> Check | None:
+        return Gpus(self._device(), self._library) if has_gpus(self._root) else None
+
+
+class ChainedNVLHealthCheck(_DeviceCheck):
+    """NVLinks of the GPU that were active still are. A lost one is only logged."""
+
+    def _make(self) -> Check | None:
+        number = self._number()
+        if number is None or not has_gpus(self._root):
+            return None
+        return NvLinks(number, self._library)
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """See `HealthCheck`."""
+        if (found := self._find()) is not None:
+            _logger.warning("rank %s: NVLink of its GPU: %s", state.rank, found.text)
+        return state
+
+
+class ChainedNicHealthCheck(_DeviceCheck):
+    """The network cards nearest to the GPU have not lost their links since this was made."""
+
+    def _make(self) -> Check | None:
+        number = self._number()
+        cards = nearest_nics(number, self._root) if number is not None else []
+        check = NicCounters(Settings(root=self._root), cards)
+        if not check.periodic:  # there are no such cards
+            return None
+        check.run(self._seen)  # keeps what the counters are now
+        return check
