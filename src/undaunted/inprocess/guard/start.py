@@ -173,6 +173,8 @@ def _begin(ours: socket.socket, options: Options, place: Place) -> int:
         answer = startup.receive(ours, startup.Answer, time.monotonic() + wait_s)
     except TimeoutError:
         raise InternalError(f"rank {rank}: its guard is not ready after {wait_s:.0f} s") from None
+    except ConnectionError:
+        answer = None
     except (OSError, ValueError) as error:
         raise InternalError(f"rank {rank}: its guard is of no use: {error}") from error
     match answer:

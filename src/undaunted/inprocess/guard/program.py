@@ -1,0 +1,220 @@
+"""The guard of one rank, where no launcher of ours is: a process that outlives it.
+
+Started by `start.connect`; its one argument is the descriptor of its end of a socket pair. The
+guard of rank 0 also runs the controller, for as long as any guard is connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from undaunted import __version__
+from undaunted.inprocess.core.controller import Controller
+from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
+from undaunted.inprocess.guard import startup
+from undaunted.inprocess.guard.host import ControllerHost
+from undaunted.inprocess.guard.service import GuardService
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.wire.handshake import Terms
+    from undaunted.coordinator.wire.server import Server
+    from undaunted.inprocess.core.commands import Note
+    from undaunted.inprocess.guard.remote import RemoteUplink
+    from undaunted.inprocess.guard.uplink import Uplink
+
+# A scheduler sends these to everything; what they mean for the job is decided by the rank.
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# The controller gives a guard up later than the guard gives the controller up, by this.
+_MARGIN_S = 1.0
+
+
+class _RefusedError(Exception):
+    """This guard cannot serve; the message is for the rank's user."""
+
+
+def main(argv: list[str]) -> int:
+    """Serve the rank at the other end of descriptor ``argv[0]``; return the exit code."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=int(argv[0])) as sock:
+        begin = startup.receive(sock, startup.Begin)
+        if begin is None:
+            return 0  # the rank has ended, or found no controller
+        try:
+            _redirect(begin.logfile)
+            _leave_pid(begin)
+            asyncio.run(_Guard(begin, sock).run())
+        except (_RefusedError, OSError) as error:
+            _say(begin, str(error))
+            _answer(sock, startup.Refused(str(error)))
+            return 1
+    return 0
+
+
+class _Guard:
+    """What `main` does, on its loop."""
+
+    def __init__(self, begin: startup.Begin, sock: socket.socket) -> None:
+        self._begin = begin
+        self._sock = sock
+        # A guard whose leases are not answered looks for the controller for another
+        # heartbeat_timeout before its rank is told that there is none.
+        self._silence_s = begin.heartbeat_timeout_s / 3
+        self._until = time.monotonic() + begin.barrier_timeout_s
+
+    async def run(self) -> None:
+        """Serve until nobody needs this guard any more."""
+        if self._begin.hosts:
+            await self._host()
+        else:
+            await self._follow()
+
+    async def _serve(self, uplink: Uplink, port: int = 0) -> None:
+        """Serve the rank until it has ended and all was said."""
+        _answer(self._sock, startup.Ready(port))
+        service = GuardService(uplink, self._say)
+        try:
+            service.serve(self._sock)
+            await service.idle()
+        finally:
+            service.close()
+
+    def _say(self, text: str) -> None:
+        _say(self._begin, text)
+
+    # --- the controller is elsewhere ------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        from undaunted.inprocess.guard.remote import RemoteUplink
+
+        uplink = RemoteUplink(
+            self._begin.address,
+            self._terms(),
+            interval_s=self._begin.heartbeat_interval_s,
+            silence_s=self._silence_s,
+            remark=self._say,
+        )
+        if await self._connect(uplink):
+            await self._serve(uplink)
+        await uplink.close()
+
+    async def _connect(self, uplink: RemoteUplink) -> bool:
+        """Return whether there is a connection; the rank may have ended before."""
+        from undaunted.coordinator.wire.errors import WireError
+
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(uplink.connected(self._begin.barrier_timeout_s))
+        loop.add_reader(self._sock, connecting.cancel)  # it says nothing before we are ready
+        try:
+            await connecting
+        except asyncio.CancelledError:
+            return False
+        except WireError as error:
+            raise _RefusedError(f"the controller of the job: {error}") from None
+        finally:
+            loop.remove_reader(self._sock)
+        return True
+
+    def _terms(self) -> Terms:
+        from undaunted.coordinator.wire.handshake import Terms
+
+        return Terms(
+            run_id=f"inprocess {self._begin.run}",
+            build=__version__,
+            token=self._begin.token,
+            node=f"rank {self._begin.job_rank}",
+            major=VERSION,
+        )
+
+    # --- the controller is here -----------------------------------------------------------------
+
+    async def _host(self) -> None:
+        limit_s = self._begin.heartbeat_timeout_s + self._silence_s + _MARGIN_S
+        host = ControllerHost(Controller(), silence_s=limit_s, note=self._note)
+        server = await self._listen(host) if self._begin.address else None
+        try:
+            uplink = host.local()
+            await self._serve(uplink, server.port if server is not None else 0)
+            await uplink.close()
+            await self._unneeded(host)
+        finally:
+            host.close()
+            if server is not None:
+                await server.close("the controller ends")
+
+    async def _listen(self, host: ControllerHost) -> Server:
+        from undaunted.coordinator.wire.errors import WireError
+        from undaunted.coordinator.wire.server import Server
+        from undaunted.inprocess.guard.link_messages import ToController
+
+        server = Server(
+            self._begin.address, host, self._terms(), remark=self._say, messages=ToController
+        )
+        server.nodes = self._begin.world_size
+        server.longest = MAX_MESSAGE_BYTES
+        try:
+            await server.start()
+        except WireError as error:
+            raise _RefusedError(
+                f'{error}; give a free port with store_kwargs={{"port": ...}}'
+            ) from None
+        return server
+
+    async def _unneeded(self, host: ControllerHost) -> None:
+        """Wait until all ranks have come, as long as they may take, and all guards are gone."""
+        loop = asyncio.get_running_loop()
+        everyone = loop.create_task(host.everyone_seen(self._begin.world_size))
+        for number in _IGNORED:
+            loop.add_signal_handler(number, everyone.cancel)
+        await asyncio.wait({everyone}, timeout=max(0.0, self._until - time.monotonic()))
+        everyone.cancel()
+        await host.deserted()
+
+    def _note(self, note: Note) -> None:
+        self._say(f"{note.what}: call {note.call}, epoch {note.epoch} {note.text}".rstrip())
+
+
+def _answer(sock: socket.socket, answer: startup.Ready | startup.Refused) -> None:
+    try:
+        startup.send(sock, answer)
+    except OSError:
+        return  # that the rank has ended is noticed where it is served
+
+
+def _redirect(logfile: str) -> None:
+    """Let go of the rank's standard streams."""
+    null = os.open(os.devnull, os.O_RDWR)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    log = os.open(logfile, flags, 0o600) if logfile else null
+    for fd, target in enumerate((null, log, log)):
+        os.dup2(target, fd)
+    for fd in {null, log} - {0, 1, 2}:
+        os.close(fd)
+
+
+def _leave_pid(begin: startup.Begin) -> None:
+    if not begin.pidfile:
+        return
+    how = os.O_APPEND if begin.append_pid else os.O_TRUNC
+    fd = os.open(begin.pidfile, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def _say(begin: startup.Begin, text: str) -> None:
+    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    try:
+        print(f"[{now}] guard of rank {begin.job_rank}: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        return  # a full disk
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

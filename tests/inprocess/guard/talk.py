@@ -1,0 +1,140 @@
+"""What tests of guards share: a rank's end of a channel, uplinks and controllers that remember."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.base.memory import create_memfd
+from undaunted.coordinator.wire import frames
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.inprocess.core.commands import ControllerCommand, ControllerEvent
+    from undaunted.inprocess.guard.uplink import Downlink
+
+LIMITS = m.Limits(soft_timeout=50.0, hard_timeout=60.0, heartbeat_timeout=30.0)
+
+
+def enter(job_rank: int = 0, call: int = 0, **changes: Any) -> m.Enter:
+    fields = {"limits": LIMITS, "world_size": 2, "pid": os.getpid(), "node": "here", **changes}
+    return m.Enter(call=call, job_rank=job_rank, **fields)
+
+
+def join(job_rank: int = 0, epoch: int = 0) -> m.Join:
+    return m.Join(0, job_rank, epoch, rank=job_rank, world_size=2)
+
+
+def record(epoch: int = 0, *members: int) -> m.Record:
+    return m.Record(0, epoch, members or (0, 1), world_size=2)
+
+
+class Changing:
+    """Something that tests wait for."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Uplink(Changing):
+    """The way to a controller that only listens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[m.FromGuard] = []
+        self.downlink: Downlink | None = None
+
+    def attach(self, downlink: Downlink) -> None:
+        self.downlink = downlink
+
+    def send(self, message: m.FromGuard) -> None:
+        self.said.append(message)
+        self.changed()
+
+
+class Served(Changing):
+    """A guard that only listens: the other end of an uplink."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def up(self) -> None:
+        self._note("up")
+
+    def down(self) -> None:
+        self._note("down")
+
+    def told(self, job_ranks: tuple[int, ...], message: m.ToRank) -> None:
+        self._note((job_ranks, message))
+
+    def _note(self, what: Any) -> None:
+        self.seen.append(what)
+        self.changed()
+
+
+class Controlling(Changing):
+    """A controller that remembers what happens, and says what the test wants it to."""
+
+    def __init__(self, answer: Callable[[Any], list[ControllerCommand]] | None = None) -> None:
+        super().__init__()
+        self.events: list[Any] = []
+        self._answer = answer
+
+    def handle(self, event: ControllerEvent, now_ns: int) -> list[ControllerCommand]:
+        self.events.append(event)
+        self.changed()
+        return self._answer(event) if self._answer is not None else []
+
+
+class Peer:
+    """A rank's end of a channel, in this process."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self._decoder = frames.FrameDecoder(m.MAX_MESSAGE_BYTES)
+
+    async def say(self, message: msgspec.Struct | bytes, *fds: int) -> None:
+        content = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
+        frame = frames.encode(content)
+        sent = socket.send_fds(self.sock, [frame], fds) if fds else 0
+        await asyncio.get_running_loop().sock_sendall(self.sock, frame[sent:])
+
+    async def begin(self, message: msgspec.Struct) -> None:
+        """Say the first message, with a page."""
+        fd = page()
+        try:
+            await self.say(message, fd)
+        finally:
+            os.close(fd)
+
+    async def hear(self) -> m.ToRank:
+        while (frame := self._decoder.next()) is None:
+            data = await asyncio.get_running_loop().sock_recv(self.sock, 65536)
+            if not data:
+                raise EOFError
+            self._decoder.feed(data)
+        return msgspec.msgpack.decode(frame, type=m.ToRank)
+
+
+def page(said: reading.Reading | None = None) -> int:
+    """The descriptor of a page that says this."""
+    fd = create_memfd("test-page", reading.PAGE_BYTES)
+    os.pwrite(fd, reading.encode(said or reading.Reading(auto_ns=1)), 0)
+    return fd

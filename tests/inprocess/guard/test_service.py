@@ -1,0 +1,260 @@
+"""Serving ranks: their channels, pages and processes, with the real core."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tests.coordinator.wire.talk import on_loop
+from tests.inprocess.guard.talk import LIMITS, Peer, Uplink, enter, join, page, record
+from undaunted.coordinator.wire import frames
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core.reading import Phase, Reading
+from undaunted.inprocess.guard.service import GuardService
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A rank that connects, says what it is given, and then nothing more.
+SILENT = """
+import socket, sys
+sock = socket.socket(socket.AF_UNIX)
+sock.connect("\\0" + sys.argv[1])
+socket.send_fds(sock, [bytes.fromhex(sys.argv[3])], [int(sys.argv[2])])
+sock.recv(1)
+"""
+
+
+class Serving:
+    """A service whose link is up."""
+
+    def __init__(self) -> None:
+        self.uplink = Uplink()
+        self.remarks: list[str] = []
+        self.service = GuardService(self.uplink, self.remarks.append)
+        self.service.up()
+
+    def connect(self) -> Peer:
+        ours, theirs = socket.socketpair()
+        self.service.serve(ours)
+        return Peer(theirs)
+
+    async def said(self, count: int) -> list[m.FromGuard]:
+        await self.uplink.until(lambda: len(self.uplink.said) >= count)
+        return self.uplink.said
+
+
+@contextlib.contextmanager
+def rank(
+    serving: Serving, *messages: msgspec.Struct, reading: Reading
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own that says these messages."""
+    said = b"".join(frames.encode(msgspec.msgpack.encode(message)) for message in messages)
+    name = f"undaunted-test-{uuid.uuid4()}"
+    serving.service.listen(name)
+    fd = page(reading)
+    argv = [sys.executable, "-S", "-c", SILENT, name, str(fd), said.hex()]
+    with subprocess.Popen(argv, pass_fds=[fd]) as child:
+        os.close(fd)
+        try:
+            yield child
+        finally:
+            child.kill()
+            serving.service.close()
+
+
+@on_loop
+async def test_what_a_rank_says_is_reported_and_it_is_told_what_concerns_it() -> None:
+    serving = Serving()
+    peer = serving.connect()
+    await peer.begin(enter(1))
+    await peer.say(join(1))
+    assert await serving.said(2) == [enter(1), join(1)]
+    serving.service.told((0,), record(5))
+    serving.service.told((1,), record())
+    assert await peer.hear() == record()
+    serving.service.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_new_controller_is_told_all() -> None:
+    serving = Serving()
+    peer = serving.connect()
+    await peer.begin(enter(1))
+    await peer.say(join(1))
+    await serving.said(2)
+    serving.service.down()
+    serving.service.up()
+    assert serving.uplink.said[2:] == [m.Resume(enter(1), None, None, (join(1),))]
+    serving.service.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_without_a_controller_is_told_so_in_time() -> None:
+    serving = Serving()
+    peer = serving.connect()
+    limits = msgspec.structs.replace(LIMITS, heartbeat_timeout=0.02)
+    await peer.begin(enter(1, limits=limits))
+    await serving.said(1)
+    serving.service.down()
+    told = await peer.hear()
+    assert isinstance(told, m.End)
+    assert told.kind == "controller"
+    serving.service.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_that_closes_its_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("undaunted.inprocess.guard.ranks._ENDING_S", 0.01)
+    serving = Serving()
+    peer = serving.connect()
+    await peer.begin(enter(1))
+    peer.sock.close()
+    await serving.service.idle()
+    lost = serving.uplink.said[-1]
+    assert isinstance(lost, m.Lost)
+    assert lost.reason.text == "it has closed its connection"
+
+
+@on_loop
+async def test_garbage_costs_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("undaunted.inprocess.guard.ranks._ENDING_S", 0.0)
+    serving = Serving()
+    good = serving.connect()
+    await good.begin(enter(1))
+    await serving.said(1)
+    # No message; not the first one; no page; memory that could be cut under the reader; another
+    # rank's name.
+    for garbage in (b"\xc1", join(0), enter(0)):
+        bad = serving.connect()
+        await bad.say(garbage)
+        with pytest.raises(EOFError):
+            await bad.hear()
+        bad.sock.close()
+    bad = serving.connect()
+    with Path("/dev/zero").open("rb") as zero:
+        await bad.say(enter(0), zero.fileno())
+    with pytest.raises(EOFError):
+        await bad.hear()
+    bad.sock.close()
+    assert serving.uplink.said == [enter(1)]
+    bad = serving.connect()
+    await bad.begin(enter(0))
+    await bad.say(join(1))
+    with pytest.raises(EOFError):
+        await bad.hear()
+    bad.sock.close()
+    assert [said.job_rank for said in serving.uplink.said] == [1, 0, 0]  # type: ignore[union-attr]
+    await good.say(join(1))
+    await serving.said(4)
+    serving.service.close()
+    good.sock.close()
+
+
+@on_loop
+async def test_a_second_process_with_the_same_rank_is_turned_away() -> None:
+    serving = Serving()
+    first, second = serving.connect(), serving.connect()
+    await first.begin(enter(1))
+    await serving.said(1)
+    await second.begin(enter(1))
+    told = await second.hear()
+    assert told == m.End(0, "mismatch", "another process that lives is rank 1 of this job")
+    with pytest.raises(EOFError):
+        await second.hear()
+    await first.say(join(1))
+    await serving.said(2)
+    serving.service.close()
+    first.sock.close()
+    second.sock.close()
+
+
+@on_loop
+async def test_a_process_that_replaces_a_lost_one_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("undaunted.inprocess.guard.ranks._ENDING_S", 0.0)
+    serving = Serving()
+    first = serving.connect()
+    await first.begin(enter(1))
+    first.sock.close()
+    await serving.service.idle()
+    second = serving.connect()
+    again = enter(1, rejoin=True)
+    await second.begin(again)
+    await serving.said(3)
+    assert serving.uplink.said[-1] == again
+    serving.service.close()
+    second.sock.close()
+
+
+@on_loop
+async def test_a_rank_that_is_killed_is_lost_and_what_it_said_counts() -> None:
+    serving = Serving()
+    reading = Reading(auto_ns=1, call=0, epoch=0, rank=1)
+    with rank(serving, enter(1), join(1), reading=reading) as child:
+        await serving.said(2)
+        child.kill()
+        said = await serving.said(3)
+        assert isinstance(said[2], m.Lost)
+        assert said[2].reason.text == f"its process (pid {child.pid}) has ended"
+        assert (said[2].reason.kind, said[2].reason.rank) == ("TERMINATED", 1)
+        await serving.service.idle()
+
+
+@on_loop
+async def test_a_rank_that_is_stopped_is_killed_after_its_hard_timeout() -> None:
+    serving = Serving()
+    limits = m.Limits(0.02, 0.05, termination_grace_time=0.02)
+    reading = Reading(auto_ns=1, phase=Phase.RUNNING, call=0, epoch=0, rank=1)
+    with rank(serving, enter(1, limits=limits), join(1), reading=reading) as child:
+        await serving.said(2)
+        os.kill(child.pid, signal.SIGSTOP)
+        serving.service.told((1,), record())
+        await serving.uplink.until(lambda: isinstance(serving.uplink.said[-1], m.Lost))
+        assert serving.uplink.said[-1].reason.kind == "HARD_TIMEOUT"  # type: ignore[union-attr]
+        assert child.wait() == -signal.SIGTERM
+
+
+@on_loop
+async def test_other_users_are_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving()
+    name = f"undaunted-test-{uuid.uuid4()}"
+    serving.service.listen(name)
+    monkeypatch.setattr("undaunted.inprocess.guard.service.os.geteuid", lambda: -1)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(f"\0{name}")
+        peer = Peer(sock)
+        with pytest.raises(EOFError):
+            await peer.hear()
+    assert serving.remarks == [f"user {os.getuid()} has tried to be served"]
+    with pytest.raises(OSError, match="in use"):
+        Serving().service.listen(name)
+    serving.service.close()
+
+
+@on_loop
+async def test_a_process_that_has_ended_before_it_was_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("undaunted.inprocess.guard.ranks.process.open_pidfd", lambda pid: None)
+    serving = Serving()
+    peer = serving.connect()
+    await serving.service.idle()
+    assert "has ended already" in serving.remarks[0]
+    with pytest.raises(EOFError):
+        await peer.hear()
+    peer.sock.close()

@@ -1,0 +1,71 @@
+"""How a rank gets its guard: errors. That it works is shown in test_program."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import uuid
+
+import pytest
+
+from undaunted.inprocess.exception import InternalError
+from undaunted.inprocess.guard import start as module
+from undaunted.inprocess.guard.start import VARIABLE, Options, connect
+
+
+@pytest.fixture
+def agent():
+    name = f"undaunted-test-{uuid.uuid4()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        yield name
+
+
+def test_under_our_launcher_the_agent_is_the_guard(agent: str) -> None:
+    with connect(Options(0, 2), environ={VARIABLE: agent}) as sock:
+        assert sock.gettimeout() is None
+        assert sock.getpeername() == b"\0" + agent.encode()
+
+
+def test_an_agent_that_is_not_there(agent: str) -> None:
+    with pytest.raises(InternalError, match=f"rank 3: the agent .* {VARIABLE}"):
+        connect(Options(3, 4), environ={VARIABLE: f"{agent}x"})
+
+
+def test_an_agent_of_another_user(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("undaunted.inprocess.guard.start.os.geteuid", lambda: -1)
+    with pytest.raises(InternalError, match=f"user {os.getuid()} listens there"):
+        connect(Options(0, 2), environ={VARIABLE: agent})
+
+
+def test_a_guard_that_cannot_be_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/missing/python")
+    with pytest.raises(InternalError, match=r"the guard cannot be started: .*missing"):
+        connect(Options(0, 1), environ={})
+
+
+@pytest.mark.e2e
+def test_a_guard_that_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    with pytest.raises(InternalError, match="rank 0: its guard has ended before it was ready"):
+        connect(Options(0, 1), environ={})
+    _wait()
+
+
+@pytest.mark.e2e
+def test_a_guard_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_execute", lambda theirs, environ: kept.append(theirs.dup()))
+    monkeypatch.setattr(module, "_BEYOND_S", 0.01)
+    kept: list[socket.socket] = []
+    with pytest.raises(InternalError, match="its guard is not ready after 0 s"):
+        connect(Options(0, 1, barrier_timeout_s=0.0), environ={})
+    kept[0].close()
+    module._guards.clear()
+
+
+def _wait() -> None:
+    for guard in module._guards:
+        guard.wait(60)
+    module._guards.clear()
