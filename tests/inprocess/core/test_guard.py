@@ -17,8 +17,8 @@ ENTER = m.Enter(0, 2, 4, 1234, "node", m.Limits())
 JOIN = m.Join(0, 2, 0, 2, 4)
 RECORD = m.Record(0, 0, (0, 1, 2, 3), 4)
 STOP = m.Stop(0, 0, (m.Reason("EXCEPTION", 1),))
-TERM = c.Signal((signal.SIGCONT, signal.SIGTERM))
-KILL = c.Signal((signal.SIGCONT, signal.SIGKILL))
+TERM = c.Signal((signal.SIGTERM, signal.SIGCONT))
+KILL = c.Signal((signal.SIGKILL,))
 
 
 class Story:

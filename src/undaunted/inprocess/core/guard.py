@@ -179,7 +179,8 @@ class RankGuard:
     def _end_rank(self, text: str) -> list[c.GuardCommand]:
         self._killed = text
         return [
-            c.Signal((signal.SIGCONT, signal.SIGTERM)),
+            # A stopped process finds SIGTERM when it goes on, and does nothing else before.
+            c.Signal((signal.SIGTERM, signal.SIGCONT)),
             c.SetTimer("grace", self._limits.termination_grace_time),
         ]
 
@@ -217,7 +218,7 @@ class RankGuard:
             return self._link_timeout(now)
         if name == "grace" and self.lost is None:
             return [
-                c.Signal((signal.SIGCONT, signal.SIGKILL)),
+                c.Signal((signal.SIGKILL,)),
                 c.SetTimer("unkillable", UNKILLABLE_AFTER_S),
             ]
         if name == "unkillable" and self.lost is None:
