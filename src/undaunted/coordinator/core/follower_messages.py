@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from undaunted.coordinator import protocol as p
 
@@ -39,31 +41,31 @@ class FollowerConfig:
     store: str = ""
 
 
+class _Message(msgspec.Struct, frozen=True, gc=False):
+    """Made for every event: a struct takes a fifth of the time of a frozen dataclass."""
+
+
 # --- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(_Message, frozen=True):
     """The first event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(_Message, frozen=True):
     """The connection asked for by `Dial` stands, handshake included."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(_Message, frozen=True):
     """The leader said something."""
 
     link: int
     message: p.Message
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(_Message, frozen=True):
     """The connection is gone, or could not be made.
 
     ``refused``: one side does not want the other: version, token or job do not fit.
@@ -74,31 +76,27 @@ class Closed:
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(_Message, frozen=True):
     """Answer to `Ask`; None = there was none within its deadline."""
 
     node: str
     message: p.Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(_Message, frozen=True):
     """Another member asks; answer with `Answer`."""
 
     question: int
     message: p.Miss | p.Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(_Message, frozen=True):
     """The node has something to report; its number is given here."""
 
     report: p.Report
 
 
-@dataclass(frozen=True, slots=True)
-class TableKnown:
+class TableKnown(_Message, frozen=True):
     """The node has taken in the table it was given by a PrepareOrder."""
 
     round: int
@@ -107,16 +105,14 @@ class TableKnown:
     master_port: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAt:
+class LeaderAt(_Message, frozen=True):
     """The store says who leads; ``address`` "" = nobody, for a ``reason`` if it is known."""
 
     address: str
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(_Message, frozen=True):
     """A timer set by `SetTimer` ran out."""
 
     name: str
@@ -139,31 +135,27 @@ Event = (
 # --- commands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(_Message, frozen=True):
     """Connect to ``address``; answer with Opened or Closed."""
 
     link: int
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hangup:
+class Hangup(_Message, frozen=True):
     """Close a connection; no answer."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(_Message, frozen=True):
     """Say something to the leader."""
 
     link: int
     message: p.Message
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(_Message, frozen=True):
     """Ask another member; answer with Answered within a second."""
 
     node: str
@@ -171,23 +163,20 @@ class Ask:
     message: p.Miss | p.Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(_Message, frozen=True):
     """The answer to `Asked`."""
 
     question: int
     message: p.MissAnswer | p.Grant
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(_Message, frozen=True):
     """An order for this node; each comes once and in order."""
 
     order: p.Order
 
 
-@dataclass(frozen=True, slots=True)
-class StopRanks:
+class StopRanks(_Message, frozen=True):
     """Stop whatever runs here, without an order: this node may be in a minority, or leaves."""
 
     round: int
@@ -196,8 +185,7 @@ class StopRanks:
     signal: int = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(_Message, frozen=True):
     """This node has been made the leader of ``epoch``; begin with this ledger."""
 
     epoch: int
@@ -205,35 +193,30 @@ class Lead:
     lost: str  # the node that led before
 
 
-@dataclass(frozen=True, slots=True)
-class StandDown:
+class StandDown(_Message, frozen=True):
     """If this node leads: no more. Somebody else does, with a later epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(_Message, frozen=True):
     """The launcher was told to stop, its ranks have, and there is no leader to ask."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(_Message, frozen=True):
     """There is no leader, and there will be none."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(_Message, frozen=True):
     """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
 
     name: str
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(_Message, frozen=True):
     """A line for the user."""
 
     text: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from undaunted.coordinator import protocol as p
     from undaunted.coordinator.core.policy import PolicyConfig
@@ -35,54 +37,51 @@ class LeaderConfig:
     durable: bool = False
 
 
+class _Message(msgspec.Struct, frozen=True, gc=False):
+    """Made for every event: a struct takes a fifth of the time of a frozen dataclass."""
+
+
 # --- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(_Message, frozen=True):
     """The first event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(_Message, frozen=True):
     """A follower, or somebody who wants to be one, said something. Links are never used again."""
 
     link: int
     message: p.Message
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(_Message, frozen=True):
     """A connection is gone."""
 
     link: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(_Message, frozen=True):
     """Answer to `Ask`; None = there was none within its deadline."""
 
     node: str
     message: p.Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(_Message, frozen=True):
     """This version of the ledger, or a later one, has been written down; see `Persist`."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Deposed:
+class Deposed(_Message, frozen=True):
     """Whoever decides about that has taken the lead away."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(_Message, frozen=True):
     """A timer set by `SetTimer` ran out."""
 
     name: str
@@ -95,23 +94,20 @@ Event = Begin | Received | Closed | Answered | Persisted | Deposed | TimerFired
 # --- commands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(_Message, frozen=True):
     """Say something to a follower."""
 
     link: int
     message: p.Message
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(_Message, frozen=True):
     """Close a connection; no answer."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(_Message, frozen=True):
     """Ask a member that is not connected; answer with Answered within a second."""
 
     node: str
@@ -119,15 +115,13 @@ class Ask:
     message: p.Miss
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(_Message, frozen=True):
     """Write the ledger down, when there is time."""
 
     ledger: p.Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(_Message, frozen=True):
     """Answer with TimerFired(name, round) after ``delay_s``; replaces a timer of that name."""
 
     name: str
@@ -135,8 +129,7 @@ class SetTimer:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(_Message, frozen=True):
     """The leader has nothing more to do. ``successor``: address of the leader that replaced it."""
 
     successor: str = ""
