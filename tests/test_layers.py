@@ -18,7 +18,17 @@ SRC = Path(__file__).parent.parent / "src"
 ROOT = "undaunted"
 
 BANDS = (
-    ("base", "simulation", "faults", "journal", "logs", "progress", "health", "coordinator"),
+    (
+        "base",
+        "simulation",
+        "faults",
+        "journal",
+        "logs",
+        "progress",
+        "health",
+        "coordinator",
+        "shared_utils",
+    ),
     ("attribution", "checkpointing", "inprocess", "fault_tolerance", "training"),
     ("chaos", "services", "integrations", "cli"),
 )
@@ -31,6 +41,7 @@ ARROWS = {
     "progress": {"base"},
     "health": {"base"},
     "coordinator": {"base"},
+    "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
     "fault_tolerance": {"attribution"},
     "cli": {"chaos"},  # undaunted simulate
 }

@@ -1,0 +1,1 @@
+"""Small tools that users of NVRx know by these names: making faults, waiting for guards."""
