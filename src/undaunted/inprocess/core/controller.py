@@ -239,7 +239,9 @@ class Controller:
         commands = self._learn_outcome(resume)
         outcome = self._outcomes.get(number)
         if outcome is not None:
-            return [*commands, *_tell_outcome(outcome, [job_rank])]
+            return commands + (
+                _tell_outcome(outcome, [job_rank]) if outcome != resume.ended else []
+            )
         commands += self._moved_on(job_rank, number, now)
         takeover = self._takeovers.get(number)
         call = self.calls.get(number)

@@ -68,6 +68,7 @@ class Call:
     _joins: dict[int, m.Join] = field(default_factory=dict)
     _reasons: tuple[m.Reason, ...] = ()
     _completed: set[int] = field(default_factory=set)
+    _returned: bool = False  # the function has, in one of them
     _streak: Streak = field(default_factory=Streak)
     _last: int = -1  # who has joined last
 
@@ -145,7 +146,8 @@ class Call:
     def _complete(self, completed: m.Completed, now: int) -> list[c.ControllerCommand]:
         if self.state is not State.RUNNING or completed.epoch != self.epoch:
             return []
-        first = not self._completed and not completed.reserve
+        first = not self._returned and not completed.reserve
+        self._returned |= first
         self._completed.add(completed.job_rank)
         timer = [self._timer("completion", self.enter.limits.completion_timeout)] if first else []
         return timer + self._finish_if_all_completed(now)
@@ -287,6 +289,7 @@ class Call:
         self._joins.clear()
         self.waiting.clear()
         self._completed.clear()
+        self._returned = False
         self._reasons = ()
         return [c.Tell(record.members, record), note]
 
