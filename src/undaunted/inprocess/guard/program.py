@@ -169,6 +169,7 @@ class _Guard:
 
     async def _unneeded(self, host: ControllerHost) -> None:
         """Wait until all ranks have come, as long as they may take, and all guards are gone."""
+        host.seen.add(self._begin.job_rank)  # it has ended, whether it has called anything or not
         loop = asyncio.get_running_loop()
         everyone = loop.create_task(host.everyone_seen(self._begin.world_size))
         for number in _IGNORED:
