@@ -74,6 +74,16 @@ def test_the_other_side_ends(part):
         assert messages.receive(b, 1.0) is None
 
 
+@pytest.mark.parametrize("part", [b"", b"\0\0"])
+def test_the_other_side_ends_without_having_read_everything(part):
+    a, b = socket.socketpair()
+    with b:
+        with a:
+            messages.send(b, messages.Ready(modules=[], import_ns=1), 1.0)
+            a.sendall(part)
+        assert messages.receive(b, 1.0) is None
+
+
 def test_the_rest_does_not_come():
     a, b = socket.socketpair()
     with a, b:

@@ -122,6 +122,8 @@ def send(sock: socket.socket, message: Message, timeout_s: float) -> None:
 def receive(sock: socket.socket, rest_timeout_s: float) -> AnyMessage | None:
     """Wait for a message on a blocking socket, without limit; None when the other side is gone.
 
+    So it is as well when it has left without reading what was sent to it, which resets the stream.
+
     Raises:
         OSError: the rest of a message did not come within ``rest_timeout_s`` seconds.
         ProtocolError: it is not a message.
@@ -139,7 +141,10 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     view = memoryview(data)
     got = 0
     while got < size:
-        count = sock.recv_into(view[got:])
+        try:
+            count = sock.recv_into(view[got:])
+        except ConnectionResetError:
+            count = 0
         if count == 0:
             return b""
         got += count

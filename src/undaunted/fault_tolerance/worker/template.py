@@ -6,6 +6,7 @@ docs/warm-workers.md for what users see of it, and `forking` for how it forks.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -41,8 +42,9 @@ def serve(fd: int) -> WorkerSpec | None:
     # Ctrl-C is for the launcher. Blocked, not ignored: an interrupt for a worker that is only
     # just starting waits until the worker can act on it (`run_program`), and is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with socket.socket(fileno=fd) as sock:
+    with socket.socket(fileno=fd) as sock, contextlib.suppress(ConnectionError):
         return _serve(sock)
+    return None  # the agent left before it had read an answer
 
 
 def _serve(sock: socket.socket) -> WorkerSpec | None:
