@@ -46,6 +46,8 @@ class FakeGuard:
         self.silent: set[type] = set()
         self.rank_end, self._socket = socket.socketpair()
         self._page = -1
+        self._lock = threading.Lock()
+        self._ended: set[tuple[int, int]] = set()
         self._frames = frames.FrameDecoder(MAX_MESSAGE_BYTES)
         self._thread = threading.Thread(target=self._run, name="fake-guard")
         self._thread.start()
@@ -57,7 +59,14 @@ class FakeGuard:
         self._socket.sendall(content)
 
     def stop(self, call: int, epoch: int, kind: str = "TERMINATED", rank: int = 3) -> None:
-        self.tell(Stop(call, epoch, (Reason(kind, rank, rank),)))
+        self._end(Stop(call, epoch, (Reason(kind, rank, rank),)))
+
+    def _end(self, verdict: Stop | Finished) -> None:
+        """An epoch ends once."""
+        with self._lock:
+            if (verdict.call, verdict.epoch) not in self._ended:
+                self._ended.add((verdict.call, verdict.epoch))
+                self.tell(verdict)
 
     def wait_for(self, kind: type, count: int = 1) -> Any:
         """The next message of a type that was not waited for yet."""
@@ -121,8 +130,8 @@ class FakeGuard:
                     )
                 )
             case Fault(call=call, epoch=epoch, reason=reason):
-                self.tell(Stop(call, epoch, (reason,)))
+                self._end(Stop(call, epoch, (reason,)))
             case Completed(call=call, epoch=epoch):
-                self.tell(Finished(call, epoch))
+                self._end(Finished(call, epoch))
             case Leave():
                 pass

@@ -15,7 +15,7 @@ class Forgetful(Protocol):
     """Something that is only of use in the process that has made it."""
 
     def after_fork(self) -> None:
-        """In the child: let go of everything, and do no harm when used. Must not raise."""
+        """In the child: let go of everything, and do no harm when used. May be closed already."""
 
 
 _alive: weakref.WeakSet[Forgetful] = weakref.WeakSet()

@@ -96,14 +96,15 @@ class Page:
         self.words.release()
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()
-            os.close(self.fd)
         self._forget()
 
     def after_fork(self) -> None:
         """In a child: what it writes is not for its parent's guard."""
-        os.close(self.fd)
         self._forget()
 
     def _forget(self) -> None:
         self._memory = bytearray(reading.PAGE_BYTES)
         self.words = memoryview(self._memory).cast("q")
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

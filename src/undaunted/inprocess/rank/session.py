@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gc
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from undaunted.inprocess.rank.watcher import Wake, Watcher
 from undaunted.inprocess.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from undaunted.inprocess.parameters import Parameters
     from undaunted.inprocess.rank.inbox import Verdict
@@ -91,6 +92,7 @@ class Session:
                 call=self.call,
                 interval_s=parameters.progress_watchdog_interval.total_seconds(),
             )
+            undo.enter_context(_collecting_what_is_new())
             self.page.enter_call(self.call)
             undo.callback(self.page.set_phase, Phase.OUTSIDE)
             self.interrupter.install()
@@ -116,6 +118,22 @@ class Session:
     def close(self) -> None:
         """Give back everything but the connection."""
         self._undo.close()
+
+
+@contextlib.contextmanager
+def _collecting_what_is_new() -> Iterator[None]:
+    """Have the garbage collector skip what there is already.
+
+    To look at all that torch has loaded takes a tenth of a second, in every restart.
+    """
+    if gc.get_freeze_count():  # somebody else does it
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _connect(parameters: Parameters, base_store: Any) -> Connection:

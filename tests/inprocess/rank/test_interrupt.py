@@ -1,0 +1,373 @@
+"""What the user's code does when it is interrupted, in the test's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.inprocess.rank.calls import call
+from undaunted.inprocess.monitor_thread import RankShouldRestart
+from undaunted.inprocess.rank.interrupt import SIGNAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.inprocess.rank.fake_guard import FakeGuard
+    from undaunted.inprocess.call import CallWrapper
+
+LONG_S = 60.0
+
+
+def sleep() -> None:
+    time.sleep(LONG_S)
+
+
+def wait_for_an_event() -> None:
+    threading.Event().wait(LONG_S)
+
+
+def wait_for_a_lock() -> None:
+    lock = threading.Lock()
+    with lock:
+        lock.acquire(timeout=LONG_S)
+
+
+def wait_for_a_queue() -> None:
+    queue.Queue[int]().get(timeout=LONG_S)
+
+
+def wait_for_a_socket() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.recv(1)
+
+
+def select_nothing() -> None:
+    select.select([], [], [], LONG_S)
+
+
+def turn() -> None:
+    until = time.monotonic() + LONG_S
+    while time.monotonic() < until:
+        pass
+
+
+def log_all_the_time() -> None:
+    logger = logging.getLogger("undaunted-test-interrupt")
+    logger.addHandler(logging.NullHandler())
+    until = time.monotonic() + LONG_S
+    while time.monotonic() < until:
+        logger.debug("line")
+
+
+def nest_deeply(depth: int = 500) -> None:
+    if depth:
+        nest_deeply(depth - 1)
+    time.sleep(LONG_S)
+
+
+BLOCKERS = [
+    sleep,
+    wait_for_an_event,
+    wait_for_a_lock,
+    wait_for_a_queue,
+    wait_for_a_socket,
+    select_nothing,
+    turn,
+    log_all_the_time,
+    nest_deeply,
+]
+
+
+def interrupt(
+    guard: FakeGuard, block: Callable[..., Any], *, late: bool = False, **changes: Any
+) -> Any:
+    """Stop the first iteration while it blocks; return what the second one returns.
+
+    Args:
+        late: ``block`` gets what stops it, and calls it when it is ready.
+    """
+
+    def stop() -> None:
+        guard.stop(0, 0)
+
+    def train(wrapper: CallWrapper) -> Any:
+        if wrapper.iteration:
+            return "again"
+        if late:
+            return block(stop)
+        stop()
+        return block()
+
+    begun = time.monotonic()
+    result = call(train, None, **changes)
+    assert time.monotonic() - begun < LONG_S / 2
+    return result
+
+
+@pytest.mark.parametrize("block", BLOCKERS)
+def test_what_blocks_is_interrupted(guard: FakeGuard, block: Callable[[], None]) -> None:
+    assert interrupt(guard, block) == "again"
+
+
+def test_waiting_for_a_process_is_interrupted(guard: FakeGuard) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert interrupt(guard, process.wait) == "again"
+        process.kill()
+
+
+def test_the_interruption_says_why(guard: FakeGuard) -> None:
+    said = []
+
+    def block(stop: Callable[[], None]) -> None:
+        try:
+            stop()
+            sleep()
+        except RankShouldRestart as error:
+            said.append(str(error))
+            raise
+
+    interrupt(guard, block, late=True)
+    assert said == ["Interruption.TERMINATED affecting ranks {3}"]
+
+
+def test_code_that_catches_errors_does_not_catch_it(guard: FakeGuard) -> None:
+    def block(stop: Callable[[], None]) -> None:
+        with contextlib.suppress(Exception):
+            stop()
+            sleep()
+        pytest.fail("it was caught")
+
+    assert interrupt(guard, block, late=True) == "again"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_code_that_swallows_it_is_interrupted_again_and_named(
+    guard: FakeGuard, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def swallow(stop: Callable[[], None]) -> None:
+        for _ in range(times):
+            with contextlib.suppress(BaseException):
+                stop()
+                sleep()
+        sleep()
+
+    assert interrupt(guard, swallow, late=True) == "again"
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert warnings
+    assert "swallow" in warnings[0]
+    assert __file__ in warnings[0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_it_is_lost_in_a_finalizer_and_comes_again(guard: FakeGuard) -> None:
+    class Slow:
+        def __init__(self, stop: Callable[[], None]) -> None:
+            self.stop = stop
+
+        def __del__(self) -> None:
+            self.stop()
+            sleep()
+
+    def block(stop: Callable[[], None]) -> None:
+        Slow(stop)
+        sleep()
+
+    assert interrupt(guard, block, late=True) == "again"
+
+
+def test_a_generator_cleans_up(guard: FakeGuard) -> None:
+    cleaned = []
+
+    def numbers(stop: Callable[[], None]) -> Iterator[int]:
+        try:
+            stop()
+            for number in range(10):
+                yield number
+                sleep()
+        finally:
+            cleaned.append(True)
+
+    assert interrupt(guard, lambda stop: list(numbers(stop)), late=True) == "again"
+    assert cleaned == [True]
+
+
+def test_cleaning_up_is_not_interrupted(guard: FakeGuard) -> None:
+    cleaned = []
+
+    def block(stop: Callable[[], None]) -> None:
+        try:
+            stop()
+            sleep()
+        finally:
+            threading.Event().wait(0.1)  # longer than it takes to interrupt again
+            cleaned.append(True)
+
+    assert interrupt(guard, block, late=True) == "again"
+    assert cleaned == [True]
+
+
+def test_cleaning_up_that_hangs_is_interrupted(guard: FakeGuard) -> None:
+    def block(stop: Callable[[], None]) -> None:
+        try:
+            stop()
+            sleep()
+        finally:
+            sleep()
+
+    assert interrupt(guard, block, late=True) == "again"
+
+
+def test_not_in_the_main_thread(guard: FakeGuard) -> None:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(interrupt(guard, turn)))
+    thread.start()
+    thread.join(LONG_S)
+    assert results == ["again"]
+
+
+def test_the_signal_is_given_back(guard: FakeGuard) -> None:
+    def mine(number: int, frame: object) -> None:
+        raise AssertionError
+
+    before = signal.signal(SIGNAL, mine)
+    try:
+        assert interrupt(guard, sleep) == "again"
+        assert signal.getsignal(SIGNAL) is mine
+    finally:
+        signal.signal(SIGNAL, before)
+
+
+def test_user_code_that_takes_the_signal_is_interrupted_otherwise(guard: FakeGuard) -> None:
+    def block(stop: Callable[[], None]) -> None:
+        signal.signal(SIGNAL, signal.SIG_IGN)
+        stop()
+        turn()
+
+    try:
+        assert interrupt(guard, block, late=True) == "again"
+        assert signal.getsignal(SIGNAL) is signal.SIG_IGN
+    finally:
+        signal.signal(SIGNAL, signal.SIG_DFL)
+
+
+def test_it_does_not_come_late(guard: FakeGuard) -> None:
+    """The function ends at about the moment when it is interrupted, again and again."""
+
+    def finalize(state: Any) -> None:
+        spin(0.002)
+
+    def train(wrapper: CallWrapper) -> None:
+        if wrapper.iteration < 30:
+            guard.stop(0, wrapper.iteration)
+            spin(0.0001 * (wrapper.iteration % 10))
+            raise RuntimeError
+
+    call(train, None, finalize=finalize)
+
+
+def spin(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+# --- atomic ---------------------------------------------------------------------------------------
+
+
+def test_atomic_is_not_interrupted(guard: FakeGuard) -> None:
+    seen = []
+    order = []
+
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration:
+            return wrapper.iteration
+        with wrapper.atomic(), wrapper.atomic():
+            guard.stop(0, 0)
+            threading.Event().wait(0.2)
+            seen.append(guard.read_page().atomic)
+            order.append("atomic")
+        order.append("not reached")
+        return -1
+
+    assert call(train, None, abort=lambda state: order.append("abort")) == 1
+    assert seen == [2]
+    assert order == ["atomic", "abort"]
+    assert guard.read_page().atomic == 0
+
+
+def test_atomic_is_not_entered_when_it_is_over(guard: FakeGuard) -> None:
+    aborting, aborted = threading.Event(), threading.Event()
+
+    def abort(state: Any) -> None:
+        aborting.set()
+        aborted.wait(LONG_S)
+
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration:
+            return wrapper.iteration
+        guard.stop(0, 0)
+        assert aborting.wait(LONG_S)
+        threading.Timer(0.05, aborted.set).start()
+        with wrapper.atomic():
+            raise AssertionError("entered")
+
+    assert call(train, None, abort=abort) == 1
+
+
+def test_an_error_in_atomic_leaves_it(guard: FakeGuard) -> None:
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration == 0:
+            with wrapper.atomic():
+                raise RuntimeError
+        return wrapper.iteration
+
+    assert call(train, None) == 1
+
+
+def test_atomic_that_is_never_left(guard: FakeGuard) -> None:
+    kept = []
+
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration == 0:
+            section = wrapper.atomic()
+            section.__enter__()
+            kept.append(section)
+            raise RuntimeError
+        return wrapper.iteration
+
+    assert call(train, None) == 1
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_is_not_a_rank(guard: FakeGuard) -> None:
+    def train(wrapper: CallWrapper) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for _ in range(3):
+                    wrapper.ping()
+                with wrapper.atomic():
+                    pass
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        return guard.read_page().pings
+
+    if sys.version_info >= (3, 12):
+        pytest.skip("forking a process with threads is warned of")
+    assert call(train, None) == 0
