@@ -234,21 +234,22 @@ class Network:
         ):
             self._hold(endpoint, message)
         elif endpoint.open:
-            self._hand_over(endpoint, message)
+            if isinstance(message, _Control):
+                self._control(endpoint, message)
+            else:
+                self.deliver(endpoint.owner, Received(endpoint.number, message), endpoint)
         elif not isinstance(message, _Control) or message is _OPEN:
             self._refuse(endpoint)
 
-    def _hand_over(self, endpoint: Endpoint, message: Any) -> None:
+    def _control(self, endpoint: Endpoint, message: _Control) -> None:
         owner = endpoint.owner
         if message is _FIN:
             self.deliver(owner, Closed(endpoint.number, END_OF_FILE), endpoint)
         elif message is _RST:
             self.deliver(owner, Closed(endpoint.number, RESET), endpoint)
-        elif message is _OPEN:
+        else:
             peer = endpoint.peer.owner.machine.name
             self.deliver(owner, Accepted(endpoint.number, peer), endpoint)
-        else:
-            self.deliver(owner, Received(endpoint.number, message), endpoint)
 
     def _refuse(self, endpoint: Endpoint) -> None:
         """Answer data for a connection that is over."""

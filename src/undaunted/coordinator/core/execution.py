@@ -72,8 +72,8 @@ class Execution:
 
     def look_at_quorum(self) -> m.QuorumLost | m.QuorumRegained | None:
         """What the policy has to be told about the quorum."""
-        ledger, connected = self._record.ledger, self._sessions.connected()
-        has = election.may_start({each.voter for each in connected}, ledger)
+        ledger = self._record.ledger
+        has = election.may_start(self._sessions.voters, ledger)
         if has == self.quorum:
             return None
         self.quorum = has

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import get_args
 
 import msgspec
 
@@ -35,6 +36,8 @@ REDIAL_GRANTED_S = 0.1
 SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
+# What a leader says to those who follow it.
+_OF_ITS_LEADER = (p.Beat, p.Learn, *get_args(p.Order))
 
 
 class State(enum.Enum):
@@ -89,13 +92,15 @@ class Follower:
         if self.state is State.ENDED:
             return []
         match event:
+            case f.Received(link=link, message=message):
+                return self._received(message, now) if link == self._link else []
+            case f.TimerFired(name=name):
+                return self._timer(name, now)
             case f.Begin():
                 self._idle_ns = now
                 return [f.SetTimer("giveup", self.config.give_up_s), *self._dial()]
             case f.Opened(link=link):
                 return self._opened() if link == self._link else []
-            case f.Received(link=link, message=message):
-                return self._received(message, now) if link == self._link else []
             case f.Closed(link=link):
                 return self._closed(event, now) if link == self._link else []
             case f.Answered(node=node, message=answer):
@@ -106,13 +111,11 @@ class Follower:
                 return self._table_known(event)
             case f.LeaderAt():
                 return self._leader_at(event)
-            case f.TimerFired(name=name):
-                return self._timer(name, now)
 
     @property
     def leader(self) -> str:
         """Address of the leader that is followed, or has ended the job; "" = there is none."""
-        return self._address if self.state in {State.FOLLOWING, State.ENDED} else ""
+        return self._address if self.state in (State.FOLLOWING, State.ENDED) else ""
 
     # --- the connection -------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class Follower:
             return self._welcomed(message, now)
         if isinstance(message, p.Refused):
             return self._refused(message, now)
-        if not isinstance(message, p.Beat | p.Learn | p.Order):
+        if not isinstance(message, _OF_ITS_LEADER):
             return []
         if self.state is not State.FOLLOWING or message.epoch != self.knows.epoch:
             return []
@@ -374,7 +377,7 @@ class Follower:
     def _asked(self, question: p.Miss | p.Claim, now: int) -> p.MissAnswer | p.Grant:
         if isinstance(question, p.Claim):
             return self._consider(question, now)
-        lost = self.state in {State.AWAY, State.SEEKING}
+        lost = self.state in (State.AWAY, State.SEEKING)
         return p.MissAnswer(
             node=self.config.node,
             incarnation=self.config.incarnation,

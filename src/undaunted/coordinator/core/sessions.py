@@ -92,8 +92,13 @@ class Session:
 
 @dataclass(slots=True)
 class Sessions:
-    """All of them, by node and by link."""
+    """All of them, by node and by link.
 
+    Attributes:
+        voters: those that are there.
+    """
+
+    voters: dict[election.Voter, None] = field(default_factory=dict)
     _by_node: dict[str, Session] = field(default_factory=dict)
     _by_link: dict[int, Session] = field(default_factory=dict)
 
@@ -122,6 +127,7 @@ class Sessions:
         self._by_node[session.node] = session
         assert session.link is not None
         self._by_link[session.link] = session
+        self.voters[session.voter] = None
 
     def reconnect(self, session: Session, link: int) -> list[c.Command]:
         """The same agent on another connection."""
@@ -131,12 +137,14 @@ class Sessions:
             commands = [c.Close(session.link)]
         session.link = link
         self._by_link[link] = session
+        self.voters[session.voter] = None
         return commands
 
     def disconnect(self, session: Session) -> None:
         """Its connection is gone."""
         if session.link is not None:
             self._by_link.pop(session.link, None)
+            self.voters.pop(session.voter, None)
         session.link = None
         session.draining = False
 
