@@ -1,0 +1,122 @@
+"""Aborting what a rank does with others, so that its main thread comes back.
+
+Runs in a thread of its own, while the main thread may be blocked in a collective. Nothing in here
+is fatal: what cannot be aborted is said in the log, and ended by the hard timeout.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.communication import c10d, creation, flight_recorder, registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.inprocess.state import FrozenState
+
+_log = logging.getLogger("nvrx")
+
+_DUMP_DEADLINE_S = 10.0
+
+_checkpoint_workers: list[Callable[[], None]] = []
+
+
+class Abort(abc.ABC):
+    """Ends what the function does with other ranks.
+
+    Called in every rank when an epoch is stopped, before the function is interrupted.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Abort, and return ``state``."""
+
+
+class AbortTorchDistributed(Abort):
+    """Aborts collectives of all process groups, and destroys the groups.
+
+    Afterwards `init_process_group` works again in the same process.
+
+    Args:
+        torch_fr_trace_path: directory for what the Flight Recorder holds, written before anything
+            is aborted if ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` is more than
+            0; None = the value of ``NVRX_FR_TRACE_PATH``, or nothing is written.
+    """
+
+    def __init__(self, torch_fr_trace_path: str | None = None) -> None:
+        self.torch_fr_trace_path = torch_fr_trace_path
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Abort all process groups of this process."""
+        if c10d.module() is None:
+            return state
+        self._dump(state)
+        # gloo also where no group has been made yet.
+        backends = c10d.backends() | {"gloo"}
+        registry.run("Abort of the making of process groups", creation.abort)
+        registry.abort(backends)
+        registry.run("Destruction of process groups", c10d.destroy_groups)
+        return state
+
+    def _dump(self, state: FrozenState) -> None:
+        path = self.torch_fr_trace_path or os.environ.get("NVRX_FR_TRACE_PATH")
+        if not path or not c10d.is_initialized() or not flight_recorder.is_recording(os.environ):
+            return
+        rank = state.rank if state.active_rank is None else state.active_rank
+        registry.run(
+            f"Dump of the Flight Recorder to {path}",
+            lambda: flight_recorder.dump(path, state.iteration, rank, c10d.backends()),
+            _DUMP_DEADLINE_S,
+        )
+
+
+class AbortTransformerEngine(Abort):
+    """Releases what TransformerEngine holds of the groups: user buffers, and the state of FP8.
+
+    Must run after the groups were aborted: named before `AbortTorchDistributed` in a `Compose`.
+    Does nothing where TransformerEngine was not imported.
+    """
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Release it."""
+        registry.run("Release of TransformerEngine's buffers", _release_transformer_engine)
+        return state
+
+
+class AbortPersistentCheckpointProcesses(Abort):
+    """Ends worker processes of asynchronous checkpoints that outlive one save."""
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """End them."""
+        for end in tuple(_checkpoint_workers):
+            registry.run("End of checkpoint workers", end)
+        return state
+
+
+def register_checkpoint_workers(end: Callable[[], None]) -> None:
+    """Have `AbortPersistentCheckpointProcesses` call ``end``, which ends worker processes."""
+    if end not in _checkpoint_workers:
+        _checkpoint_workers.append(end)
+
+
+def unregister_checkpoint_workers(end: Callable[[], None]) -> None:
+    """Take back `register_checkpoint_workers`; nothing if there is nothing to take back."""
+    if end in _checkpoint_workers:
+        _checkpoint_workers.remove(end)
+
+
+def _release_transformer_engine() -> None:
+    base: Any = sys.modules.get("transformer_engine.pytorch.module.base")
+    if hasattr(base, "destroy_ub"):
+        base.destroy_ub()
+    # Its home has moved between versions.
+    for name in ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8"):
+        manager = getattr(sys.modules.get(name), "FP8GlobalStateManager", None)
+        if manager is not None:
+            manager.reset()
+            return

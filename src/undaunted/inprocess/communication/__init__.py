@@ -1,0 +1,1 @@
+"""How collectives of each backend are aborted."""

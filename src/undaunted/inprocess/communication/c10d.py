@@ -1,0 +1,99 @@
+"""What is used of the inside of torch.distributed; the one module that knows its private names.
+
+Nothing here imports torch: where it was not imported there are no groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def module() -> Any:
+    """Return torch.distributed.distributed_c10d, or None where it was not imported."""
+    return sys.modules.get("torch.distributed.distributed_c10d")
+
+
+def is_initialized() -> bool:
+    """Return whether this process has a default group."""
+    c10d = module()
+    return c10d is not None and bool(c10d.is_initialized())
+
+
+def backends() -> set[str]:
+    """Return the names of the backends of all groups of this process, lower case."""
+    c10d = module()
+    if c10d is None:
+        return set()
+    return parse_backends(str(text) for text in list(c10d._world.pg_backend_config.values()))  # noqa: SLF001
+
+
+def parse_backends(configs: Iterable[str]) -> set[str]:
+    """Return the parts of names such as ``cpu:gloo,cuda:nccl``."""
+    parts = (part.rpartition(":")[2].strip().lower() for one in configs for part in one.split(","))
+    return {part for part in parts if part}
+
+
+def abort_groups() -> None:
+    """Abort all groups at once, as backends with communicators of their own support it.
+
+    One after another they could wait for each other; hence torch's grouped call.
+    """
+    c10d = module()
+    if c10d is None or not c10d.is_initialized():
+        return
+    grouped = getattr(c10d, "_abort_process_group", None)
+    if grouped is not None:
+        grouped()
+        return
+    names = dict(c10d._world.pg_names)  # noqa: SLF001
+    for group in sorted(names, key=names.__getitem__, reverse=True):
+        group.abort()
+
+
+def destroy_groups() -> None:
+    """Take all groups out of torch's books, so that `init_process_group` works again.
+
+    What they hold is released in a thread of its own: each event loop of gloo takes up to 10 ms to
+    end, and nothing has to wait for it.
+    """
+    c10d = module()
+    if c10d is None:
+        return
+    groups = list(c10d._world.pg_map)  # noqa: SLF001
+    if c10d.is_initialized():
+        with contextlib.suppress(AssertionError, ValueError):  # the function was quicker
+            c10d.destroy_process_group()
+    forget_unfinished()
+    if groups:
+        threading.Thread(target=groups.clear, name="undaunted-release", daemon=True).start()
+
+
+def forget_unfinished() -> None:
+    """Where there is no default group, drop what an unfinished one has left in torch's books.
+
+    Groups are numbered as they are made, also those whose making failed. All ranks must count from
+    the same number, or the next groups do not find each other.
+    """
+    c10d = module()
+    if c10d is None or c10d.is_initialized():
+        return
+    world = c10d._world  # noqa: SLF001
+    for name in (
+        "pg_map",
+        "pg_names",
+        "pg_group_ranks",
+        "pg_backend_config",
+        "pg_to_tag",
+        "tags_to_pg",
+        "pg_coalesce_state",
+    ):
+        getattr(world, name, {}).clear()
+    world.group_count = 0
+    if hasattr(c10d, "_unregister_all_process_groups"):
+        c10d._unregister_all_process_groups()  # noqa: SLF001

@@ -1,0 +1,264 @@
+"""Groups that are being made when they are to be aborted.
+
+`init_process_group` and `new_group` wait in the store until all ranks have come, and gloo for peers
+to connect, without a way to interrupt them. While a wrapped function runs, `watch` knows which
+groups are being made, so that an abort can end these waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.communication import c10d, gloo, stores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import timedelta
+
+_log = logging.getLogger("nvrx")
+
+_SETTLE_S = 0.1  # how long who waited in the store may take to come back
+_ROUNDS = 10
+_FIRST_DELAY_S = 0.01
+_LONGEST_DELAY_S = 0.5
+_CONNECT_TIMEOUT_S = 1.0
+_STORE_PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout", "use_libuv")
+
+
+class CreationAbortedError(RuntimeError):
+    """A process group was to be made after, or while, all groups were aborted."""
+
+
+class Creations:
+    """The groups that are being made in one run of the function.
+
+    Attributes:
+        prefix: of all keys in stores that `init_process_group` makes; the same in all ranks.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._aborted = threading.Event()
+        self._changed = threading.Condition()
+        self._underway: list[tuple[int, Any]] = []
+
+    @contextlib.contextmanager
+    def underway(self, group_size: int, store: Any) -> Iterator[None]:
+        """Count a group as being made, by ranks that find each other in ``store``.
+
+        Raises:
+            CreationAbortedError: groups were aborted before or meanwhile.
+        """
+        one = (group_size, store)
+        with self._changed:
+            self.check()
+            self._underway.append(one)
+        try:
+            yield
+            self.check()
+        finally:
+            with self._changed:
+                self._underway.remove(one)
+                self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise `CreationAbortedError` if groups were aborted."""
+        if self.is_aborted():
+            raise CreationAbortedError(
+                "process groups were aborted, because the function is restarted"
+            )
+
+    def is_aborted(self) -> bool:
+        """Return whether groups were aborted."""
+        return self._aborted.is_set()
+
+    def wait_aborted(self, timeout_s: float) -> bool:
+        """Return True as soon as groups are aborted, or False after ``timeout_s``."""
+        return self._aborted.wait(timeout_s)
+
+    def abort(self) -> None:
+        """End what waits in the making of a group, and let no other group be made."""
+        self._aborted.set()
+        for _ in range(_ROUNDS):
+            with self._changed:
+                waiting = list(self._underway)
+            if not waiting or self._interrupt(waiting):
+                return
+        _log.error(
+            "The making of a process group cannot be aborted; the rank is ended by the hard timeout"
+        )
+
+    def _interrupt(self, waiting: list[tuple[int, Any]]) -> bool:
+        """End waits in stores and for peers; return whether no group is being made any more."""
+        with contextlib.ExitStack() as stack:
+            for group_size, store in waiting:
+                stack.enter_context(stores.interrupted(store))
+                gloo.visit(group_size)
+            gloo.abort()
+            with self._changed:
+                return self._changed.wait_for(lambda: not self._underway, _SETTLE_S)
+
+
+_active: Creations | None = None
+
+
+def abort() -> None:
+    """Abort the making of groups, if `watch` is on, until it is left."""
+    if _active is not None:
+        _active.abort()
+
+
+@contextlib.contextmanager
+def watch(prefix: str = "") -> Iterator[None]:
+    """Make it possible to abort groups while they are being made; for one run of the function.
+
+    One thread at a time may be inside. Does nothing where torch.distributed was not imported.
+
+    Args:
+        prefix: of the keys in stores that `init_process_group` makes, "" = none. With one that is
+            different in every run, and the same in all ranks, a store that lives longer than one
+            run has no keys of an earlier one.
+    """
+    global _active  # noqa: PLW0603
+    if c10d.module() is None:
+        yield
+        return
+    hook = sys.excepthook
+    creations = _active = Creations(prefix)
+    try:
+        with _hooks(creations):
+            yield
+    finally:
+        _active = None
+        if creations.is_aborted():
+            c10d.destroy_groups()  # one that was completed just then
+        # Each init_process_group wraps the hook once more.
+        if getattr(sys.excepthook, "__module__", "") == c10d.module().__name__:
+            sys.excepthook = hook
+
+
+@contextlib.contextmanager
+def _hooks(creations: Creations) -> Iterator[None]:
+    """Stand in for two functions of torch, if it has them as they are known."""
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    make_groups = functools.partial(_groups, creations)
+    make_stores = functools.partial(_stores, creations)
+    with contextlib.ExitStack() as stack:
+        _replace(stack, c10d.module(), "_new_process_group_helper", make_groups)
+        _replace(stack, rendezvous, "_create_c10d_store", make_stores)
+        yield
+
+
+def _replace(
+    stack: contextlib.ExitStack,
+    module: Any,
+    name: str,
+    substitute: Callable[[Callable[..., Any]], Callable[..., Any] | None],
+) -> None:
+    original = getattr(module, name, None)
+    replacement = substitute(original) if original is not None else None
+    if replacement is None:
+        _log.warning(
+            "This torch has no %s.%s as it is known: groups cannot be aborted while they are made",
+            module.__name__,
+            name,
+        )
+        return
+    setattr(module, name, replacement)
+    stack.callback(setattr, module, name, original)
+
+
+def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what makes groups, and says so."""
+    signature = inspect.signature(original)
+    if not {"group_size", "store"} <= signature.parameters.keys():
+        return None
+
+    def new_process_group(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        with creations.underway(arguments["group_size"], arguments["store"]):
+            return original(*args, **kwargs)
+
+    return new_process_group
+
+
+def _stores(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what makes the stores of `init_process_group`, with waits that can be aborted."""
+    signature = inspect.signature(original)
+    if tuple(signature.parameters) != _STORE_PARAMETERS:
+        return None
+
+    def create_store(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return _create_store(creations, *bound.args)
+
+    return create_store
+
+
+def _create_store(
+    creations: Creations,
+    host: str,
+    port: int,
+    rank: int,
+    world_size: int | None,
+    timeout: timedelta,
+    use_libuv: bool,
+) -> Any:
+    """Do what torch does, but wait for the server and for the other ranks abortably."""
+    from torch.distributed import PrefixStore, TCPStore
+
+    served_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    serve = rank == 0 and not served_by_launcher
+    if not serve:
+        _await_server(creations, host, port, timeout.total_seconds())
+    store: Any = TCPStore(
+        host_name=host,
+        port=port,
+        world_size=world_size,
+        is_master=serve,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=not served_by_launcher,
+        use_libuv=use_libuv,
+    )
+    if creations.prefix:
+        store = PrefixStore(creations.prefix, store)
+    with creations.underway(0, store):
+        _await_ranks(store, world_size or 0, timeout)
+    return store
+
+
+def _await_server(creations: Creations, host: str, port: int, timeout_s: float) -> None:
+    """Wait until somebody takes connections; torch says it if nobody does."""
+    deadline = time.monotonic() + timeout_s
+    delay_s = _FIRST_DELAY_S
+    while not _takes_connections(host, port) and (left_s := deadline - time.monotonic()) > 0:
+        if creations.wait_aborted(min(delay_s, left_s)):
+            creations.check()
+        delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+
+
+def _takes_connections(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _await_ranks(store: Any, world_size: int, timeout: timedelta) -> None:
+    """Wait until all ranks have connected: the server must not go before."""
+    if store.add("undaunted/ranks", 1) >= world_size:
+        store.set("undaunted/all", "")
+    store.wait(["undaunted/all"], timeout)
