@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,8 +19,10 @@ import msgspec
 import pytest
 
 from tests.inprocess.guard.rank_program import Task
+from tests.inprocess.guard.talk import enter
 from undaunted.base.process import open_pidfd, wait_pidfd
 from undaunted.inprocess.core.messages import Limits
+from undaunted.inprocess.guard import program, startup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -310,6 +313,15 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
             rank.hear("Record")
         for sock in silent:
             sock.close()
+
+
+def test_an_error_of_the_guard_itself_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("undaunted.inprocess.guard.ranks.ServedRank.received", lambda *_: 1 / 0)
+    ours, theirs = socket.socketpair()
+    begin = startup.Begin(job_rank=0, world_size=1, hosts=True)
+    startup.send(theirs, enter())
+    with theirs, pytest.raises(asyncio.CancelledError):
+        asyncio.run(program._Guard(begin, ours).run())
 
 
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -118,16 +118,18 @@ class _Published:
         self._job_rank = job_rank
         self._port = port
         self._timeout_s = timeout_s
-        master = environ.get("MASTER_ADDR", "") or socket.gethostname()
-        local = _on_one_machine(master, world_size, environ)
-        self._host = _LOOPBACK if local else _reachable(master)
-        self._listen = _LOOPBACK if local else ""
+        self._master = environ.get("MASTER_ADDR", "") or socket.gethostname()
+        self._local = _on_one_machine(self._master, world_size, environ)
         self._token = secrets.token_hex(32)
 
     def find(self) -> Place:
-        if self._job_rank == 0:
-            address = str(Address(self._listen, self._port))
-            return Place(hosts=True, address=address, token=self._token.encode())
+        return self._here() if self._job_rank == 0 else self._told()
+
+    def _here(self) -> Place:
+        address = str(Address(_LOOPBACK if self._local else "", self._port))
+        return Place(hosts=True, address=address, token=self._token.encode())
+
+    def _told(self) -> Place:
         try:
             self._store.wait([KEY], dt.timedelta(seconds=self._timeout_s))
             address, _, token = self._store.get(KEY).decode().partition(" ")
@@ -140,8 +142,9 @@ class _Published:
         return Place(hosts=False, address=address, token=token.encode())
 
     def publish(self, port: int) -> None:
+        host = _LOOPBACK if self._local else _reachable(self._master)
         try:
-            self._store.set(KEY, f"{Address(self._host, port)} {self._token}")
+            self._store.set(KEY, f"{Address(host, port)} {self._token}")
         except Exception as error:
             raise InternalError(
                 f"rank 0 cannot tell the others where its guard listens: {error}"

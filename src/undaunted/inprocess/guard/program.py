@@ -12,7 +12,8 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
 from undaunted.inprocess.core.controller import Controller
@@ -35,6 +36,11 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MARGIN_S = 1.0
 
 
+# Exit codes.
+_FAILED = 1
+_BROKEN = 70
+
+
 class _RefusedError(Exception):
     """This guard cannot serve; the message is for the rank's user."""
 
@@ -54,7 +60,9 @@ def main(argv: list[str]) -> int:
         except (_RefusedError, OSError) as error:
             _say(begin, str(error))
             _answer(sock, startup.Refused(str(error)))
-            return 1
+            return _FAILED
+        except asyncio.CancelledError:
+            return _BROKEN
     return 0
 
 
@@ -70,7 +78,14 @@ class _Guard:
         self._until = time.monotonic() + begin.barrier_timeout_s
 
     async def run(self) -> None:
-        """Serve until nobody needs this guard any more."""
+        """Serve until nobody needs this guard any more.
+
+        Raises:
+            asyncio.CancelledError: an error in here has ended it; its rank then leaves the call.
+        """
+        asyncio.get_running_loop().set_exception_handler(
+            partial(self._break, asyncio.current_task())
+        )
         if self._begin.hosts:
             await self._host()
         else:
@@ -88,6 +103,17 @@ class _Guard:
 
     def _say(self, text: str) -> None:
         _say(self._begin, text)
+
+    def _break(
+        self,
+        task: asyncio.Task[None] | None,
+        loop: asyncio.AbstractEventLoop,
+        context: dict[str, Any],
+    ) -> None:
+        """Something was raised where nobody could take it: what follows could not be trusted."""
+        loop.default_exception_handler(context)
+        if task is not None and not isinstance(context.get("exception"), OSError | None):
+            task.cancel()
 
     # --- the controller is elsewhere ------------------------------------------------------------
 
@@ -117,7 +143,8 @@ class _Guard:
         except asyncio.CancelledError:
             return False
         except WireError as error:
-            raise _RefusedError(f"the controller of the job: {error}") from None
+            remedy = "" if error.refused else "; it is in rank 0's guard, see whether that one runs"
+            raise _RefusedError(f"the controller of the job: {error}{remedy}") from None
         finally:
             loop.remove_reader(self._sock)
         return True
