@@ -6,12 +6,15 @@ import ast
 import re
 from pathlib import Path
 
+from undaunted.inprocess.attribution import Interruption
+
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "environment.md"
 # How a variable is recognised: a text in capitals with an underscore, or one that is looked up.
 NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 LOOKED_UP = re.compile(r"\benv(?:iron)?(?:\.(?:get|pop|setdefault)\(|\[)\s*\"([A-Z][A-Z0-9_]*)\"")
-NO_VARIABLES = {"TYPE_CHECKING", "RUN_DIR"}  # a name in code; a word of the help
+# A name in code; a word of the help; kinds of interruptions.
+NO_VARIABLES = {"TYPE_CHECKING", "RUN_DIR", *Interruption.__members__}
 
 
 def variables_in(source: str) -> set[str]:

@@ -13,11 +13,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from undaunted.inprocess import abort as abort
     from undaunted.inprocess import attribution as attribution
+    from undaunted.inprocess import completion as completion
     from undaunted.inprocess import exception as exception
+    from undaunted.inprocess import finalize as finalize
+    from undaunted.inprocess import health_check as health_check
+    from undaunted.inprocess import initialize as initialize
+    from undaunted.inprocess import monitor_thread as monitor_thread
+    from undaunted.inprocess import nested_restarter as nested_restarter
     from undaunted.inprocess import param_utils as param_utils
+    from undaunted.inprocess import rank_assignment as rank_assignment
+    from undaunted.inprocess import rank_filter as rank_filter
     from undaunted.inprocess import state as state
+    from undaunted.inprocess import store as store
+    from undaunted.inprocess import terminate as terminate
+    from undaunted.inprocess import tools as tools
     from undaunted.inprocess import utils as utils
+    from undaunted.inprocess.call import CallWrapper as CallWrapper
     from undaunted.inprocess.compose import Compose as Compose
     from undaunted.inprocess.state import FrozenState as FrozenState
     from undaunted.inprocess.state import Mode as Mode
