@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import start as module
 from undaunted.inprocess.guard.start import VARIABLE, Options, connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -63,6 +68,26 @@ def test_a_guard_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> N
         connect(Options(0, 1, barrier_timeout_s=0.0), environ={})
     kept[0].close()
     module._guards.clear()
+
+
+CLOSED = """
+import sys
+from pathlib import Path
+from undaunted.inprocess.guard.start import Options, connect, _guards
+connect(Options(0, 1, logfile=sys.argv[1])).close()
+Path(sys.argv[2]).write_text(str(_guards[0].wait(60)))
+"""
+
+
+@pytest.mark.e2e
+def test_a_rank_whose_standard_streams_are_closed(tmp_path: Path) -> None:
+    code, log = tmp_path / "code", tmp_path / "log"
+    argv = [sys.executable, "-c", CLOSED, str(log), str(code)]
+    closing = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([*closing, *argv], env=environ, timeout=60).returncode == 0
+    assert code.read_text() == "0"
+    assert log.exists()
 
 
 def _wait() -> None:

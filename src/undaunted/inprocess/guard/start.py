@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -136,11 +137,12 @@ def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> soc
 
 def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _Guard:
     """Start the program, in a session of its own: what is sent to our group is not for it."""
-    argv = [sys.executable, "-m", _PROGRAM, str(theirs.fileno())]
+    # Standard streams take the numbers below, which may be free where a service has closed them.
+    fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
         return _Guard(
-            argv,
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", _PROGRAM, str(fd)],
+            pass_fds=[fd],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -148,6 +150,8 @@ def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _Guard:
         )
     except OSError as error:
         raise InternalError(f"the guard cannot be started: {error}") from error
+    finally:
+        os.close(fd)
 
 
 def _begin(ours: socket.socket, options: Options, place: Place) -> int:
