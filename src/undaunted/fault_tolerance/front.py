@@ -7,7 +7,6 @@ safety net: as a subreaper it inherits every process of a dead agent, and ends i
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.fault_tolerance import run_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,8 +43,7 @@ def run(config: RunConfig) -> int:
         for pid in process.descendants(os.getpid())
         if (start := process.start_time(pid)) is not None
     }
-    lock = _lock_run_dir(config)
-    if lock is None:
+    if run_lock.lock(config.run_dir, config.node) is None:
         print(
             f"[undaunted] {config.run_dir} is in use by another launcher of node {config.node}; "
             "give each its own --run-dir, or wait until the other one has ended",
@@ -62,28 +61,6 @@ def run(config: RunConfig) -> int:
             ours.close()
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     return _exit_code(config, status, agent_pid, killed)
-
-
-def _lock_run_dir(config: RunConfig) -> int | None:
-    """Lock the run directory for this node until the last of our processes ends.
-
-    Returns:
-        A descriptor to keep (-1 where the file system has no locks), or None if it is taken.
-    """
-    path = f"{config.run_dir}/.lock-{config.node}"
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return -1  # the journal will say what is wrong with the directory
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        os.close(fd)
-        return -1
-    return fd
 
 
 def _fork_agent(

@@ -16,7 +16,7 @@ def test_the_first_report_that_is_not_of_a_victim() -> None:
     blame.lost("d", "node d is lost: silence")
     blame.failed("b", "signal 11")
     blame.failed("c", "exit code 1")
-    assert blame.verdict(3) == Blamed(3, "b", "signal 11", ("a",))
+    assert blame.verdict(3) == Blamed(3, "b", "node b: signal 11", ("a",))
 
 
 def test_a_lost_node_before_victims() -> None:
@@ -31,7 +31,7 @@ def test_of_victims_the_first() -> None:
     blame = Blame()
     blame.failed("b", "connection reset", victim=True)
     blame.failed("a", "broken pipe", victim=True)
-    assert blame.verdict(0) == Blamed(0, "b", "connection reset", ("a",))
+    assert blame.verdict(0) == Blamed(0, "b", "node b: connection reset", ("a",))
 
 
 def test_what_a_node_finds_out_later_counts() -> None:

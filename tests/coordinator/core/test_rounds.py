@@ -179,7 +179,7 @@ class TestLoss:
         job = running("a", "b", "c", min_nodes=3, max_restarts=1)
         job.fail("a")
         job.stop("a", "b")
-        assert job.lose("c") == [m.Blamed(0, "a", "rank 0: exit code 1")]
+        assert job.lose("c") == [m.Blamed(0, "a", "node a: rank 0: exit code 1")]
         job.join("d")
         assert job.table == "a b d"
 
@@ -222,7 +222,9 @@ class TestBlame:
         job.fail("b", "rank 2: signal 11")
         job.stop("a", "b")
         assert job.ends["a"].reason == "node b: rank 2: signal 11; --max-restarts is 0"
-        assert of(m.Blamed, job.said) == [m.Blamed(0, "b", "rank 2: signal 11", victims=("a",))]
+        assert of(m.Blamed, job.said) == [
+            m.Blamed(0, "b", "node b: rank 2: signal 11", victims=("a",))
+        ]
 
     def test_the_reason_names_the_node(self) -> None:
         job = running("a", "b", min_nodes=2, max_restarts=1)

@@ -65,4 +65,4 @@ class Blame:
             return None
         victims = [node for node, report in self._reports.items() if report.victim]
         others = tuple(node for node in victims if node != cause.node)
-        return Blamed(round_number, cause.node, cause.line, others)
+        return Blamed(round_number, cause.node, cause.text, others)

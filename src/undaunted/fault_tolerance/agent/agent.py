@@ -121,6 +121,7 @@ class Agent:
         self._round: Round | None = None
         self._stop_ordered = False
         self._restart_decided = False
+        self._abandoned = False  # the front is gone
         self._timers = Timers()
         self._tasks = Tasks(self._failed)
         self._finishing = Tasks(self._failed)  # bounded by themselves, not cancelled
@@ -178,6 +179,8 @@ class Agent:
         self._turns.take(partial(self._handle, event))
 
     def _handle(self, event: m.Event) -> None:
+        if self._abandoned:
+            return  # what becomes of the ranks now is nobody's failure
         for command in self._node.handle(event):
             self._carry_out(command)
 
@@ -409,7 +412,12 @@ class Agent:
         self._post(m.KillNow())
 
     def front_gone(self) -> None:
-        """End the tree and this process."""
+        """End the tree and this process; the others learn why."""
+        self._abandoned = True
+        self._scribe.say("the launcher was killed: its ranks are ended as well")
+        if self._config.nodes is not None:
+            reason = "its launcher was killed"
+            self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))
         self._workers.signal_tree(signal.SIGKILL, spare=set())
         if not self._ended.done():
             self._ended.set_result(1)

@@ -1,0 +1,112 @@
+"""One launcher per node and run directory: a lock, held until its last process has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from undaunted.base import process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# How long the agent of a launcher that was killed may take to end what it has started.
+WAIT_S = 10.0
+NO_LOCKS = -1  # in place of a descriptor, where the file system has none
+_LONGEST_OWNER = 64  # bytes
+
+
+class _TimeIsUpError(Exception):
+    pass
+
+
+def lock(run_dir: str, node: str, wait_s: float = WAIT_S) -> int | None:
+    """Lock ``run_dir`` for the launcher of ``node``.
+
+    Where another one has it and has been killed, its agent ends in a moment: that is waited for.
+    Must be called from the main thread.
+
+    Args:
+        run_dir: exists.
+        node: name of this node.
+        wait_s: longest wait, seconds.
+
+    Returns:
+        A descriptor to keep (`NO_LOCKS` where there are no locks), or None if it stays taken.
+    """
+    path = f"{run_dir}/.lock-{node}"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return NO_LOCKS  # the journal will say what is wrong with the directory
+    try:
+        if not _try(fd) and (_owner_lives(fd) or not _wait(fd, run_dir, wait_s)):
+            os.close(fd)
+            return None
+        _sign(fd)
+    except OSError:
+        os.close(fd)
+        return NO_LOCKS
+    return fd
+
+
+def _try(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait(fd: int, run_dir: str, wait_s: float) -> bool:
+    print(
+        f"[undaunted] the launcher that used {run_dir} before was killed; waiting up to "
+        f"{wait_s:g} s until its processes have ended",
+        file=sys.stderr,
+    )
+    try:
+        with _alarm(wait_s):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+    except (_TimeIsUpError, KeyboardInterrupt):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Interrupt a system call after ``seconds`` with `_TimeIsUpError`."""
+
+    def ring(*_: object) -> NoReturn:
+        raise _TimeIsUpError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _sign(fd: int) -> None:
+    """Write down which process has the lock; without it, others wait in vain for its end."""
+    pid = os.getpid()
+    owner = f"{pid} {process.start_time(pid)}\n".encode()
+    with contextlib.suppress(OSError):  # a full disk
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, owner, 0)
+
+
+def _owner_lives(fd: int) -> bool:
+    """Whether the launcher itself is there, as far as can be seen from this host."""
+    words = os.pread(fd, _LONGEST_OWNER, 0).split()
+    if len(words) != 2 or not all(word.isdigit() for word in words):
+        return False
+    pid, start = map(int, words)
+    return process.start_time(pid) == start and process.state(pid) != "Z"
