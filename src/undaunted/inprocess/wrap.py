@@ -1,0 +1,181 @@
+"""`Wrapper`: makes a function restartable in all ranks."""
+
+from __future__ import annotations
+
+import functools
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess import store
+from undaunted.inprocess.abort import AbortTorchDistributed
+from undaunted.inprocess.call import CallWrapper
+from undaunted.inprocess.compose import Compose
+from undaunted.inprocess.parameters import Parameters
+from undaunted.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.inprocess.abort import Abort
+    from undaunted.inprocess.completion import Completion
+    from undaunted.inprocess.finalize import Finalize
+    from undaunted.inprocess.health_check import HealthCheck
+    from undaunted.inprocess.initialize import Initialize
+    from undaunted.inprocess.rank_assignment import RankAssignment
+    from undaunted.inprocess.rank_filter import RankFilter
+    from undaunted.inprocess.terminate import Terminate
+
+_SECOND = timedelta(seconds=1)
+_ABORT = AbortTorchDistributed()
+_ASSIGNMENT = Compose(ActivateAllRanks(), ShiftRanks())
+
+
+class Wrapper:
+    """Restarts a function in all ranks, inside their processes, after a fault in any of them.
+
+    ``Wrapper(...)(fn)`` returns a function that is called like ``fn``; also as a decorator. Every
+    call makes a `CallWrapper`, which ``fn`` gets where it has a parameter annotated so.
+
+    Plug-ins are instances of the classes named below, or any callables.
+
+    Attributes:
+        parameters: the arguments.
+        restart_health_check: what runs after a fault: ``health_check``, and checks of this rank's
+            GPU, NVLink and network card where ``LOCAL_RANK`` tells which these are.
+    """
+
+    def __init__(  # noqa: PLR0913 - the interface users know
+        self,
+        *,
+        store_factory: type[store.StoreMixin] = store.TCPStore,
+        store_kwargs: dict[str, Any] | None = None,
+        initialize: Initialize | Callable[..., Any] | None = None,
+        abort: Abort | Callable[..., Any] | None = _ABORT,
+        finalize: Finalize | Callable[..., Any] | None = None,
+        health_check: HealthCheck | Callable[..., Any] | None = None,
+        rank_assignment: RankAssignment | Callable[..., Any] = _ASSIGNMENT,
+        rank_filter: RankFilter | Callable[..., Any] | None = None,
+        monitor_thread_interval: timedelta = _SECOND,
+        monitor_process_interval: timedelta = _SECOND,
+        heartbeat_interval: timedelta = _SECOND,
+        progress_watchdog_interval: timedelta = _SECOND,
+        soft_timeout: timedelta = 60 * _SECOND,
+        hard_timeout: timedelta = 90 * _SECOND,
+        heartbeat_timeout: timedelta = 30 * _SECOND,
+        barrier_timeout: timedelta = 120 * _SECOND,
+        completion_timeout: timedelta = 120 * _SECOND,
+        last_call_wait: timedelta = _SECOND,
+        termination_grace_time: timedelta = 5 * _SECOND,
+        monitor_process_logfile: str | None = None,
+        monitor_process_pidfile: str | None = None,
+        enabled: bool = True,
+        completion: Completion | Callable[..., Any] | None = None,
+        terminate: Terminate | Callable[..., Any] | None = None,
+    ) -> None:
+        """Check the arguments.
+
+        Args:
+            store_factory: another class than the default makes the store that guards meet in, and
+                that iterations share; by default every iteration has a fresh one.
+            store_kwargs: for ``store_factory``. By default ``host_name`` and ``port`` are where
+                rank 0's guard listens (``MASTER_ADDR``, ``MASTER_PORT`` + 1; not used under a
+                launcher that has a store), ``timeout`` that of the iterations' stores (300 s).
+            initialize: called at the beginning of every iteration.
+            abort: aborts communication, in a thread of its own; its exceptions are ignored.
+            finalize: called in every rank after a fault; its exceptions are fatal for the rank.
+            health_check: called at the beginning of iterations, and after a fault; then its
+                exceptions are fatal for the rank.
+            rank_assignment: gives ranks to those who are left.
+            rank_filter: outdated: applied to the state after ``rank_assignment``.
+            monitor_thread_interval: not used: ranks are told when something happens.
+            monitor_process_interval: not used, for the same reason.
+            heartbeat_interval: how often guards tell each other that they are there.
+            progress_watchdog_interval: how often a rank shows that its interpreter turns.
+            soft_timeout: without progress for so long, all ranks are restarted.
+            hard_timeout: without progress for so long, the rank's process is ended.
+            heartbeat_timeout: a node that was silent for so long is lost.
+            barrier_timeout: longest wait for ranks at the beginning of an iteration.
+            completion_timeout: longest time between the first and the last return.
+            last_call_wait: longest wait for other faults of the same cause.
+            termination_grace_time: between SIGTERM and SIGKILL.
+            monitor_process_logfile: absolute path of the guards' logs; ``{rank}`` is the rank.
+            monitor_process_pidfile: absolute path of a file with the guard's pid; likewise.
+            enabled: False = functions are returned as they are.
+            completion: called when all ranks have completed the function; its exceptions are only
+                logged.
+            terminate: called in a rank that leaves.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: arguments do not go together.
+        """
+        self.parameters = Parameters(
+            store_factory=store_factory,
+            store_kwargs=store_kwargs,
+            initialize=initialize,
+            abort=abort,
+            finalize=finalize,
+            health_check=health_check,
+            rank_assignment=rank_assignment,
+            rank_filter=rank_filter,
+            completion=completion,
+            terminate=terminate,
+            monitor_thread_interval=monitor_thread_interval,
+            monitor_process_interval=monitor_process_interval,
+            heartbeat_interval=heartbeat_interval,
+            progress_watchdog_interval=progress_watchdog_interval,
+            soft_timeout=soft_timeout,
+            hard_timeout=hard_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            barrier_timeout=barrier_timeout,
+            completion_timeout=completion_timeout,
+            last_call_wait=last_call_wait,
+            termination_grace_time=termination_grace_time,
+            monitor_process_logfile=monitor_process_logfile,
+            monitor_process_pidfile=monitor_process_pidfile,
+            enabled=enabled,
+        )
+        self.restart_health_check = _with_device_checks(health_check)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``fn`` made restartable."""
+        if not self.parameters.enabled:
+            return fn
+
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with CallWrapper(self) as call:
+                return call(fn, args, kwargs)
+
+        return wrapped
+
+    def make_base_store(self) -> Any:
+        """Return what a custom ``store_factory`` makes; None = it is the default."""
+        parameters = self.parameters
+        if parameters.store_factory is store.TCPStore:
+            return None
+        return parameters.store_factory(**(parameters.store_kwargs or {}))
+
+
+def _with_device_checks(health_check: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if not (local_rank.isascii() and local_rank.isdigit()):
+        return health_check
+    from undaunted.inprocess.health_check import (
+        ChainedGPUHealthCheck,
+        ChainedNicHealthCheck,
+        ChainedNVLHealthCheck,
+    )
+
+    users: tuple[Any, ...] = () if health_check is None else (health_check,)
+    if isinstance(health_check, Compose):
+        users = health_check.instances
+    device = int(local_rank)
+    composed: Callable[..., Any] = Compose(
+        *users,
+        ChainedGPUHealthCheck(device_index=device),
+        ChainedNVLHealthCheck(device_index=device),
+        ChainedNicHealthCheck(device_index=device),
+    )
+    return composed
