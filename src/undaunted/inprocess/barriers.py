@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
+_HOME = "undaunted.inprocess.store"  # where programs import the errors from
 _PREFIX = "inprocess_barrier_prefix"
 _REPEATED = 1 << 32  # added to the counter by whoever joins for a rank that has joined before
 
@@ -21,13 +22,19 @@ _REPEATED = 1 << 32  # added to the counter by whoever joins for a rank that has
 class BarrierError(RestartError):
     """A barrier did not do its work."""
 
+    __module__ = _HOME
+
 
 class BarrierTimeout(BarrierError):  # noqa: N818 - the name users know
     """Not all ranks came in time."""
 
+    __module__ = _HOME
+
 
 class BarrierOverflow(BarrierError):  # noqa: N818 - the name users know
     """More ranks came than were expected, or a name was used twice."""
+
+    __module__ = _HOME
 
 
 def barrier(

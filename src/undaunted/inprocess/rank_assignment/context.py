@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class RankDiscarded(RestartError):  # noqa: N818 - the name users know
     """The rank assignment has left this rank out."""
 
+    __module__ = "undaunted.inprocess.rank_assignment"  # where programs import it from
+
 
 @dataclasses.dataclass
 class RankAssignmentCtx:
