@@ -20,6 +20,7 @@ from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.host import ControllerHost
+from undaunted.inprocess.guard.notes import line
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class _Guard:
         await host.deserted()
 
     def _note(self, note: Note) -> None:
-        self._say(f"{note.what}: call {note.call}, epoch {note.epoch} {note.text}".rstrip())
+        self._say(line(note))
 
 
 def _answer(sock: socket.socket, answer: startup.Ready | startup.Refused) -> None:
