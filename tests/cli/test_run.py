@@ -232,3 +232,15 @@ def test_gpu_failures_of_this_node(build):
     assert build(NVRX_INJECT_GPU_FAILURE="1:0", SLURM_JOB_ID="7")[0].infra_rank == 0
     with pytest.raises(UsageError, match="NVRX_INJECT_GPU_FAILURE: 'x' is not CYCLE:INFRA_RANK"):
         build(NVRX_INJECT_GPU_FAILURE="x")
+
+
+def test_jobs_of_several_nodes_without_a_name_share_no_directory(build, tmp_path):
+    several = ("--nnodes", "2", "--rdzv-endpoint")
+    config, _ = build(*several, "localhost:29400", "--tee=3", "--log-dir", "logs")
+    assert config.run_dir == str(tmp_path / "undaunted-runs" / "localhost_29400")
+    assert config.log_dir == str(tmp_path / "logs" / "localhost_29400")
+    assert build(*several, "localhost:29500")[0].run_dir.endswith("/localhost_29500")
+    assert build(*several, "localhost:29400", "--rdzv-id", "job")[0].run_dir.endswith("/job")
+    assert build(*several, "localhost:29400", SLURM_JOB_ID="7", SLURM_PROCID="0")[0].run_id == (
+        "slurm-7"
+    )

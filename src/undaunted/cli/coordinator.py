@@ -6,13 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from undaunted.base.ids import file_name
 from undaunted.cli.cycle_info import cycle_info
 from undaunted.cli.directories import make_run_dir
 from undaunted.cli.log_server_options import log_server
 from undaunted.cli.nodes import nodes
 from undaunted.cli.parse import Parsed, UsageError, parse
-from undaunted.cli.run import name_of_run
+from undaunted.cli.run import directory_of_run, name_of_run
 from undaunted.cli.settings import with_file
 from undaunted.fault_tolerance.coordinator_alone import AloneConfig, run
 
@@ -82,7 +81,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> AloneC
         funnel = log_server(parsed, job, values["ft-per-cycle-applog-prefix"] or "", "")
     except ValueError as error:
         raise UsageError(str(error)) from None
-    run_dir, _ = make_run_dir(values["run-dir"], file_name(name), cwd)
+    run_dir, _ = make_run_dir(values["run-dir"], directory_of_run(name, job), cwd)
     return AloneConfig(
         run_id=name,
         run_dir=str(run_dir),

@@ -310,7 +310,7 @@ _OWN = (
         str,
         "ID",
         default="none",
-        default_text="start time",
+        default_text="start time; of several nodes: the endpoint",
     ),
     Option(
         "rdzv-backend",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.simulated_faults import GpuFailure
 
 USAGE_ERROR = 2  # exit code
+_NO_NAME = "none"  # of several launchers: none knows when the others were started
 _STDOUT = 1  # bits of --redirects and --tee
 _STDERR = 2
 
@@ -90,10 +91,11 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     node = values["node-name"] or _node_name(environ, several=several)
     others = _other_nodes(parsed, environ, node, several=several)
     run_id = name_of_run(parsed, environ, alone=others is None)
-    run_dir, dir_notice = make_run_dir(values["run-dir"], file_name(run_id), cwd)
+    place = directory_of_run(run_id, others)
+    run_dir, dir_notice = make_run_dir(values["run-dir"], place, cwd)
     log_dir = run_dir / "logs"
     if any([*stdout, *stderr]) or applog_prefix or values["logs-specs"]:
-        log_dir = make_log_dir(values["log-dir"], file_name(run_id), run_dir, cwd)
+        log_dir = make_log_dir(values["log-dir"], place, run_dir, cwd)
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
     config = RunConfig(
@@ -332,12 +334,18 @@ def _other_nodes(
 def name_of_run(parsed: Parsed, environ: Mapping[str, str], *, alone: bool) -> str:
     """Name the run: as told, or by its start; several launchers must find the same name."""
     given: str = parsed.values["rdzv-id"]
-    if given not in {"", "none"} and not parsed.values["standalone"]:
+    if given not in {"", _NO_NAME} and not parsed.values["standalone"]:
         return given
     if alone:
         return new_run_id()
     job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
-    return f"slurm-{job}" if job else "none"
+    return f"slurm-{job}" if job else _NO_NAME
+
+
+def directory_of_run(run_id: str, others: Nodes | None) -> str:
+    """Name the directories of a run: without a name of its own, by the place where it meets."""
+    unnamed = run_id == _NO_NAME and others is not None and others.endpoints
+    return file_name(others.endpoints[0] if unnamed and others is not None else run_id)
 
 
 def _master_addr(parsed: Parsed) -> str:

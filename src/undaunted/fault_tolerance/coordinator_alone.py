@@ -72,9 +72,10 @@ async def _serve(config: AloneConfig) -> int:
     token = await asyncio.to_thread(job_access.token, config.nodes)
     terms = Terms(config.run_id, __version__, token)
     tls = job_access.contexts(config.nodes)
-    known, lives = await left_behind(config.run_dir, config.run_id, terms, tls.client)
+    endpoint = config.nodes.endpoints[0]
+    known, lives = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client)
     leader = _leader(config, known if lives else Ledger(run_id="", epoch=known.epoch))
-    kept = ledger_file.LedgerFile(config.run_dir)
+    kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     host = Host()
     files = cycle_info_files.of(config.cycle_info, _say)
     host.leading = Leading(

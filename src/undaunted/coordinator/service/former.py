@@ -18,16 +18,18 @@ _AT_ONCE = 64
 
 
 async def left_behind(
-    directory: str, run_id: str, terms: Terms, tls: ssl.SSLContext | None
+    directory: str, endpoint: str, run_id: str, terms: Terms, tls: ssl.SSLContext | None
 ) -> tuple[p.Ledger, bool]:
     """Return what an earlier coordinator of this job has left, and whether any member lives.
+
+    A job is known by its run id and by where it meets.
 
     Without a file, or with one of another job, the ledger is empty.
 
     Raises:
         ValueError: the file is no ledger.
     """
-    known = await asyncio.to_thread(ledger_file.read, directory)
+    known = await asyncio.to_thread(ledger_file.read, directory, endpoint)
     if known is None or known.run_id != run_id:
         return p.Ledger(run_id=""), False
     question = p.Miss(node="", incarnation="", epoch=known.epoch)

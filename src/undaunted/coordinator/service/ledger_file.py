@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from undaunted.base.ids import file_name
 from undaunted.coordinator.protocol import Ledger
 
-NAME = "coordinator.json"
 _MOST_BYTES = 4 * 1024 * 1024
 _LAST_WRITE_S = 2.0
 
@@ -21,10 +21,11 @@ class LedgerFile:
 
     Args:
         directory: of the run; the file in it is replaced atomically, mode 0600.
+        endpoint: where the job meets, "" = nowhere in particular; see `name`.
     """
 
-    def __init__(self, directory: str) -> None:
-        self._path = Path(directory, NAME)
+    def __init__(self, directory: str, endpoint: str) -> None:
+        self._path = Path(directory, name(endpoint))
         self._changed = threading.Condition()
         self._next: Ledger | None = None
         self._closing = False
@@ -73,7 +74,7 @@ class LedgerFile:
                 self._problem = error.strerror or str(error)
 
     def _write(self, ledger: Ledger) -> None:
-        temporary = self._path.with_name(f".{NAME}-{os.getpid()}")
+        temporary = self._path.with_name(f".{self._path.name}-{os.getpid()}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = os.open(temporary, flags, 0o600)
@@ -88,13 +89,18 @@ class LedgerFile:
             raise
 
 
-def read(directory: str) -> Ledger | None:
+def name(endpoint: str) -> str:
+    """Name the file: jobs that meet elsewhere may use the same directory, even the same run id."""
+    return f"coordinator-{file_name(endpoint)}.json" if endpoint else "coordinator.json"
+
+
+def read(directory: str, endpoint: str) -> Ledger | None:
     """Return the ledger that an earlier coordinator of this run has left, None = there is none.
 
     Raises:
         ValueError: there is a file, but no ledger in it.
     """
-    path = Path(directory, NAME)
+    path = Path(directory, name(endpoint))
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)

@@ -80,9 +80,9 @@ class SharedOrders:
         self._timers = Timers()
         self._hosting: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()  # leaders of before
-        self._ledger = ledger_file.LedgerFile(config.run_dir)
-        endpoints = self._nodes.endpoints
-        self._wanted_port = int(endpoints[0].rpartition(":")[2]) if endpoints else 0
+        self._endpoint = next(iter(self._nodes.endpoints), "")
+        self._ledger = ledger_file.LedgerFile(config.run_dir, self._endpoint)
+        self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
         self._candidacy: Candidacy | None = None  # where etcd says who leads
         self._over = False
         self._led = asyncio.Event()  # the others do not need the leader here any more
@@ -106,7 +106,11 @@ class SharedOrders:
             self._let_etcd_decide(address)
             return
         known, lives = await left_behind(
-            self._config.run_dir, self._config.run_id, self._terms, self._tls.client
+            self._config.run_dir,
+            self._endpoint,
+            self._config.run_id,
+            self._terms,
+            self._tls.client,
         )
         members = [seat.address for seat in known.table if seat.address] if lives else []
         may_lead = self._nodes.is_host and not (lives and election.votes_count(known))
