@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.attribution import Interruption
+from undaunted.inprocess.communication import creation
 from undaunted.inprocess.core.messages import (
     Completed,
     Dismissed,
@@ -109,11 +110,11 @@ class Iterations:
             raise self._ending(news, "the record of the next iteration")
         session.page.enter_epoch(news.epoch)
         session.page.set_phase(Phase.RECOVERING)
+        self._state.iteration = news.epoch
         serve = news.members[0] == session.connection.job_rank
-        session.store.begin(f"_inprocess_{news.call}_{news.epoch}", news.store, serve=serve)
+        session.store.begin(self._prefix(), news.store, serve=serve)
         if serve:
             session.wake()
-        self._state.iteration = news.epoch
         self._state.fn_exception = None
         assign(self._parameters, self._state, news, session)
 
@@ -137,9 +138,10 @@ class Iterations:
         session = self._session
         session.page.set_phase(Phase.RUNNING)
         try:
-            self._result = session.gate.run(
-                lambda: self._call_user(function), session.interrupter.clear
-            )
+            with creation.watch(self._prefix()):
+                self._result = session.gate.run(
+                    lambda: self._call_user(function), session.interrupter.clear
+                )
         except (Exception, RankShouldRestart) as error:  # noqa: BLE001 - all of them are restarted from
             session.page.set_phase(Phase.WAITING)
             self._has_failed(error)
@@ -150,6 +152,10 @@ class Iterations:
         finally:
             self._phases = {"interrupted_at": time.monotonic()}
             log_swallower(session.gate)
+
+    def _prefix(self) -> str:
+        """Return what keys in stores that outlive the iteration begin with."""
+        return f"inprocess_{self._session.call}_{self._state.iteration}"
 
     def _call_user(self, function: Callable[[], Any]) -> Any:
         """What may be interrupted."""
