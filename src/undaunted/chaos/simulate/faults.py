@@ -189,7 +189,7 @@ class Nemesis:
             self._simulation.at(fault.at_ns, self._happen, fault)
 
     def _happen(self, fault: Fault) -> None:
-        if not all(node in self._cluster.machines for node in fault.nodes):
+        if not self._cluster.machines.issuperset(fault.nodes):
             return  # the one that was to replace another has not come
         self._cluster.note("fault", str(fault))
         if fault.kind == "partition":  # of both parts: any node may be the one that is alone

@@ -36,11 +36,13 @@ class Electorate:
     Attributes:
         seats: by voter, in the order of group ranks.
         turns: the place of each voter in that order.
-        listening: everybody can be reached by the others.
+        addresses: of those who can be reached by the others, by node.
+        listening: all of them can.
     """
 
     seats: dict[Voter, Seat]
     turns: dict[Voter, int]
+    addresses: dict[str, str]
     listening: bool
 
 
@@ -55,7 +57,8 @@ def electorate(table: tuple[Seat, ...]) -> Electorate:
         return kept[1]
     seats = {voter(seat): seat for seat in sorted(table, key=lambda seat: seat.group_rank)}
     turns = {who: number for number, who in enumerate(seats)}
-    found = Electorate(seats, turns, all(seat.address for seat in table))
+    addresses = {seat.node: seat.address for seat in table if seat.address}
+    found = Electorate(seats, turns, addresses, all(seat.address for seat in table))
     while len(_electorates) >= _TABLES_KEPT:
         _electorates.pop(next(iter(_electorates)), None)
     _electorates[id(table)] = (table, found)  # as long as it is kept here, the identity is its own

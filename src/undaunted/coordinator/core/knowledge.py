@@ -96,7 +96,9 @@ class Knowledge:
 
     def addresses(self, node: str) -> list[str]:
         """Where another member can be reached, as far as is known."""
-        return [seat.address for seat in self.electorate() if seat.node == node and seat.address]
+        pending = self.ledger.pending if self.ledger is not None else ()
+        known = (election.electorate(table).addresses.get(node) for table in (self.table, pending))
+        return [address for address in dict.fromkeys(known) if address]
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""
