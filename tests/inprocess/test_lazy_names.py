@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+
 import pytest
 
 from undaunted import inprocess
 from undaunted.inprocess import rank_assignment, tools
+from undaunted.inprocess.parameters import Parameters
+
+NOT_THERE_YET = {"monitor_process", "progress_watchdog", "sibling_monitor"}
 
 
 def test_every_name_of_rank_assignment() -> None:
@@ -23,3 +29,17 @@ def test_older_place_of_fault_injection() -> None:
     from undaunted.shared_utils import inject_fault
 
     assert tools.inject_fault.Fault is inject_fault.Fault
+
+
+@pytest.mark.torch
+def test_every_name_of_the_package() -> None:
+    pytest.importorskip("torch")
+    for name in set(inprocess.__all__) - NOT_THERE_YET:
+        assert getattr(inprocess, name).__name__.rpartition(".")[2] == name
+
+
+@pytest.mark.torch
+def test_the_parameters_are_the_arguments_of_wrapper() -> None:
+    pytest.importorskip("torch")
+    arguments = set(inspect.signature(inprocess.Wrapper).parameters)
+    assert arguments == {field.name for field in dataclasses.fields(Parameters)}

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from undaunted.inprocess import terminate as terminate
     from undaunted.inprocess import tools as tools
     from undaunted.inprocess import utils as utils
+    from undaunted.inprocess import wrap as wrap
     from undaunted.inprocess.call import CallWrapper as CallWrapper
     from undaunted.inprocess.compose import Compose as Compose
     from undaunted.inprocess.state import FrozenState as FrozenState
     from undaunted.inprocess.state import Mode as Mode
     from undaunted.inprocess.state import State as State
+    from undaunted.inprocess.wrap import Wrapper as Wrapper
 
 _MODULE_OF = {
     "CallWrapper": "call",
