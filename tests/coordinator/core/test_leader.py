@@ -278,7 +278,10 @@ def test_a_start_needs_a_quorum_of_the_last_table():
     harness.prepared("a")
     assert len(harness.heard("a", p.StartOrder)) == 1
     harness.pass_time(10, alive="a")
-    assert "no quorum: 1 of the 3 nodes of the last round" in harness.remarks("a")
+    assert (
+        "no quorum: 1 of 3 nodes of round 0 can be reached, which is no majority: the launchers of "
+        "b, c that took part in it are missing"
+    ) in harness.remarks("a")
     harness.hello("c", round=0, running=False, promised=EPOCH)
     harness.pass_time(10.1, alive="ac")
     harness.prepared("ac")

@@ -137,3 +137,11 @@ def test_whatever_is_seen(rounds: list[Iterations], limit: int) -> None:
     first = next(seen.first for seen in known if seen.first is not None)
     mark = max([first, *(seen.last for seen in before if seen.last is not None)])
     assert all(seen.last is None or seen.last <= mark for seen in stuck)
+
+
+def test_who_has_not_seen_the_ranks_says_nothing_about_them() -> None:
+    tracker = ProgressTracker(max_restarts=5)
+    assert "no rank has called" in tracker.remark([NO_STEP])
+    successor = ProgressTracker(max_restarts=5)
+    successor.restore(*tracker.known)
+    assert successor.remark([NO_STEP]) == ""

@@ -240,7 +240,7 @@ class TestQuorum:
         job.stop("a", "b")
         assert job.policy.round == 0
         job.fire("remark")
-        assert "no quorum: only a is heard of (a, b, c)" in remarks(job)[0]
+        assert remarks(job)[0].endswith("more: no quorum: only a is heard of")
         job.feed(m.QuorumRegained())
         assert job.policy.round == 1
 
@@ -292,6 +292,16 @@ class TestQuorum:
         job.stop("a", "b")
         job.fire("join")
         assert "no quorum: x" in job.ends["a"].reason
+
+    def test_who_was_lost_is_the_cause_and_not_who_noticed_it_first(self) -> None:
+        job = running("a", "b", "c", min_nodes=2, max_restarts=1)
+        job.feed(m.NodeFailed("a", 0, "rank 0: connection reset", victim=True))
+        job.lose("b", "c")
+        job.feed(m.QuorumLost("x"))
+        job.stop("a")
+        job.fire("join")
+        said = "round 0 had been stopped because of this: node b is lost"
+        assert said in job.ends["a"].reason
 
     def test_finished_is_finished(self) -> None:
         job = running("a", "b", min_nodes=2)

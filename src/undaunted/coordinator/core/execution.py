@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from undaunted.coordinator.core import election, translation
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.roster import name_some
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core.policy import JobPolicy
@@ -79,9 +80,14 @@ class Execution:
         self.quorum = has
         if has:
             return m.QuorumRegained()
-        here = sum(1 for seat in ledger.table if self._sessions.is_here(seat))
+        gone = [seat.node for seat in ledger.table if not self._sessions.is_here(seat)]
         total = len(ledger.table)
-        return m.QuorumLost(f"{here} of the {total} nodes of the last round can be reached")
+        return m.QuorumLost(
+            f"{total - len(gone)} of {total} nodes of round {ledger.round} can be reached, which "
+            f"is no majority: the launchers of {name_some(gone)} that took part in it are missing; "
+            "bring them back into the network, or, if they have ended, start the whole job again, "
+            "as a launcher that is started again has no vote"
+        )
 
     def _obey(self, command: m.Command) -> list[c.Command]:
         match command:

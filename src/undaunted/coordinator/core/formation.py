@@ -39,6 +39,7 @@ class Formation:
     prepared: dict[str, Place] = field(default_factory=dict)
     problem: str = ""
     _last_call: bool | None = None  # True = running, False = over
+    _held: bool = False  # the problem is not who is here
     _awaits_return: bool = False
     _waited_s: float | None = None  # until the last remark; None = nobody waits
 
@@ -51,6 +52,7 @@ class Formation:
             held: why no round may be prepared, "" = it may.
         """
         self.prepared = {}
+        self._held = bool(held)
         self.problem = held or self._too_few()
         returning = [] if held else self.returning(seats)
         timers = self._await_return(number) if returning else []
@@ -107,8 +109,9 @@ class Formation:
 
     def describe(self) -> str:
         """What is missing, and who is here."""
-        here = f" ({name_some(self.roster.here)})" if self.roster.here else ""
-        return f"{self.problem}{here}"
+        if self._held or not self.roster.here:
+            return self.problem
+        return f"{self.problem} ({name_some(self.roster.here)})"
 
     def _too_few(self) -> str:
         here, needed = len(self.roster.here), self.config.min_nodes

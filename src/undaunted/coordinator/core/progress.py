@@ -74,8 +74,8 @@ class ProgressTracker:
         return self._reached, tuple(self._stalled)
 
     def restore(self, reached: int | None, stalled: Iterable[str]) -> None:
-        """Go on from what `known` was."""
-        self._reached, self._stalled = reached, list(stalled)
+        """Go on from what `known` was. What ranks did before, this tracker has not seen."""
+        self._reached, self._stalled, self._said = reached, list(stalled), True
         self._from = reached or 0
 
     def remark(self, nodes: Iterable[Iterations]) -> str:

@@ -162,7 +162,9 @@ class Rounds:
         limit = format_duration(self.formation.limit_s(self.next_round))
         reason = f"nothing else came within {limit}: {self.formation.describe()}"
         if self._why:
-            reason += f"; round {self.round} had been stopped because of this: {self._why}"
+            cause = self.blame.first_cause
+            why = self._why if cause is None else cause.text
+            reason += f"; round {self.round} had been stopped because of this: {why}"
         return self.end(self.after or Ending(m.Outcome.FAILED, reason))
 
     def prepare_timed_out(self) -> list[m.Command]:
