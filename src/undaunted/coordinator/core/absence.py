@@ -102,10 +102,11 @@ class Absence:
     def counts_quorum(self, now: int) -> bool:
         """Whether enough members have told this one that they have lost the leader."""
         ledger = self.knows.ledger
-        if ledger is None or not self.knows.votes:
+        if ledger is None:
             return False
         missing = self._missing.members(ledger.table, now)
-        return election.is_enough(missing, len(ledger.table), ledger.casting_vote)
+        enough = election.is_enough(missing, len(ledger.table), ledger.casting_vote)
+        return enough and self.knows.votes
 
     def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
