@@ -94,7 +94,10 @@ class Rank:
             self.do(line.decode().split())
 
     def hear(self) -> None:
-        data = self.sock.recv(65536)
+        try:
+            data = self.sock.recv(65536)
+        except ConnectionResetError:  # it had not read all when it was killed
+            data = b""
         if not data:
             say("guard gone")
             sys.exit()
