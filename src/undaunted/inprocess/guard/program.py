@@ -7,7 +7,9 @@ guard of rank 0 also runs the controller, for as long as any guard is connected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -187,6 +189,7 @@ class _Guard:
         )
         server.nodes = self._begin.world_size
         server.longest = MAX_MESSAGE_BYTES
+        _allow_descriptors()
         try:
             await server.start()
         except WireError as error:
@@ -208,6 +211,13 @@ class _Guard:
 
     def _note(self, note: Note) -> None:
         self._say(line(note))
+
+
+def _allow_descriptors() -> None:
+    """Every guard of the job is a connection, of which the usual limit allows 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some containers
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _answer(sock: socket.socket, answer: startup.Ready | startup.Refused) -> None:
