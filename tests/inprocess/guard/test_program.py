@@ -164,6 +164,15 @@ def job(directory: Path, ranks: int, **task: Any) -> Iterator[Job]:
         made.end()
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that the kernel gives to nobody else meanwhile."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
 def test_a_job_of_one_rank(tmp_path: Path) -> None:
     with job(tmp_path, 1) as made:
         (rank,) = made.begin()
@@ -278,10 +287,7 @@ def test_two_jobs_at_once(tmp_path: Path) -> None:
             assert rank.hear("Stop")["reasons"][0]["text"] == "other"
 
 
-def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_a_wrong_token_is_refused(tmp_path: Path, port: int) -> None:
     kwargs = {"host_name": "localhost", "port": port}
     # The first guard waits so long for the second one, after its rank has ended.
     limits = msgspec.structs.replace(LIMITS, barrier_timeout=5.0)
@@ -295,10 +301,7 @@ def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
         assert "has another token" in refused
 
 
-def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_silent_connections_keep_nobody_out(tmp_path: Path, port: int) -> None:
     kwargs = {"host_name": "localhost", "port": port}
     with job(tmp_path, 2, store_file="", store_kwargs=kwargs) as made:
         first = made._start(0, {})
