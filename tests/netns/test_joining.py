@@ -86,7 +86,7 @@ def test_two_launchers_with_one_name(job: Callable[..., Job]) -> None:
 
 
 def test_nobody_to_meet(job: Callable[..., Job]) -> None:
-    run = job("ab", "2", "--rdzv-conf", "join_timeout=2")
+    run = job("ab", "2", "--rdzv-conf", "timeout=2")
     run.start("b")
     run.ends("b", code=1)
     assert "no coordinator for 2 s" in run["b"].seen[-1]

@@ -29,7 +29,7 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
         tls_ca, tls_cert, tls_key: files; "" = no TLS.
         takeover: another node may take the coordinator's place.
         join_timeout_s: how long a round waits for its nodes; also without a coordinator.
-        first_round_timeout_s: the same for the first round.
+        first_round_timeout_s: the same for the first round, and until a coordinator is found.
         last_call_s: how long the first round waits for more nodes once there are enough.
         lease_s: a node that is silent for so long is lost.
         away_timeout_s: where nobody can take over, ranks go on so long without a coordinator.

@@ -157,6 +157,25 @@ def test_gives_up_without_a_coordinator():
     assert harness.follower.leader == ""
 
 
+def test_the_first_search_for_a_coordinator_may_take_longer():
+    harness = Harness(give_up_s=10.0, first_give_up_s=30.0)
+    for _ in range(29):
+        harness.handle(f.Closed(harness.link, "connection refused"))
+        harness.pass_time(1)
+    assert not harness.all(f.GiveUp)
+    harness.pass_time(2)
+    assert "no coordinator for 30 s" in harness.last(f.GiveUp).reason
+
+
+def test_later_searches_have_their_own_limit():
+    harness = Harness(give_up_s=10.0, first_give_up_s=1000.0).running()
+    harness.handle(f.Tell(p.Report(number=0, kind="stopped", round=0)))
+    for _ in range(11):
+        harness.handle(f.Closed(harness.link, "no route to host"))
+        harness.pass_time(1)
+    assert "no coordinator for 10 s" in harness.last(f.GiveUp).reason
+
+
 def test_a_misfit_ends_it_after_a_while():
     harness = Harness()
     while not harness.all(f.GiveUp):

@@ -98,7 +98,7 @@ class Follower:
                 return self._timer(name, now)
             case f.Begin():
                 self._idle_ns = now
-                return [f.SetTimer("giveup", self.config.give_up_s), *self._dial()]
+                return [f.SetTimer("giveup", self._search.limit_s), *self._dial()]
             case f.Opened(link=link):
                 return self._opened() if link == self._link else []
             case f.Closed(link=link):
@@ -155,8 +155,9 @@ class Follower:
         commands: list[f.Command] = []
         patient = now - self._idle_ns < round(SEEK_QUIETLY_S * _NS)
         if seeking and not patient and self._said != self._why:
-            self._said, limit_s = self._why, self.config.give_up_s
-            commands = [f.Say(f"looking for the coordinator (up to {limit_s:g} s): {self._why}")]
+            self._said = self._why
+            up_to = f"looking for the coordinator (up to {self._search.limit_s:g} s)"
+            commands = [f.Say(f"{up_to}: {self._why}")]
         return [*commands, f.SetTimer("dial", self._search.pause_s())]
 
     def _end(self, reason: str) -> list[f.Command]:
@@ -319,7 +320,7 @@ class Follower:
         return [hangup, *self._lost(now, reset=False)]
 
     def _give_up(self, now: int) -> list[f.Command]:
-        limit_s = self.config.give_up_s
+        limit_s = self._search.limit_s
         if self.state is State.FOLLOWING or self.running:
             return [f.SetTimer("giveup", limit_s)]
         left_s = limit_s - (now - self._idle_ns) / _NS
@@ -338,7 +339,8 @@ class Follower:
         self._absence = Absence(self.knows, since_ns, reset, self.config.away_timeout_s)
         goes_on = "; the ranks go on" if self.running else ""
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
-        return [f.Say(self._gone + goes_on), *self._dial(), *self._absence.begin(now)]
+        giveup = f.SetTimer("giveup", self._search.limit_s)
+        return [f.Say(self._gone + goes_on), giveup, *self._dial(), *self._absence.begin(now)]
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
         if not self.running:

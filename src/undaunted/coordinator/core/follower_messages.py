@@ -23,6 +23,7 @@ class FollowerConfig:
         away_timeout_s: without a leader, and when nobody can take over, ranks go on so long.
         term_timeout_s: from a signal to the launcher until SIGKILL to its ranks.
         give_up_s: so long after there is neither a leader nor a running rank, the node ends.
+        first_give_up_s: the same until a leader has been found for the first time; None = as later.
         store: where it is decided who leads, "" = among the members.
     """
 
@@ -38,6 +39,7 @@ class FollowerConfig:
     away_timeout_s: float = 60.0
     term_timeout_s: float = 1800.0
     give_up_s: float = 300.0
+    first_give_up_s: float | None = None
     store: str = ""
 
 

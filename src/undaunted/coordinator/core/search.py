@@ -28,6 +28,7 @@ class Search:
     config: FollowerConfig
     first: list[str] = field(default_factory=list)
     elected: str = ""
+    _ever_found: bool = False
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
 
@@ -52,7 +53,13 @@ class Search:
 
     def found(self) -> None:
         """A leader has welcomed this node."""
-        self._pause_s = REDIAL_FIRST_S
+        self._pause_s, self._ever_found = REDIAL_FIRST_S, True
+
+    @property
+    def limit_s(self) -> float:
+        """How long to look for one."""
+        first_s = None if self._ever_found else self.config.first_give_up_s
+        return self.config.give_up_s if first_s is None else first_s
 
     def begin(self, last: str) -> None:
         """The leader at ``last`` is gone: look there first."""

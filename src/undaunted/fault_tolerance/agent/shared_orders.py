@@ -259,6 +259,7 @@ class SharedOrders:
                 away_timeout_s=nodes.away_timeout_s,
                 term_timeout_s=config.term_timeout_s,
                 give_up_s=nodes.join_timeout_s,
+                first_give_up_s=nodes.first_round_timeout_s,
                 store=nodes.store,
             )
         )
