@@ -6,6 +6,7 @@ is known by its job rank, and ranks are told by way of their guards.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,13 @@ class Controller:
     calls: dict[int, Call] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     _takeovers: dict[int, Takeover] = field(default_factory=dict)
+    _ended: dict[int, int] = field(default_factory=dict)  # pids of the last who were there
     _present: dict[int, int] = field(default_factory=dict)  # pids of those who are there
     _rejoining: dict[int, m.Enter] = field(default_factory=dict)
     _waiting: dict[int, m.Join] = field(default_factory=dict)  # of those, who is ready
     _outcomes: dict[int, m.Finished | m.End] = field(default_factory=dict)
     _newest: int = -1  # number of the newest call
+    _begun: bool = False  # whoever is to come has had the time to
     _over: bool = False
 
     def handle(self, event: m.FromGuard | c.ControllerEvent, now: int) -> list[c.ControllerCommand]:
@@ -95,7 +98,7 @@ class Controller:
     def _begin(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
         members = set(range(enter.world_size)) - self.gone.keys()
         call = self.calls[enter.call] = Call(enter, self._waiting, members, now)
-        self._newest = max(self._newest, enter.call)
+        self._newest, self._begun = max(self._newest, enter.call), True
         return call.begin() + call.come(enter)
 
     def _too_late(self, enter: m.Enter) -> list[c.ControllerCommand]:
@@ -113,7 +116,7 @@ class Controller:
             commands = self._lose([m.Reason("TERMINATED", job_rank, text=text)], now)
         self._present[job_rank] = enter.pid
         self._rejoining[job_rank] = enter
-        return commands
+        return [*commands, c.SetTimer("begun 0 0", enter.limits.heartbeat_timeout)]
 
     def _moved_on(self, job_rank: int, number: int, now: int) -> list[c.ControllerCommand]:
         """Who enters a call has left every earlier one."""
@@ -152,9 +155,14 @@ class Controller:
         pid = self._present.get(lost.job_rank, lost.pid)
         if lost.pid and lost.pid != pid:
             return []  # of the process before
-        return self._lose([_about(lost.job_rank, lost.reason)], now)
+        commands = self._lose([_about(lost.job_rank, lost.reason)], now, lost.call)
+        self._ended[lost.job_rank] = lost.pid
+        return commands
 
-    def _lose(self, reasons: Iterable[m.Reason], now: int) -> list[c.ControllerCommand]:
+    def _lose(
+        self, reasons: Iterable[m.Reason], now: int, newest: float = math.inf
+    ) -> list[c.ControllerCommand]:
+        """Ranks are gone, whose last call was ``newest``: no process that a later record means."""
         reasons = tuple(reasons)
         for reason in reasons:
             job_rank = reason.job_rank
@@ -165,9 +173,9 @@ class Controller:
         commands: list[c.ControllerCommand] = []
         for call in list(self.calls.values()):
             commands += call.lose(reasons, now)
-        for number, takeover in list(self._takeovers.items()):
+        for number in [each for each in self._takeovers if each <= newest]:
             for reason in reasons:
-                takeover.lose(reason)
+                self._takeovers[number].lose(reason)
             commands += self._resume_if_all_back(number, now)
         return commands
 
@@ -212,16 +220,18 @@ class Controller:
 
     def _over_if_nobody_left(self) -> list[c.ControllerCommand]:
         """Processes that replace lost ones need somebody to join."""
-        if self.calls or self._takeovers or self._over or self._newest < 0:
+        if self.calls or self._takeovers or not self._begun:
             return []
-        if self._present.keys() - self._rejoining.keys():
+        if self._present.keys() - self._rejoining.keys() - self.gone.keys():
             return []
         text = "no rank is left that it could join"
         commands = [dismiss(enter.call, j, text) for j, enter in self._rejoining.items()]
         self._rejoining.clear()
         self._waiting.clear()
-        self._over = not self._present
-        return [*commands, c.Over()] if self._over else commands
+        if self._over or self._present:
+            return commands
+        self._over = True
+        return [*commands, c.Over()]
 
     # --- a controller that has taken over, and links that were broken ---------------------------
 
@@ -232,6 +242,8 @@ class Controller:
             return []  # of the process before
         if enter.rejoin and resume.record is None:
             return self._resume_rejoining(resume, now)
+        if enter.rejoin and self._ended.get(job_rank, enter.pid) != enter.pid:
+            self.gone.pop(job_rank, None)  # that was the process before
         refusal = _refusal(enter) or self.gone.get(job_rank, "")
         if refusal:
             return [dismiss(number, job_rank, f"it counts as lost: {refusal}")]
@@ -282,7 +294,7 @@ class Controller:
 
     def _take_over(self, number: int, call: Call | None) -> Takeover:
         takeover = self._takeovers[number] = Takeover()
-        self._newest = max(self._newest, number)
+        self._newest, self._begun = max(self._newest, number), True
         if call is not None:  # begun by ranks that had not been told of any record yet
             del self.calls[number]
             for job_rank, enter in call.entered.items():
@@ -338,6 +350,9 @@ class Controller:
         what, number, epoch = name.split()
         if what == "resume":
             return self._resume_timeout(int(number), now)
+        if what == "begun":
+            self._begun = True
+            return []
         call = self.calls.get(int(number))
         return [] if call is None else call.timer(what, int(epoch), now)
 

@@ -104,10 +104,9 @@ class RankGuard:
 
     def _link_up(self) -> list[c.GuardCommand]:
         self._linked = True
-        if self.standing is None:
-            return [] if self.lost is None else self._report_lost()
-        resume = self._report(self.standing.resume())
-        return resume if self.lost is None else resume + self._report_lost()
+        if self.lost is not None:
+            return self._report_lost()
+        return [] if self.standing is None else self._report(self.standing.resume())
 
     def _await_link(self) -> list[c.GuardCommand]:
         """Set a limit to how long the rank goes on without a controller."""
@@ -139,7 +138,7 @@ class RankGuard:
         self._reading = reading
         if self._owed is not None and _has_done(self._owed, standing, reading):
             self._owed = None
-        if standing.over and self._owed is None:
+        if standing.over and self._owed is None and reading.phase is Phase.OUTSIDE:
             return []  # until the next call
         verdict = judge(reading, self._ages(reading, now), limits, soft=self._counts(reading))
         look = self._look_in(verdict.look_in_s, now)
