@@ -83,6 +83,7 @@ class SharedOrders:
         self._endpoint = next(iter(self._nodes.endpoints), "")
         self._ledger = ledger_file.LedgerFile(config.run_dir, self._endpoint)
         self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
+        self._not_listening = ""  # why this host does not serve, and nobody else does
         self._candidacy: Candidacy | None = None  # where etcd says who leads
         self._over = False
         self._led = asyncio.Event()  # the others do not need the leader here any more
@@ -187,13 +188,25 @@ class SharedOrders:
     async def _host_again(self, known: p.Ledger) -> None:
         following = self._host.following
         if following is None or following.follower.state is not FollowerState.SEEKING:
+            self._not_listening = ""
             return
         try:
             await self._listen_on(self._wanted_port)
-        except WireError:
+        except WireError as error:
+            self._say_not_listening(error)
             self._try_again_to_host(known)
         else:
+            self._not_listening = ""
             self._lead_as_host(known)
+
+    def _say_not_listening(self, error: WireError) -> None:
+        why = os.strerror(error.number).lower() if error.number else str(error)
+        if not self._not_listening:
+            self._say(
+                f"cannot listen at {self._endpoint}: {why}; trying again every second. End what "
+                "has the port, or give all launchers another one (--rdzv-endpoint)"
+            )
+        self._not_listening = f"cannot listen at {self._endpoint}: {why}"
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._hosting = asyncio.get_running_loop().create_task(work)
@@ -297,7 +310,8 @@ class SharedOrders:
 
     def give_up(self, reason: str) -> None:
         """End, since there is nobody to follow."""
-        self._leave(m.Outcome.FAILED, reason)
+        reasons = filter(None, (reason, self._not_listening))
+        self._leave(m.Outcome.FAILED, "; ".join(reasons))
 
     def say(self, text: str) -> None:
         """Show a line."""

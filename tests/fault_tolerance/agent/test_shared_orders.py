@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.coordinator.core import messages as m
+from undaunted.fault_tolerance.agent import shared_orders
+from undaunted.fault_tolerance.agent.turns import Turns
+from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv("UNDAUNTED_TOKEN", "a token of the tests")
+
+
+class Launcher:
+    """What `SharedOrders` needs of an agent; keeps what it is told."""
+
+    def __init__(self, directory: Path, endpoint: str, node: str = "a", **nodes: object) -> None:
+        about = {"min_nodes": 1, "max_nodes": 1, "is_host": True, "address": "127.0.0.1"}
+        place = str(directory)
+        config = RunConfig(
+            run_id="job",
+            node=node,
+            nodes=Nodes(endpoints=[endpoint], **{**about, **nodes}),
+            nproc_per_node=1,
+            max_restarts=0,
+            kind="program",
+            target="sleep",
+            args=[],
+            cwd=place,
+            run_dir=place,
+            log_dir=place,
+            stdout=[0],
+            stderr=[0],
+        )
+        self.said: asyncio.Queue[str] = asyncio.Queue()
+        self.ordered: asyncio.Queue[m.Command] = asyncio.Queue()
+        self.orders = shared_orders.SharedOrders(
+            config, "0", Turns(), self.ordered.put_nowait, lambda: 1, self.said.put_nowait
+        )
+
+    @contextlib.asynccontextmanager
+    async def joined(self) -> AsyncIterator[Launcher]:
+        await self.orders.join()
+        try:
+            yield self
+        finally:
+            await self.orders.close()
+
+    async def says(self, text: str) -> str:
+        return await asyncio.wait_for(self._next(self.said, text), DEADLINE_S)
+
+    async def order(self, kind: type[m.Command]) -> m.Command:
+        while not isinstance(order := await self._next(self.ordered, ""), kind):
+            pass
+        return order
+
+    async def _next(self, queue: asyncio.Queue, text: str):
+        while text not in str(item := await asyncio.wait_for(queue.get(), DEADLINE_S)):
+            pass
+        return item
+
+
+def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(shared_orders, "_HOST_AGAIN_S", 0.01)
+
+    async def run(endpoint: str) -> None:
+        async with Launcher(tmp_path, endpoint, first_round_timeout_s=0.3).joined() as it:
+            said = await it.says("cannot listen")
+            assert said.startswith(f"cannot listen at {endpoint}: address already in use; ")
+            end = await it.order(m.End)
+            assert isinstance(end, m.End)
+            assert end.outcome is m.Outcome.FAILED
+            assert end.reason.startswith("no coordinator for 0.3 s")
+            assert end.reason.endswith(f"; cannot listen at {endpoint}: address already in use")
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        asyncio.run(run(f"127.0.0.1:{other.getsockname()[1]}"))
