@@ -49,6 +49,14 @@ class Serving:
         self.service.serve(ours)
         return Peer(theirs)
 
+    def listen(self) -> str:
+        name = f"undaunted-test-{uuid.uuid4()}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(f"\0{name}")
+        listener.listen()
+        self.service.listen(listener)
+        return name
+
     async def said(self, count: int) -> list[m.FromGuard]:
         await self.uplink.until(lambda: len(self.uplink.said) >= count)
         return self.uplink.said
@@ -60,8 +68,7 @@ def rank(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process of its own that says these messages."""
     said = b"".join(frames.encode(msgspec.msgpack.encode(message)) for message in messages)
-    name = f"undaunted-test-{uuid.uuid4()}"
-    serving.service.listen(name)
+    name = serving.listen()
     fd = page(reading)
     argv = [sys.executable, "-S", "-c", SILENT, name, str(fd), said.hex()]
     with subprocess.Popen(argv, pass_fds=[fd]) as child:
@@ -85,6 +92,29 @@ async def test_what_a_rank_says_is_reported_and_it_is_told_what_concerns_it() ->
     assert await peer.hear() == record()
     serving.service.close()
     peer.sock.close()
+
+
+@on_loop
+async def test_a_call_is_on_from_its_first_record_to_its_end_whoever_has_left() -> None:
+    serving = Serving()
+    peer, other = serving.connect(), serving.connect()
+    for one, job_rank in ((peer, 1), (other, 2)):
+        await one.begin(enter(job_rank))
+        await one.say(join(job_rank))
+    await serving.said(4)
+    assert not serving.service.in_call(1)
+    serving.service.told((1, 2), record(0, 1, 2))
+    assert serving.service.in_call(1)
+    reason = m.Reason("BASE_EXCEPTION", 2, text="SystemExit")
+    await other.say(m.Leave(0, 2, 0, reason))
+    await serving.said(5)
+    serving.service.told((1,), m.Finished(0, 0, (0, 1)))
+    assert not serving.service.in_call(1)
+    assert serving.service.in_call(2), "it takes no part in what the others do next"
+    assert not serving.service.in_call(3)
+    serving.service.close()
+    for one in (peer, other):
+        one.sock.close()
 
 
 @on_loop
@@ -232,8 +262,7 @@ async def test_a_rank_that_is_stopped_is_killed_after_its_hard_timeout() -> None
 @on_loop
 async def test_other_users_are_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving()
-    name = f"undaunted-test-{uuid.uuid4()}"
-    serving.service.listen(name)
+    name = serving.listen()
     monkeypatch.setattr("undaunted.inprocess.guard.service.os.geteuid", lambda: -1)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(f"\0{name}")
@@ -241,8 +270,6 @@ async def test_other_users_are_not_served(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(EOFError):
             await peer.hear()
     assert serving.remarks == [f"user {os.getuid()} has tried to be served"]
-    with pytest.raises(OSError, match="in use"):
-        Serving().service.listen(name)
     serving.service.close()
 
 

@@ -48,6 +48,12 @@ class Standing:
         """Whether the epoch of the last record is on, as far as the rank knows."""
         return self.record is not None and self.stop is None and not self.over
 
+    @property
+    def on(self) -> bool:
+        """Whether the call has begun, and was not said to have ended; the rank may have left it."""
+        ended = self.ended is not None and self.ended.call == self.enter.call
+        return self.record is not None and not ended
+
     def hear(self, message: Said) -> bool:
         """Take what the rank says; return whether it is news."""
         mine = message.call == self.enter.call and message.job_rank == self.enter.job_rank

@@ -86,6 +86,12 @@ class ServedRank:
         if self._page is not None:
             self._page.close()
 
+    @property
+    def in_call(self) -> bool:
+        """Whether its call is on, for itself or, where it is lost or has left, for others."""
+        standing = self._guard.standing
+        return standing is not None and standing.on
+
     # --- what happens ---------------------------------------------------------------------------
 
     def received(self, message: FromRank) -> None:

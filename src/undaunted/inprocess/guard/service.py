@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from typing import TYPE_CHECKING
 
 from undaunted.inprocess.core import commands as c
@@ -12,12 +11,12 @@ from undaunted.inprocess.guard.peer import peer
 from undaunted.inprocess.guard.ranks import ServedRank
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from undaunted.inprocess.core.messages import FromGuard, ToRank
     from undaunted.inprocess.guard.uplink import Uplink
 
-_BACKLOG = 1024
 _ACCEPTS_IN_A_ROW = 64  # then it is the turn of others on the loop
 _PAUSE_S = 0.5  # before accepting is tried again when descriptors have run out
 
@@ -41,22 +40,8 @@ class GuardService:
         self._idle = asyncio.Event()
         uplink.attach(self)
 
-    def listen(self, name: str) -> None:
-        """Serve ranks of this user that connect to an abstract Unix socket.
-
-        Args:
-            name: without the leading NUL.
-
-        Raises:
-            OSError: the name is in use.
-        """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            listener.bind(f"\0{name}")
-            listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+    def listen(self, listener: socket.socket) -> None:
+        """Serve ranks of this user that connect to a socket, which is ours from here on."""
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
@@ -84,6 +69,11 @@ class GuardService:
             self._listener.close()
         for rank in (*self._ranks.values(), *self._nameless):
             rank.close()
+
+    def in_call(self, job_rank: int) -> bool:
+        """Whether others go on with a call that this rank, dead or alive, takes part in."""
+        rank = self._ranks.get(job_rank)
+        return rank is not None and rank.in_call
 
     # --- from the controller --------------------------------------------------------------------
 
