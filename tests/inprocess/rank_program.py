@@ -1,0 +1,166 @@
+"""One rank of a job: wraps the function of a scenario. ``rank_program.py SCENARIO SETTINGS``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from undaunted import inprocess
+
+if TYPE_CHECKING:
+    from undaunted.inprocess import CallWrapper
+
+LONG_S = 80.0
+
+
+def tell(**what: Any) -> None:
+    """One write: what is interrupted in between would be half a line."""
+    os.write(1, (json.dumps(what) + "\n").encode())
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def world() -> int:
+    return int(os.environ["WORLD_SIZE"])
+
+
+def everyone_is_here(call: CallWrapper, mark: str = "here") -> None:
+    """Blocks until all ranks of the iteration have come."""
+    if call.store.add(mark, 1) == world():
+        call.store.set(f"{mark}/all", "")
+    call.store.wait([f"{mark}/all"])
+
+
+def take_turns(call: CallWrapper, times: int) -> dict[str, int]:
+    """One rank after the other raises, while the others sleep."""
+    tell(iteration=call.iteration, rank=rank(), world=world(), at=time.monotonic())
+    if call.iteration < times:
+        if rank() == call.iteration % world():
+            raise RuntimeError(f"fault {call.iteration}")
+        time.sleep(LONG_S)
+    return {"iteration": call.iteration, "rank": rank(), "world": world()}
+
+
+def one_fails(call: CallWrapper, who: int, how: str) -> dict[str, int]:
+    """One process fails in the first iteration, when all are there."""
+    if call.iteration == 0:
+        everyone_is_here(call)
+        if call.state.initial_rank == who:
+            FAULTS[how]()
+        time.sleep(LONG_S)
+    everyone_is_here(call)
+    return {"iteration": call.iteration, "rank": rank(), "world": world()}
+
+
+def all_fail(call: CallWrapper) -> int:
+    if call.iteration == 0:
+        everyone_is_here(call)
+        raise RuntimeError("all at once")
+    return call.iteration
+
+
+def one_is_in_atomic(call: CallWrapper) -> int:
+    if call.iteration == 0:
+        everyone_is_here(call)
+        if rank() == 0:
+            call.store.wait(["saving 1", "saving 2"])
+            raise RuntimeError("a fault elsewhere")
+        with call.atomic():
+            call.store.set(f"saving {rank()}", "")
+            threading.Event().wait(0.3)
+            tell(saved=rank())
+        time.sleep(LONG_S)
+    return call.iteration
+
+
+def collectives(call: CallWrapper, times: int) -> int:
+    """One rank after the other raises, while the others wait for it in a collective of gloo."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=call.store, rank=rank(), world_size=world())
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    assert ones.item() == world()
+    if call.iteration < times:
+        if rank() == call.iteration % world():
+            raise RuntimeError("a fault")
+        dist.all_reduce(ones)
+        raise AssertionError("without one of us")
+    dist.destroy_process_group()
+    return call.iteration
+
+
+def some_do_not_come(call: CallWrapper) -> int:
+    """One rank fails while the others wait for it in init_process_group."""
+    import torch.distributed as dist
+
+    if call.iteration == 0 and rank() == 1:
+        everyone_is_here(call)
+        raise RuntimeError("before the group is made")
+    if call.iteration == 0:
+        everyone_is_here(call)
+    dist.init_process_group("gloo", store=call.store, rank=rank(), world_size=world())
+    dist.barrier()
+    dist.destroy_process_group()
+    return call.iteration
+
+
+def lock_the_gil() -> None:
+    re.match(r"(a?){40}b", "a" * 40)
+    re.match(r"(a+)+b", "a" * 60)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+FAULTS = {"kill": kill, "stop": stop, "lock": lock_the_gil, "leave": leave}
+SCENARIOS = {
+    function.__name__: function
+    for function in (
+        take_turns,
+        one_fails,
+        all_fail,
+        one_is_in_atomic,
+        collectives,
+        some_do_not_come,
+    )
+}
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    settings = json.loads(sys.argv[2])
+    times = settings.pop("calls", 1)
+    active = settings.pop("active", None)
+    limits = {name: timedelta(seconds=s) for name, s in settings.pop("limits", {}).items()}
+    if active is not None:
+        reserve = inprocess.rank_assignment.MaxActiveWorldSize(active)
+        shift = inprocess.rank_assignment.ShiftRanks()
+        limits["rank_assignment"] = inprocess.Compose(reserve, shift)
+    wrapped = inprocess.Wrapper(**limits)(SCENARIOS[sys.argv[1]])
+    for _ in range(times):
+        tell(result=wrapped(None, **settings))
+
+
+if __name__ == "__main__":
+    main()

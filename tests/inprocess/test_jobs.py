@@ -1,0 +1,104 @@
+"""Jobs of several processes with guards of their own: what is restarted where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.inprocess.rank_jobs import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+
+# Of one that does not make progress, or holds the GIL, in seconds.
+SHORT = {
+    "soft_timeout": 3,
+    "hard_timeout": 4,
+    "progress_watchdog_interval": 0.2,
+    "monitor_thread_interval": 0.2,
+    "monitor_process_interval": 0.2,
+    "termination_grace_time": 0.2,
+}
+
+
+def test_every_fault_restarts_all_ranks(tmp_path: Path) -> None:
+    with Job(tmp_path, 4, "take_turns", times=20) as job:
+        outcomes = job.wait()
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.code == 0, outcome.stderr
+        assert outcome.results() == [{"iteration": 20, "rank": rank, "world": 4}]
+        assert [line["iteration"] for line in outcome.told[:-1]] == list(range(21))
+
+
+@pytest.mark.parametrize(("how", "who"), [("kill", 0), ("kill", 1), ("leave", 2)])
+def test_the_others_go_on_without_one_that_is_gone(tmp_path: Path, how: str, who: int) -> None:
+    with Job(tmp_path, 3, "one_fails", who=who, how=how) as job:
+        outcomes = job.wait()
+    codes = [outcome.code for outcome in outcomes]
+    assert codes.pop(who) == {"kill": -9, "leave": 3}[how]
+    assert codes == [0, 0], [outcome.stderr for outcome in outcomes]
+    results = [outcome.results() for outcome in outcomes if outcome.code == 0]
+    assert results == [[{"iteration": 1, "rank": rank, "world": 2}] for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("how", ["stop", "lock"])
+def test_one_that_cannot_be_interrupted_is_ended(tmp_path: Path, how: str) -> None:
+    with Job(tmp_path, 3, "one_fails", who=1, how=how, limits=SHORT) as job:
+        outcomes = job.wait()
+    assert [outcome.code < 0 for outcome in outcomes] == [False, True, False]
+    results = [outcome.results()[0]["world"] for outcome in outcomes if outcome.code == 0]
+    assert results == [2, 2]
+
+
+def test_a_reserve_takes_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
+    with Job(tmp_path, 3, "one_fails", who=0, how="kill", active=2) as job:
+        outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [-9, 0, 0]
+    results = [outcome.results()[0] for outcome in outcomes[1:]]
+    assert results == [{"iteration": 1, "rank": rank, "world": 2} for rank in (0, 1)]
+
+
+def test_a_reserve_that_is_not_needed_returns_none(tmp_path: Path) -> None:
+    with Job(tmp_path, 3, "take_turns", times=2, active=2) as job:
+        outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0]
+    assert outcomes[2].results() == [None]
+
+
+def test_faults_in_all_ranks_at_once(tmp_path: Path) -> None:
+    with Job(tmp_path, 4, "all_fail") as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[1]] * 4
+
+
+def test_a_function_that_is_called_again_and_again(tmp_path: Path) -> None:
+    with Job(tmp_path, 2, "all_fail", calls=5) as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[1] * 5] * 2
+
+
+def test_a_restart_waits_for_atomic(tmp_path: Path) -> None:
+    with Job(tmp_path, 3, "one_is_in_atomic") as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[1]] * 3
+    assert [{"saved": rank} in outcome.told for rank, outcome in enumerate(outcomes)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_collectives_are_aborted(tmp_path: Path) -> None:
+    with Job(tmp_path, 4, "collectives", times=5) as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[5]] * 4
+
+
+def test_a_fault_while_a_group_is_made(tmp_path: Path) -> None:
+    with Job(tmp_path, 3, "some_do_not_come") as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[1]] * 3
