@@ -531,6 +531,17 @@ def test_where_the_first_members_are_silent_the_next_ones_ask():
     assert len(harness.all(f.Ask)) - before == 63
 
 
+def test_a_launcher_that_was_started_again_asks_nobody_and_so_is_none_of_the_first_members():
+    harness = large(64, 5)
+    for number in range(5):
+        name = f"n{number:03}"
+        again = p.MissAnswer(node=name, incarnation="another", epoch=EPOCH, lost=True)
+        harness.handle(f.Answered(name, again))
+    before = len(harness.all(f.Ask))
+    harness.pass_time(1)
+    assert len(harness.all(f.Ask)) - before == 63
+
+
 def test_the_word_of_another_member_that_a_quorum_misses_the_leader_is_taken():
     harness = large(64, 40)
     for _ in range(12):

@@ -34,6 +34,7 @@ OTHER_SUCCEEDS_S = 2.0
 # In a table of so many, only the first members that answer ask all.
 ASK_ALL = 8
 FIRST = 3
+_Answer = p.MissAnswer | p.Grant
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Absence:
     reset: bool
     away_timeout_s: float
     _missing: Missing = field(init=False)
-    _silent: set[str] = field(default_factory=set)  # members that did not answer the last time
+    _silent: set[str] = field(default_factory=set)  # nodes whose member did not answer last time
     _claim: int = 0  # epoch of a claim that is under way
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
@@ -110,10 +111,11 @@ class Absence:
 
     def answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         """Take in what another member says, or that it says nothing."""
-        if answer is None:
-            self._silent.add(node)
-        else:
+        seats = election.electorate(self.knows.table).seats
+        if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in seats:
             self._silent.discard(node)
+        else:  # nobody, or another agent of that node, which has no vote and asks nobody
+            self._silent.add(node)
         if isinstance(answer, p.MissAnswer):
             self._missing.hear(answer, self.knows.table, now)
             if answer.lost and now < self._due_ns:
