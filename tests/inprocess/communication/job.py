@@ -103,11 +103,7 @@ def recv(rank: Rank) -> None:
     dist.recv(torch.ones(10), src=rank.size - 1)
 
 
-def recv_from_any(rank: Rank) -> None:
-    dist.recv(torch.ones(10))
-
-
-def isend_wait(rank: Rank) -> None:
+def irecv(rank: Rank) -> None:
     work = dist.irecv(torch.ones(10), src=rank.size - 1)
     assert work is not None
     work.wait()
@@ -148,6 +144,29 @@ def prepare_ddp(rank: Rank) -> None:
     rank.groups = [DistributedDataParallel(model, bucket_cap_mb=0.0001)]
 
 
+def accept(rank: Rank) -> None:
+    """Peers have given addresses, so that this rank has to wait for them, and do not come."""
+    store = dist.PrefixStore(f"accept/{rank.round}/{rank.rank}", rank.store)
+
+    def publish() -> None:
+        other = dist.PrefixStore(f"accept/{rank.round}/{rank.rank}", rank.store.clone())
+        address = other.get(f"0//cpu//0/{rank.rank}")
+        host = address.index(b"\x7f\0\0\x01")
+        port = int.from_bytes(address[host - 2 : host], "big") + 1
+        for peer in {*range(rank.size)} - {rank.rank}:
+            said = address[: host - 2] + port.to_bytes(2, "big") + address[host:]
+            other.set(f"0//cpu//0/{peer}", said)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        dist.init_process_group(
+            "gloo", store=store, rank=rank.rank, world_size=rank.size, timeout=TIMEOUT
+        )
+    finally:
+        thread.join()
+
+
 def set_environment(rank: Rank) -> None:
     os.environ |= {
         "MASTER_ADDR": rank.host,
@@ -169,13 +188,13 @@ SCENARIOS: dict[str, tuple[Callable[[Rank], None], Callable[[Rank], None], bool]
     "monitored_barrier": (monitored_barrier, nothing, True),
     "send": (send, nothing, True),
     "recv": (recv, nothing, True),
-    "recv_from_any": (recv_from_any, nothing, True),
-    "irecv": (isend_wait, nothing, True),
+    "irecv": (irecv, nothing, True),
     "sub_group": (sub_group, prepare_sub_group, True),
     "all_gather_object": (all_gather_object, nothing, True),
     "ddp_backward": (ddp_backward, prepare_ddp, True),
     "new_group": (new_group, nothing, True),
     "init": (init, nothing, False),
+    "accept": (accept, nothing, False),
     "init_env": (init_env, set_environment, False),
     "init_env_without_server": (init_env, set_environment, False),
 }

@@ -39,6 +39,14 @@ def parse_backends(configs: Iterable[str]) -> set[str]:
     return {part for part in parts if part}
 
 
+def groups() -> list[tuple[int, Any]]:
+    """Return size and store of each group of this process."""
+    c10d = module()
+    if c10d is None:
+        return []
+    return [(group.size(), store) for group, (_, store) in list(c10d._world.pg_map.items())]  # noqa: SLF001
+
+
 def abort_groups() -> None:
     """Abort all groups at once, as backends with communicators of their own support it.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nvrx")
 
-_SETTLE_S = 0.1  # how long who waited in the store may take to come back
+_SETTLE_S = 0.05  # how long who waited in the store may take to come back
 _ROUNDS = 10
 _FIRST_DELAY_S = 0.01
 _LONGEST_DELAY_S = 0.5
@@ -44,13 +44,18 @@ class Creations:
 
     Attributes:
         prefix: of all keys in stores that `init_process_group` makes; the same in all ranks.
+        temporary: ports of servers that live no longer than a group made by `init_process_group`.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.temporary: set[int] = set()
         self._aborted = threading.Event()
         self._changed = threading.Condition()
         self._underway: list[tuple[int, Any]] = []
+        self._interrupted: list[Any] = []
+        self._renewals = contextlib.ExitStack()
+        self._closed = False
 
     @contextlib.contextmanager
     def underway(self, group_size: int, store: Any) -> Iterator[None]:
@@ -89,31 +94,45 @@ class Creations:
     def abort(self) -> None:
         """End what waits in the making of a group, and let no other group be made."""
         self._aborted.set()
-        for _ in range(_ROUNDS):
+        late = c10d.groups() if gloo.connects_late() else []
+        for patience in range(_ROUNDS):
             with self._changed:
-                waiting = list(self._underway)
-            if not waiting or self._interrupt(waiting):
-                return
+                waiting = [*self._underway, *late]
+            for group_size, store in waiting:
+                self._interrupt(store)
+                if patience or late:  # it was not the store
+                    gloo.visit(group_size)
+            if waiting:
+                gloo.abort()
+            late = []
+            with self._changed:
+                if self._changed.wait_for(lambda: not self._underway, _SETTLE_S):
+                    return
         _log.error(
             "The making of a process group cannot be aborted; the rank is ended by the hard timeout"
         )
 
-    def _interrupt(self, waiting: list[tuple[int, Any]]) -> bool:
-        """End waits in stores and for peers; return whether no group is being made any more."""
-        with contextlib.ExitStack() as stack:
-            for group_size, store in waiting:
-                stack.enter_context(stores.interrupted(store))
-                gloo.visit(group_size)
-            gloo.abort()
-            with self._changed:
-                return self._changed.wait_for(lambda: not self._underway, _SETTLE_S)
+    def _interrupt(self, store: Any) -> None:
+        client = stores.tcp_client(store)
+        with self._changed:
+            if client is None or self._closed or any(client is one for one in self._interrupted):
+                return
+            self._interrupted.append(client)
+            self._renewals.enter_context(stores.interrupted(client, self.temporary))
+
+    def close(self) -> None:
+        """Let stores that were interrupted work again: nobody waits in them any more."""
+        with self._changed:
+            self._closed = True
+        self._renewals.close()
+        self._interrupted.clear()
 
 
 _active: Creations | None = None
 
 
 def abort() -> None:
-    """Abort the making of groups, if `watch` is on, until it is left."""
+    """Abort the making of groups; until the `watch` that is on is left, none is made any more."""
     if _active is not None:
         _active.abort()
 
@@ -140,6 +159,7 @@ def watch(prefix: str = "") -> Iterator[None]:
             yield
     finally:
         _active = None
+        creations.close()
         if creations.is_aborted():
             c10d.destroy_groups()  # one that was completed just then
         # Each init_process_group wraps the hook once more.
@@ -222,6 +242,8 @@ def _create_store(
     serve = rank == 0 and not served_by_launcher
     if not serve:
         _await_server(creations, host, port, timeout.total_seconds())
+    if not served_by_launcher:
+        creations.temporary.add(port)
     store: Any = TCPStore(
         host_name=host,
         port=port,

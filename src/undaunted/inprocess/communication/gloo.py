@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import struct
 import time
@@ -25,6 +26,7 @@ _LOOP_NAME = "gloo_tcp_loop"
 _LOOP_MAX_EVENTS = 64
 _LOOP_TIMEOUT_MS = 10
 _PATIENCE_S = 0.2
+_PATIENCE_UNNAMED_S = 0.02  # always taken in full: most threads are no event loops
 _MAX_SWEEPS = 10
 _MAX_VISITS = 4096
 _VISIT_TIMEOUT_S = 1.0
@@ -39,6 +41,11 @@ def abort() -> None:
         if not shut:
             break
         ended |= shut
+
+
+def connects_late() -> bool:
+    """Return whether groups connect when they are first used, and not when they are made."""
+    return os.environ.get("TORCH_GLOO_LAZY_INIT", "") not in ("", "0")
 
 
 def visit(group_size: int, timeout_s: float = _VISIT_TIMEOUT_S) -> None:
@@ -77,7 +84,7 @@ def find_loops() -> list[list[sockets.Descriptor]]:
         return [event_loops.watched(wait.epoll_fd) for wait in found.values()]
     loops = (
         event_loops.watched(wait.epoll_fd)
-        for wait in event_loops.waits(names).values()
+        for wait in event_loops.waits(names, _PATIENCE_UNNAMED_S).values()
         if (wait.max_events, wait.timeout_ms) == (_LOOP_MAX_EVENTS, _LOOP_TIMEOUT_MS)
     )
     return [loop for loop in loops if _is_of_gloo(loop)]

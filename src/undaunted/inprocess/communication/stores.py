@@ -12,28 +12,33 @@ from typing import TYPE_CHECKING, Any
 from undaunted.inprocess.communication import sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _log = logging.getLogger("nvrx")
 
-_CONNECT_TIMEOUT = timedelta(seconds=5)
+_CONNECT_TIMEOUT = timedelta(seconds=2)
 _FD = re.compile(r"SocketImpl\(fd=(\d+),")
 
 
+def tcp_client(store: Any) -> Any:
+    """Return the TCPStore that a store stands for, prefixed or not; None = it is another kind."""
+    client = getattr(store, "_underlying_non_prefix_store", store)
+    return client if type(client).__name__ == "TCPStore" else None
+
+
 @contextlib.contextmanager
-def interrupted(store: Any) -> Iterator[None]:
-    """Have threads that wait in ``store`` get an error; afterwards the store works on.
+def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
+    """Have threads that wait in a TCPStore get an error; afterwards it works on.
 
     A client has one connection and waits in it for the server's answers. The connection is ended at
-    the beginning; at the end, a new one takes its place, under the same descriptor. Where nobody
-    serves any more the client stays without.
+    the beginning; at the end, a new one takes its place, under the same descriptor. It cannot be
+    replaced at once: who waits would go on waiting in the new one. Where nobody serves any more the
+    client stays without.
 
-    Does nothing for other stores than a TCPStore, prefixed or not.
+    Args:
+        client: the TCPStore.
+        temporary: ports of servers that nobody needs afterwards: their clients stay without.
     """
-    client = getattr(store, "_underlying_non_prefix_store", store)
-    if type(client).__name__ != "TCPStore":
-        yield
-        return
     connection = _connection(client, sockets.all_sockets())
     if connection is None:
         _log.warning("The connection to the store at %s:%d is unknown", client.host, client.port)
@@ -43,7 +48,8 @@ def interrupted(store: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        _renew(client, connection)
+        if client.port not in temporary:
+            _renew(client, connection)
 
 
 def _renew(client: Any, connection: sockets.Descriptor) -> None:

@@ -1,0 +1,117 @@
+"""Groups that are being made when all are aborted; with several ranks: test_job."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from undaunted.inprocess.communication import c10d, creation
+
+pytestmark = pytest.mark.torch
+dist = pytest.importorskip("torch.distributed")
+TIMEOUT = timedelta(seconds=30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first_store() -> None:
+    """The first store that serves opens a pipe for all stores of the process, and keeps it."""
+    dist.TCPStore("127.0.0.1", 0, None, True, TIMEOUT)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found: int = server.getsockname()[1]
+        return found
+
+
+@pytest.fixture
+def environment(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1"}
+    for name, value in {**variables, "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_hooks_are_taken_back() -> None:
+    rendezvous = sys.modules["torch.distributed.rendezvous"]
+    originals = c10d.module()._new_process_group_helper, rendezvous._create_c10d_store  # type: ignore[attr-defined]
+    hook = sys.excepthook
+    with creation.watch():
+        assert c10d.module()._new_process_group_helper is not originals[0]
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
+    assert originals == (
+        c10d.module()._new_process_group_helper,
+        rendezvous._create_c10d_store,  # type: ignore[attr-defined]
+    )
+    assert sys.excepthook is hook
+
+
+def test_without_torch_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d")
+    with creation.watch():
+        creation.abort()
+
+
+def test_abort_without_a_watch_does_nothing() -> None:
+    creation.abort()
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_group_by_the_environment_has_keys_of_this_run_only() -> None:
+    for run in ("call/0", "call/1"):
+        with creation.watch(run):
+            dist.init_process_group("gloo", timeout=TIMEOUT)
+            keys = c10d.groups()[0][1]._underlying_non_prefix_store.list_keys()
+            dist.destroy_process_group()
+        assert f"{run}/undaunted/ranks" in keys
+        assert [key for key in keys if not key.startswith((f"{run}/", "init/"))] == []
+
+
+def test_after_an_abort_no_group_is_made_until_the_watch_is_left() -> None:
+    def make() -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    with creation.watch():
+        creation.abort()
+        with pytest.raises(creation.CreationAbortedError, match="restarted"):
+            make()
+    assert not dist.is_initialized()
+    with creation.watch():
+        make()
+        assert c10d.module()._world.pg_names[dist.group.WORLD] == "0"
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("environment")
+def test_who_waits_for_the_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    asked = threading.Event()
+    ask = creation._takes_connections
+
+    def takes_connections(*address: Any) -> bool:
+        asked.set()
+        return ask(*address)
+
+    monkeypatch.setattr(creation, "_takes_connections", takes_connections)
+    with creation.watch():
+        aborter = threading.Thread(target=lambda: asked.wait(30) and creation.abort())
+        aborter.start()
+        with pytest.raises(creation.CreationAbortedError):
+            dist.init_process_group("gloo", timeout=TIMEOUT)
+        aborter.join()
+
+
+def test_a_torch_with_other_functions_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(c10d.module(), "_new_process_group_helper", lambda size: size)
+    with creation.watch():
+        assert c10d.module()._new_process_group_helper(3) == 3
+    assert "cannot be aborted while they are made" in caplog.text

@@ -1,0 +1,101 @@
+"""Connections of this process: what they are, and their end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.inprocess.communication import sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, ...]]:
+    """A listening socket, a connection to it, and the other end of that."""
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with (
+        socket.create_server((request.param, 0), family=family) as server,
+        socket.create_connection(server.getsockname()[:2]) as near,
+        server.accept()[0] as far,
+    ):
+        yield server, near, far
+
+
+def described(sock: socket.socket) -> sockets.Descriptor:
+    found = sockets.describe(sock.fileno())
+    assert found is not None
+    return found
+
+
+def test_a_shut_down_connection_wakes_who_waits_in_it(pair: tuple[socket.socket, ...]) -> None:
+    _, near, far = pair
+    received: list[bytes] = []
+    thread = threading.Thread(target=lambda: received.append(near.recv(1)))
+    thread.start()
+    assert sockets.shut_down(described(near))
+    thread.join(10)
+    assert received == [b""]
+    assert far.recv(1) == b""
+    assert sockets.shut_down(described(near)), "a second time does no harm"
+
+
+def test_a_listening_socket_is_left_alone(pair: tuple[socket.socket, ...]) -> None:
+    server = pair[0]
+    assert not sockets.shut_down(described(server))
+    with socket.create_connection(server.getsockname()[:2]), server.accept()[0]:
+        pass
+
+
+def test_a_descriptor_that_stands_for_something_new_is_left_alone(
+    pair: tuple[socket.socket, ...],
+) -> None:
+    _, near, far = pair
+    stale = sockets.Descriptor(near.fileno(), described(near).inode + 1)
+    assert not sockets.shut_down(stale)
+    far.sendall(b"x")
+    assert near.recv(1) == b"x"
+
+
+def test_what_is_no_connection_is_left_alone() -> None:
+    reader, writer = os.pipe()
+    near, far = socket.socketpair()
+    try:
+        for fd in (reader, near.fileno()):
+            descriptor = sockets.describe(fd)
+            assert descriptor is not None
+            assert not sockets.shut_down(descriptor)
+            assert sockets.listening_address(descriptor) is None
+            assert sockets.peer_port(descriptor) is None
+            assert sockets.is_tcp_or_pipe(descriptor) == (fd == reader)
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
+    finally:
+        near.close()
+        far.close()
+        os.close(reader)
+        os.close(writer)
+    closed = sockets.Descriptor(reader, 1)
+    assert not sockets.shut_down(closed)
+    assert not sockets.is_tcp_or_pipe(closed)
+    assert sockets.describe(reader) is None
+
+
+def test_ports_and_addresses(pair: tuple[socket.socket, ...]) -> None:
+    server, near, far = pair
+    host, port = server.getsockname()[:2]
+    assert sockets.listening_address(described(server)) == (host, port)
+    assert sockets.listening_address(described(near)) is None
+    assert sockets.peer_port(described(near)) == port
+    assert sockets.peer_port(described(far)) == near.getsockname()[1]
+    assert sockets.peer_port(described(server)) is None
+    assert sockets.is_tcp_or_pipe(described(near))
+
+
+def test_all_sockets(pair: tuple[socket.socket, ...]) -> None:
+    assert {described(one) for one in pair} <= sockets.all_sockets()

@@ -1,0 +1,101 @@
+"""Plug-ins that abort; what they do with real ranks: communication/test_job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.inprocess import abort
+from undaunted.inprocess.communication import registry
+from undaunted.inprocess.compose import Compose
+from undaunted.inprocess.state import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATE = State(rank=3, world_size=4, active_rank=2, active_world_size=3, iteration=5).freeze()
+
+
+def test_plug_ins_compose() -> None:
+    both = Compose(abort.AbortTransformerEngine(), abort.AbortPersistentCheckpointProcesses())
+    assert isinstance(both, abort.Abort)
+    assert both(STATE) is STATE
+
+
+def test_without_torch_there_is_nothing_to_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d", raising=False)
+    assert abort.AbortTorchDistributed()(STATE) is STATE
+
+
+@pytest.mark.torch
+def test_groups_are_gone_and_the_recorder_was_dumped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "100")
+    monkeypatch.setenv("NVRX_FR_TRACE_PATH", str(tmp_path / "environment"))
+    for plug_in in (abort.AbortTorchDistributed(), abort.AbortTorchDistributed(str(tmp_path))):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        assert plug_in(STATE) is STATE
+        assert not dist.is_initialized()
+    for directory in (tmp_path / "environment", tmp_path):
+        records = json.loads((directory / "iter_5" / "_dump_2.json").read_text())
+        assert "entries" in records or "version" in records
+
+
+@pytest.mark.torch
+def test_nothing_is_fatal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "100")
+    (tmp_path / "file").touch()
+
+    def fail() -> None:
+        raise RuntimeError("no way")
+
+    monkeypatch.setattr(registry, "_aborts", {"gloo": fail})
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    abort.AbortTorchDistributed(str(tmp_path / "file"))(STATE)
+    assert not dist.is_initialized()
+    assert "Dump of the Flight Recorder" in caplog.text
+    assert "Abort of backend gloo has failed" in caplog.text
+
+
+@pytest.mark.parametrize("home", ["fp8", "quantization"])
+def test_transformer_engine(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    base = SimpleNamespace(destroy_ub=lambda: calls.append("buffers"))
+    manager = SimpleNamespace(reset=lambda: calls.append("state"))
+    state = SimpleNamespace(FP8GlobalStateManager=manager)
+    engine = "transformer_engine.pytorch"
+    monkeypatch.setitem(sys.modules, f"{engine}.module.base", base)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, f"{engine}.{home}", state)  # type: ignore[arg-type]
+    abort.AbortTransformerEngine()(STATE)
+    assert calls == ["buffers", "state"]
+
+
+def test_checkpoint_workers(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    def fail() -> None:
+        raise OSError("gone")
+
+    def end() -> None:
+        calls.append("ended")
+
+    for one in (fail, end, end):
+        abort.register_checkpoint_workers(one)
+    try:
+        abort.AbortPersistentCheckpointProcesses()(STATE)
+    finally:
+        for one in (fail, end, end):
+            abort.unregister_checkpoint_workers(one)
+    assert calls == ["ended"]
+    assert "End of checkpoint workers has failed" in caplog.text
+    abort.AbortPersistentCheckpointProcesses()(STATE)
+    assert calls == ["ended"]
