@@ -157,6 +157,7 @@ class Hello(_Message, frozen=True):
         ledger: the newest it knows.
         promised: it takes no orders of an earlier epoch.
         last_order: number of the last order it has carried out.
+        settings: options that should be the same on all nodes, as they were given to it.
     """
 
     node: str
@@ -171,6 +172,7 @@ class Hello(_Message, frozen=True):
     ledger: Ledger | None = None
     promised: int = 0
     last_order: int = 0
+    settings: dict[str, str] = {}
 
 
 class Renew(_Message, frozen=True):
@@ -219,11 +221,12 @@ ORDERS_PER_EPOCH = 1 << 24
 
 
 class Welcome(_Message, frozen=True):
-    """You are a follower of mine."""
+    """You are a follower of mine. ``settings``: as in Hello; these hold."""
 
     epoch: int
     leader: str
     lease_s: float
+    settings: dict[str, str] = {}
 
 
 class Beat(_Message, frozen=True):

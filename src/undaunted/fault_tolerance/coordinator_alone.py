@@ -85,6 +85,7 @@ async def _serve(config: AloneConfig) -> int:
         keep=kept.keep,
         done=lambda _: end(""),
         watch=None if files is None else files.follow(leader),
+        say=_say,
     )
     server = Server(_address(config, token), host, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
@@ -122,6 +123,7 @@ def _leader(config: AloneConfig, known: Ledger) -> Leader:
         takeover=False,
         lease_s=config.nodes.lease_s,
         away_timeout_s=config.nodes.away_timeout_s,
+        settings=job_access.nodes_setting(config.nodes),
     )
     return Leader(about, known, election.next_epoch(known.epoch, incarnation))
 

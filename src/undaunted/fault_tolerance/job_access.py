@@ -60,6 +60,24 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
     )
 
 
+def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
+    """Options that should be the same on all nodes; those of whoever leads hold."""
+    return nodes_setting(nodes) | {
+        "--elastic": "true" if nodes.elastic else "",
+        "--max-restarts": str(limits.max_restarts),
+        "--ft-restart-policy": nodes.restart_policy,
+        "--ft-segment": str(nodes.segment or ""),
+        "--ft-max-no-progress-cycles": str(limits.max_no_progress_cycles),
+        "--ft-min-progress-iterations": str(limits.min_progress_iterations),
+    }
+
+
+def nodes_setting(nodes: Nodes) -> dict[str, str]:
+    """The one that must be given to a coordinator alone and to launchers."""
+    few, most = nodes.min_nodes, nodes.max_nodes
+    return {"--nnodes": str(few) if few == most else f"{few}:{most}"}
+
+
 def token(nodes: Nodes) -> bytes:
     """The job's token: as told, else this user's own, which is made when it is needed first.
 

@@ -91,3 +91,19 @@ def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> 
         other.bind(("127.0.0.1", 0))
         other.listen()
         asyncio.run(run(f"127.0.0.1:{other.getsockname()[1]}"))
+
+
+def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
+    async def run(endpoint: str) -> None:
+        one = Launcher(tmp_path, endpoint, max_nodes=2, min_nodes=2)
+        two = Launcher(tmp_path, endpoint, "b", max_nodes=3, min_nodes=2, is_host=False)
+        async with one.joined(), two.joined():
+            here = await one.says("--nnodes")
+            assert here.startswith("node b was started with --nnodes 2:3, this one, which")
+            there = await two.says("--nnodes")
+            assert there.startswith("this node was started with --nnodes 2:3, node a, which")
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    asyncio.run(run(endpoint))

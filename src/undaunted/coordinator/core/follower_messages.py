@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +25,7 @@ class FollowerConfig:
         give_up_s: so long after there is neither a leader nor a running rank, the node ends.
         first_give_up_s: the same until a leader has been found for the first time; None = as later.
         store: where it is decided who leads, "" = among the members.
+        settings: as in `protocol.Hello`.
     """
 
     node: str
@@ -41,6 +42,7 @@ class FollowerConfig:
     give_up_s: float = 300.0
     first_give_up_s: float | None = None
     store: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):

@@ -48,6 +48,7 @@ class Knowledge:
             group=config.group,
             ledger=self.ledger,
             promised=self.promised,
+            settings=config.settings,
         )
 
     def learn(self, ledger: p.Ledger | None) -> None:

@@ -206,8 +206,10 @@ class Leader:
 
     def _welcome(self, session: Session, learn: p.Learn) -> list[c.Command]:
         """What follows is sent in the name of this leader and epoch."""
-        node, lease_s = self.config.node, self.config.lease_s
-        welcome = p.Welcome(epoch=self.epoch, leader=node, lease_s=lease_s)
+        own = self.config
+        welcome = p.Welcome(
+            epoch=self.epoch, leader=own.node, lease_s=own.lease_s, settings=own.settings
+        )
         return session.send(welcome) + session.again(learn)
 
     def _admit(self, session: Session, now: int) -> list[c.Command]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +25,7 @@ class LeaderConfig:
         lease_s: a follower that is silent for so long is lost.
         away_timeout_s: as in `FollowerConfig`.
         durable: a round is started only when its ledger is where it survives, see `Persisted`.
+        settings: as in `protocol.Hello`; these hold.
     """
 
     run_id: str
@@ -35,6 +36,7 @@ class LeaderConfig:
     lease_s: float = 5.0
     away_timeout_s: float = 60.0
     durable: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False):

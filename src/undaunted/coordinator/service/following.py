@@ -9,15 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.base.timers import Timers
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.service.asking import ask
+from undaunted.coordinator.service.differences import Differences
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.errors import WireError
 
 if TYPE_CHECKING:
     import ssl
 
-    from undaunted.coordinator import protocol as p
     from undaunted.coordinator.core.follower import Follower
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
@@ -84,6 +85,7 @@ class Following:
         self.follower = follower
         self._terms, self._tls = terms, tls
         self._node = node
+        self._differences = Differences(follower.config.settings)
         self._connection: Connection | None = None
         self._link = 0
         self._timers = Timers()
@@ -136,6 +138,9 @@ class Following:
 
     def received(self, link: int, message: p.Message) -> None:
         """The leader has said something."""
+        if isinstance(message, p.Welcome):
+            for line in self._differences.of_leader(message):
+                self._node.say(line)
         self._feed(f.Received(link, message))
 
     def closed(self, link: int, reason: str) -> None:

@@ -8,14 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.timers import Timers
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.service.asking import ask
+from undaunted.coordinator.service.differences import Differences
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from undaunted.coordinator import protocol as p
     from undaunted.coordinator.core.leader import Leader
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
@@ -30,6 +31,7 @@ class Leading:
         keep: writes a ledger down; must not block.
         done: called once, with the address of the leader's successor or "".
         watch: called when the ledger has changed, and must not block; None = nobody looks.
+        say: shows a line; None = nobody reads it.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class Leading:
         keep: Callable[[p.Ledger], None],
         done: Callable[[str], None],
         watch: Callable[[Leader], None] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.leader = leader
         self._terms, self._tls = terms, tls
         self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
+        self._say, self._differences = say, Differences(leader.config.settings)
         self._connections: dict[int, Connection] = {}
         self._links: dict[Connection, int] = {}
         self._last_link = 0
@@ -64,6 +68,9 @@ class Leading:
             self._last_link = link = self._last_link + 1
             self._links[connection] = link
             self._connections[link] = connection
+        if isinstance(message, p.Hello) and self._say is not None:
+            for line in self._differences.of_follower(message):
+                self._say(line)
         self._feed(c.Received(link, message))
 
     def closed(self, connection: Connection, reason: str) -> None:

@@ -223,7 +223,7 @@ class Scribe:
         took = format_duration((at_ns - self._restarting_since_ns) / _NS)
         self._restarting_since_ns = None
         self._messages.say(
-            f"restart {self._restarts} of {self._config.max_restarts}: "
+            f"restart {self._restarts} of {current.start.max_restarts}: "
             f"{_count(running, 'rank')} running again {took} after the failure was noticed",
             level=INFO,
         )

@@ -73,6 +73,7 @@ class SharedOrders:
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
         self._cycle_info = cycle_info_files.of(config.cycle_info, say)
         self._incarnation = os.urandom(8).hex()
+        self._settings = job_access.settings(config, config.nodes)
         self._terms = Terms(config.run_id, build, node=config.node)
         self._tls = job_access.Contexts()
         self._host = Host()
@@ -241,6 +242,7 @@ class SharedOrders:
                 durable=bool(nodes.store),
                 lease_s=nodes.lease_s,
                 away_timeout_s=nodes.away_timeout_s,
+                settings=self._settings,
             ),
             ledger,
             epoch,
@@ -253,6 +255,7 @@ class SharedOrders:
             keep=self._keep,
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
+            say=self._say,
         )
         leading.begin()
 
@@ -274,6 +277,7 @@ class SharedOrders:
                 give_up_s=nodes.join_timeout_s,
                 first_give_up_s=nodes.first_round_timeout_s,
                 store=nodes.store,
+                settings=self._settings,
             )
         )
         self._host.following = Following(follower, self._terms, self._tls.client, self)
