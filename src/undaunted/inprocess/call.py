@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
@@ -153,9 +154,8 @@ class Section:
 
 
 def _refuse_process_group() -> None:
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
+    dist = sys.modules.get("torch.distributed")  # where it was not imported there is none
+    if dist is not None and dist.is_available() and dist.is_initialized():
         raise ValueError(
             "torch.distributed is initialized already: create process groups in the wrapped "
             "function, as it must be able to create them again"

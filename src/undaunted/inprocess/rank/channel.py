@@ -9,6 +9,7 @@ import msgspec
 
 from undaunted.coordinator.wire import frames
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, FromRank, ToRank
+from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
 
 _READ_BYTES = 64 * 1024
@@ -18,7 +19,7 @@ _SEND_S = 30.0
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class ChannelError(ConnectionError):
+class ChannelError(InternalError):
     """The guard cannot be talked to any more; says why."""
 
 

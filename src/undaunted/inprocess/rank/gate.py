@@ -192,9 +192,13 @@ class Gate:
         if not self.must_interrupt or frame is None or not self._is_below(frame):
             return False
         now = time.monotonic()
-        if self._is_cleaning_up(handled, now) or self._is_delicate(frame, now):
+        cleans_up = _comes_from_us(handled)
+        if cleans_up and now < self._raised_at + CLEAN_UP_S:
             return False
-        self._find_swallower(frame)
+        if self._is_delicate(frame, now):
+            return False
+        if not cleans_up:
+            self._find_swallower(frame)
         self._raised_at = now
         self._raised_in = _stack(frame, self._marker)
         return True
@@ -204,11 +208,6 @@ class Gate:
         while at is not None and at is not self._marker:
             at = at.f_back
         return at is not None
-
-    def _is_cleaning_up(self, handled: BaseException | None, now: float) -> bool:
-        while handled is not None and not isinstance(handled, RankShouldRestart):
-            handled = handled.__context__
-        return handled is not None and now < self._raised_at + CLEAN_UP_S
 
     def _is_delicate(self, frame: FrameType, now: float) -> bool:
         """Whether a module must be left alone: unless it waits there, or has had its time."""
@@ -234,6 +233,13 @@ class Gate:
     def refused(self) -> bool:
         """Whether the last interruption was refused for the place where it came."""
         return self._refused is not None and not self._raised_at
+
+
+def _comes_from_us(handled: BaseException | None) -> bool:
+    """Whether an interruption is being handled: by finally, __exit__, or except."""
+    while handled is not None and not isinstance(handled, RankShouldRestart):
+        handled = handled.__context__
+    return handled is not None
 
 
 def _stack(frame: FrameType, marker: FrameType | None) -> list[FrameType]:

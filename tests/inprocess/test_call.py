@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+import timeit
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import pytest
+
+from tests.inprocess.rank.calls import call, parameters
+from undaunted.inprocess.call import CallWrapper
+from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.rank import connection
+
+if TYPE_CHECKING:
+    from tests.inprocess.rank.fake_guard import FakeGuard
+
+
+def test_the_function_gets_it_by_annotation(guard: FakeGuard) -> None:
+    def plain(a: int, wrapper: CallWrapper) -> Any:
+        return a, wrapper
+
+    def optional(a: int, wrapper: Optional[CallWrapper] = None) -> Any:  # noqa: UP045
+        return a, wrapper
+
+    def union(a: int, wrapper: Union[int, CallWrapper] = 0) -> Any:  # noqa: UP007
+        return a, wrapper
+
+    def text(a: int, wrapper: "CallWrapper | None" = None) -> Any:  # noqa: UP037
+        return a, wrapper
+
+    for function in (plain, optional, union, text):
+        a, wrapper = call(function, 5)
+        assert a == 5
+        assert isinstance(wrapper, CallWrapper)
+
+
+def test_a_fresh_one_for_every_call(guard: FakeGuard) -> None:
+    def itself(wrapper: CallWrapper) -> CallWrapper:
+        return wrapper
+
+    first, second = call(itself, None), call(itself, None)
+    assert first is not second
+    assert (first.iteration, second.iteration) == (0, 0)
+
+
+def test_ping_is_cheap(guard: FakeGuard) -> None:
+    """The bound is far above what it takes, 0.3 us on an idle machine."""
+
+    def measure(wrapper: CallWrapper) -> float:
+        return min(timeit.repeat(wrapper.ping, number=1000, repeat=5)) / 1000
+
+    assert call(measure, None) < 10e-6
+
+
+def test_ping_after_the_call_does_no_harm(guard: FakeGuard) -> None:
+    def itself(wrapper: CallWrapper) -> CallWrapper:
+        return wrapper
+
+    wrapper = call(itself, None)
+    wrapper.ping()
+    assert guard.read_page().phase == Phase.OUTSIDE
+    connection.close()
+    wrapper.ping()
+
+
+def test_hang_protection_is_off_until_the_last_one_wants_it(guard: FakeGuard) -> None:
+    def train(wrapper: CallWrapper) -> list[int]:
+        depths = []
+        with wrapper.disable_hang_protection():
+            depths.append(guard.read_page().unguarded)
+            with wrapper.disable_hang_protection():
+                depths.append(guard.read_page().unguarded)
+            depths.append(guard.read_page().unguarded)
+        depths.append(guard.read_page().unguarded)
+        return depths
+
+    assert call(train, None) == [1, 2, 1, 0]
+
+
+def test_a_fault_without_hang_protection(guard: FakeGuard) -> None:
+    def train(wrapper: CallWrapper) -> int:
+        assert guard.read_page().unguarded == 0
+        with wrapper.disable_hang_protection():
+            if wrapper.iteration == 0:
+                guard.stop(0, 0)
+                time.sleep(60)
+        return wrapper.iteration
+
+    assert call(train, None) == 1
+
+
+def test_torch_must_not_be_initialized(guard: FakeGuard, monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with pytest.raises(ValueError, match="is initialized already"):
+        call(lambda: 5)
+
+
+def test_what_the_store_of_a_user_raises_reaches_the_caller(guard: FakeGuard) -> None:
+    class Wrapper:
+        parameters = parameters()
+
+        def make_base_store(self) -> Any:
+            raise OSError("no store")
+
+    with pytest.raises(OSError, match="no store"):
+        CallWrapper(Wrapper())  # type: ignore[arg-type]
+
+
+def test_a_call_that_cannot_begin_leaves_nothing(
+    guard: FakeGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "no number")
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ValueError, match="RANK"):
+        call(lambda: 5)
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
