@@ -116,3 +116,22 @@ def test_a_place_to_meet_is_needed(tmp_path):
 def test_nodes_that_do_not_make_whole_segments(build):
     with pytest.raises(UsageError, match="3 nodes cannot be divided into segments of 2"):
         build("--nnodes", "3", "--ft-segment", "2")
+
+
+def test_an_address_of_this_node_that_nobody_knows(build):
+    with pytest.raises(UsageError) as caught:
+        build("--nnodes", "2", "--local-addr", "nosuch.invalid")
+    assert str(caught.value).startswith("--local-addr nosuch.invalid: ")
+    assert "give an address of this node" in str(caught.value)
+    with pytest.raises(UsageError, match="--local-addr"):
+        build("--nnodes", "2", "--local-addr", "x" * 70)
+
+
+def test_secrets_that_cannot_be_used(build, tmp_path):
+    with pytest.raises(UsageError, match="--coordinator-token-file: token file /nonexistent: No"):
+        build("--nnodes", "2", "--coordinator-token-file", "/nonexistent")
+    with pytest.raises(UsageError, match="UNDAUNTED_TOKEN: the token has 5 characters"):
+        build("--nnodes", "2", UNDAUNTED_TOKEN="short")
+    given = [f"--coordinator-tls-{name}=/nonexistent" for name in ("ca", "cert", "key")]
+    with pytest.raises(UsageError, match="--coordinator-tls-ca: /nonexistent"):
+        build("--nnodes", "2", *given)

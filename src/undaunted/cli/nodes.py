@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from undaunted.base.deadline import within
 from undaunted.base.durations import parse_seconds
 from undaunted.base.ids import node_name
 from undaunted.cli.ft_options import option_name
@@ -14,12 +16,14 @@ from undaunted.coordinator.etcd.place import Place, access, parse_place
 from undaunted.coordinator.topology.domain import nvlink_domain
 from undaunted.coordinator.topology.group import replacement_group
 from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+from undaunted.coordinator.wire.token import TokenError, find_token
 from undaunted.fault_tolerance.nodes_config import Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_PORT = 29400
+_LOOK_UP_S = 10.0
 # Accepted because scripts for torchrun and NVRx set them; nothing here depends on them.
 _NOT_USED = {
     "close_timeout",
@@ -64,7 +68,7 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
             f"{parsed.sources[option_name('segment')]} {segment}: {fewest} nodes cannot be divided "
             f"into segments of {segment}; change one of them"
         )
-    return Nodes(
+    found = Nodes(
         min_nodes=fewest,
         max_nodes=most,
         elastic=parsed.values["elastic"],
@@ -84,6 +88,8 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
         tls_key=parsed.values["coordinator-tls-key"] or "",
         **conf,
     )
+    _check_secrets(found, parsed, environ)
+    return found
 
 
 def launcher_name(environ: Mapping[str, str]) -> str:
@@ -185,9 +191,14 @@ def _own_address(parsed: Parsed, endpoints: list[str]) -> str:
 
     Nobody is asked, so that it does not matter whether somebody listens there.
     """
-    given: str = parsed.values["local-addr"] or ""
+    given: str = (parsed.values["local-addr"] or "").strip("[]")
     if given:
-        return given.strip("[]")
+        if problem := within(_LOOK_UP_S, lambda: _look_up(given), "it was not looked up in time"):
+            raise UsageError(
+                f"{parsed.sources['local-addr']} {given}: {problem}; give an address of this node, "
+                "or a name of it, that the others can look up as well"
+            )
+        return given
     endpoint = endpoints[0]
     host, _, port = endpoint.rpartition(":")
     try:
@@ -203,6 +214,34 @@ def _own_address(parsed: Parsed, endpoints: list[str]) -> str:
             f"{error.strerror or error}; correct the host, or give --local-addr with the address "
             "of this node"
         ) from None
+
+
+def _look_up(host: str) -> str:
+    """Why there is no such host, "" = there is."""
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return error.strerror or str(error)
+    except UnicodeError:
+        return "that cannot be the name of a machine"
+    return ""
+
+
+def _check_secrets(found: Nodes, parsed: Parsed, environ: Mapping[str, str]) -> None:
+    """Look at what was given; a token that is made when it is needed comes later."""
+    try:
+        find_token(environ, Path(found.token_file) if found.token_file else None)
+    except TokenError as error:
+        source = parsed.sources.get("coordinator-token-file")
+        raise UsageError(f"{source}: {error}" if source else str(error)) from None
+    if found.tls_ca:
+        from undaunted.coordinator.wire.tls import TlsError
+        from undaunted.fault_tolerance.job_access import contexts
+
+        try:
+            contexts(found)
+        except TlsError as error:
+            raise UsageError(f"{parsed.sources['coordinator-tls-ca']}: {error}") from None
 
 
 def _source_of_endpoint(parsed: Parsed) -> str:
