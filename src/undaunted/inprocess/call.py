@@ -6,7 +6,6 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
 
 from undaunted.inprocess.param_utils import substitute_param_value
 from undaunted.inprocess.rank import connection, failures
@@ -50,7 +49,7 @@ class CallWrapper:
         self.state.initial_rank = self._session.connection.job_rank
         self.state.initial_world_size = self._session.connection.job_size
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> CallWrapper:  # noqa: PYI034 - Self is newer than Python 3.10
         return self
 
     def __exit__(
