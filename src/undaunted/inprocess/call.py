@@ -6,7 +6,6 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-
 from undaunted.inprocess.param_utils import substitute_param_value
 from undaunted.inprocess.rank import connection, failures
 from undaunted.inprocess.rank.iterations import Iterations

@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -354,6 +353,7 @@ def test_atomic_that_is_never_left(guard: FakeGuard) -> None:
 # --- forks ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_is_not_a_rank(guard: FakeGuard) -> None:
     def train(wrapper: CallWrapper) -> int:
         pid = os.fork()
@@ -368,6 +368,4 @@ def test_a_forked_child_is_not_a_rank(guard: FakeGuard) -> None:
         os.waitpid(pid, 0)
         return guard.read_page().pings
 
-    if sys.version_info >= (3, 12):
-        pytest.skip("forking a process with threads is warned of")
     assert call(train, None) == 0

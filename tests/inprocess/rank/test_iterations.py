@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.inprocess.rank.calls import call
+from undaunted.inprocess.barriers import BarrierTimeout
 from undaunted.inprocess.core.messages import (
     Completed,
     Dismissed,
@@ -325,7 +326,7 @@ def test_a_rank_that_is_lost_is_closed_up_on(
         ("abort", RestartAbort),
         ("mismatch", ValueError),
         ("controller", InternalError),
-        ("barrier", Exception),
+        ("barrier", BarrierTimeout),
     ],
 )
 @pytest.mark.parametrize("running", [False, True])

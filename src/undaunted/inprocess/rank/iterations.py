@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.attribution import Interruption
+from undaunted.inprocess.barriers import BarrierTimeout
 from undaunted.inprocess.communication import creation
 from undaunted.inprocess.core.messages import (
     Completed,
@@ -259,10 +260,7 @@ class Iterations:
             case End(kind="abort", text=text):
                 return RestartAbort(text)
             case End(kind="barrier", text=text):
-                from undaunted.inprocess.store import BarrierTimeout
-
-                timeout: BaseException = BarrierTimeout(text)
-                return timeout
+                return BarrierTimeout(text)
             case End(kind="mismatch", text=text):
                 return ValueError(text)
             case End(text=text) | Dismissed(text=text) | Broken(text=text):
