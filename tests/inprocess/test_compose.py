@@ -6,6 +6,11 @@ from typing import Any
 import pytest
 
 from undaunted.inprocess.compose import Compose, find_common_ancestor
+from undaunted.inprocess.health_check import (
+    ChainedGPUHealthCheck,
+    ChainedNVLHealthCheck,
+    HealthCheck,
+)
 
 
 class Base(abc.ABC):
@@ -95,3 +100,10 @@ def test_a_class_names_its_composition() -> None:
 def test_only_callables(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="callable"):
         Compose(*wrong)
+
+
+def test_an_ancestor_with_more_to_fill_in_is_passed_over() -> None:
+    checks = (ChainedGPUHealthCheck(device_index=0), ChainedNVLHealthCheck(device_index=0))
+    composed = Compose(*checks)
+    assert isinstance(composed, HealthCheck)
+    assert composed.instances == checks

@@ -77,8 +77,10 @@ def find_common_ancestor(*instances: Any) -> type:
 
 
 def _is_base(candidate: type) -> bool:
-    """Whether the class is the plug-ins' own, and may have subclasses (that of functions not)."""
-    return bool(candidate.__flags__ & _BASE_TYPE) and not issubclass(candidate, Compose)
+    """Whether the class is the plug-ins' own, and what `Compose` has completes a subclass of it."""
+    missing = getattr(candidate, "__abstractmethods__", frozenset()) - {"__call__"}
+    derivable = bool(candidate.__flags__ & _BASE_TYPE)  # that of functions is not
+    return derivable and not missing and not issubclass(candidate, Compose)
 
 
 def _takes_arguments(instance: Any) -> bool:
