@@ -14,9 +14,11 @@ from undaunted.chaos.simulate.faults import KINDS
 from undaunted.chaos.simulate.run import run, vary
 from undaunted.chaos.simulate.summary import Summary
 from undaunted.chaos.simulate.trace import LEGEND, line
+from undaunted.cli import simulate_inprocess
+from undaunted.cli.simulate_arguments import count, kinds_of, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from undaunted.chaos.simulate.run import Result
 
@@ -35,8 +37,10 @@ _DESCRIPTION = (
 
 def main(argv: Sequence[str]) -> int:
     """Simulate as the arguments after ``undaunted simulate`` say; return the exit code."""
-    options = _parser().parse_args(argv)
     try:
+        if "--inprocess" in argv:
+            return simulate_inprocess.main([word for word in argv if word != "--inprocess"])
+        options = _parser().parse_args(argv)
         if options.seeds is None:
             return _one(options)
         return _many(options)
@@ -50,51 +54,31 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="undaunted simulate", description=_DESCRIPTION)
-    parser.add_argument("--nodes", type=_count(1), default=8, help="nodes a job needs [8]")
-    parser.add_argument("--spares", type=_count(0), default=2, help="nodes beyond these [2]")
-    parser.add_argument("--seed", type=_count(0), default=0, help="of the one run [0]")
     parser.add_argument(
-        "--seeds", type=_span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1"
+        "--inprocess",
+        action="store_true",
+        help="jobs of one function that is restarted inside its processes; see undaunted simulate "
+        "--inprocess --help",
+    )
+    parser.add_argument("--nodes", type=count(1), default=8, help="nodes a job needs [8]")
+    parser.add_argument("--spares", type=count(0), default=2, help="nodes beyond these [2]")
+    parser.add_argument("--seed", type=count(0), default=0, help="of the one run [0]")
+    parser.add_argument(
+        "--seeds", type=span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1"
     )
     parser.add_argument(
         "--faults",
-        type=_kinds,
+        type=kinds_of(KINDS),
         default=tuple(KINDS),
         metavar="KIND,...",
         help="which faults happen [all]: " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
     )
-    parser.add_argument("--count", type=_count(0), default=20, help="how many faults [20]")
+    parser.add_argument("--count", type=count(0), default=20, help="how many faults [20]")
     parser.add_argument("--steps", action="store_true", help="print every event of the one run")
     parser.add_argument(
-        "--jobs", type=_count(1), default=1, metavar="N", help="processes for many runs [1]"
+        "--jobs", type=count(1), default=1, metavar="N", help="processes for many runs [1]"
     )
     return parser
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
-        return int(text)
-
-    return convert
-
-
-def _span(text: str) -> range:
-    first, _, last = text.partition(":")
-    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO, such as 0:1000")
-    if int(first) >= int(last):
-        raise argparse.ArgumentTypeError(f"{text!r} names no seed; TO must be larger than FROM")
-    return range(int(first), int(last))
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    kinds = tuple(word.strip() for word in text.split(",") if word.strip())
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(KINDS)}")
-    return kinds
 
 
 def _simulate(options: argparse.Namespace, seed: int, trace: Any = None) -> Result:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.controller import Controller
+from undaunted.inprocess.core.controller import SETTLE_S, Controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,6 +44,11 @@ class Job:
                 self.notes.append(command)
             case c.Over():
                 self.over = True
+
+    def settle(self) -> Job:
+        """A controller that has taken over may make records now."""
+        assert self.timers["settled 0 0"] == SETTLE_S
+        return self.feed(c.TimerFired("settled 0 0"))
 
     def told(self, job_rank: int) -> list[m.ToRank]:
         return self._told.pop(job_rank, [])

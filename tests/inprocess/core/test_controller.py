@@ -256,6 +256,8 @@ def test_a_call_goes_on_under_a_new_controller() -> None:
     job.feed(job.fault(0, 1))
     assert job.all_told() == all_hear(range(3), "Stop")
     job.joins(2, 0, 1, 2, world_size=3)
+    assert job.all_told() == {}  # there may be ranks that have not come back yet
+    job.settle()
     assert job.all_told() == all_hear(range(3), "Record")
 
 
@@ -269,7 +271,7 @@ def test_what_was_not_said_to_all_is_repeated() -> None:
     )
     job.feed(resume(job, 2, old, old_stop, job.join(2, 1)))
     assert job.all_told() == {0: ["Stop"], 1: ["Stop"], 2: ["Record", "Stop"]}
-    job.joins(2, 0, 2, world_size=3)
+    job.joins(2, 0, 2, world_size=3).settle()
     assert job.all_told() == all_hear(range(3), "Record")
 
 
@@ -326,7 +328,7 @@ def test_a_call_that_has_ended_for_one_has_ended_for_all() -> None:
     assert job.all_told() == {0: ["Finished"]}
     job.feed(resume(job, 2, None, None, job.join(2, 0, 1), call=1, ended=finished))
     assert job.all_told() == {}
-    job.begin(1, 0, 1)  # rank 3 was lost: it is not waited for
+    job.begin(1, 0, 1).settle()  # rank 3 was lost: it is not waited for
     assert job.all_told() == all_hear(range(3), "Record")
 
 
@@ -342,8 +344,38 @@ def test_a_process_that_replaces_a_lost_one_comes_to_a_new_controller() -> None:
     enter = job.enter(3, pid=999, rejoin=True)
     job.feed(m.Resume(enter, None, None, (job.join(3, 0, rank=-1),)))
     job.feed(*(resume(job, each) for each in range(3)))
-    job.feed(job.fault(0, 1)).joins(2, 0, 1, 2, world_size=3)
+    job.feed(job.fault(0, 1)).joins(2, 0, 1, 2, world_size=3).settle()
     assert job.all_told() == {**all_hear(range(3), "Stop", "Record"), 3: ["Record"]}
+
+
+def test_a_loss_of_before_does_not_concern_the_process_that_took_the_place() -> None:
+    """Rank 2 has died in call 0; another process of that rank is in call 1."""
+    job = Job()
+    record = m.Record(1, 0, (0, 1, 2), 3)
+    job.feed(resume(job, 0, record, call=1), job.lost(2, call=0, pid=102))
+    job.feed(resume(job, 1, record, call=1))
+    assert job.all_told() == {}
+    job.feed(m.Resume(job.enter(2, 1, pid=999, rejoin=True), record, None, ()))
+    assert job.all_told() == {}
+    job.completes(0, 0, 1, 2, call=1)
+    assert job.all_told() == all_hear(range(3), "Finished")
+
+
+def test_who_waits_to_join_is_not_lost_with_its_predecessor() -> None:
+    job = Job().feed(Job().lost(2))
+    job.feed(job.enter(2, pid=999, rejoin=True), job.join(2, 0, rank=-1))
+    job.feed(resume(job, 0), resume(job, 1))
+    assert job.all_told() == {0: ["Stop"], 1: ["Stop"]}
+    job.joins(2, 0, 1, world_size=3).settle()
+    assert job.all_told() == all_hear(range(3), "Record")
+
+
+def test_who_waits_to_join_is_told_that_nobody_has_come() -> None:
+    job = Job()
+    rejoin(job, 1)
+    assert job.all_told() == {}
+    job.feed(c.TimerFired("begun 0 0"))
+    assert job.all_told() == {1: ["Dismissed"]}
 
 
 # --- links that break and come back ---------------------------------------------------------------

@@ -223,6 +223,12 @@ def test_a_rank_that_does_not_leave_is_ended(running: Story, end: m.ToRank) -> N
     assert running.look(phase=Phase.RUNNING)[0] == TERM
 
 
+def test_a_rank_that_hangs_on_its_way_out_is_ended(running: Story) -> None:
+    running.do(m.End(0, "abort", ""), at=50)
+    assert running.look(phase=Phase.RECOVERING, auto_ns=51 * NS)[0] == TERM
+    assert running.seconds == 141.0
+
+
 def test_nobody_looks_while_nothing_is_called(running: Story) -> None:
     running.do(m.Finished(0, 0), at=50)
     assert running.look(phase=Phase.OUTSIDE) == []

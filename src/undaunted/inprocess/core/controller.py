@@ -14,17 +14,21 @@ import msgspec
 
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.epochs import Call, dismiss
+from undaunted.inprocess.core.epochs import Call
+from undaunted.inprocess.core.replies import about, dismiss, refusal_of, tell_outcome
 from undaunted.inprocess.core.takeover import Takeover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from undaunted.inprocess.core.standing import Said
 
+# A controller that has taken over makes no record for so long. It waits for all members that it
+# knows of; but the one before may have told a record to a process that replaces a lost one, and to
+# nobody else yet.
+SETTLE_S = 1.0
 # A rank is at most one call behind the others: the next one does not begin without it.
 _OUTCOMES_KEPT = 4
-_MAX_WORLD_SIZE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -39,12 +43,13 @@ class Controller:
     calls: dict[int, Call] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     _takeovers: dict[int, Takeover] = field(default_factory=dict)
-    _ended: dict[int, int] = field(default_factory=dict)  # pids of the last who were there
+    _ended: dict[int, m.Lost] = field(default_factory=dict)  # the last process of each
     _present: dict[int, int] = field(default_factory=dict)  # pids of those who are there
     _rejoining: dict[int, m.Enter] = field(default_factory=dict)
     _waiting: dict[int, m.Join] = field(default_factory=dict)  # of those, who is ready
     _outcomes: dict[int, m.Finished | m.End] = field(default_factory=dict)
     _newest: int = -1  # number of the newest call
+    _settling: bool = False  # has just taken over
     _begun: bool = False  # whoever is to come has had the time to
     _over: bool = False
 
@@ -75,7 +80,7 @@ class Controller:
 
     def _enter(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
         job_rank, number = enter.job_rank, enter.call
-        refusal = _refusal(enter)
+        refusal = refusal_of(enter)
         if refusal:
             return [dismiss(number, job_rank, refusal)]
         if enter.rejoin:
@@ -86,7 +91,7 @@ class Controller:
         commands = self._moved_on(job_rank, number, now)
         takeover = self._takeovers.get(number)
         if takeover is not None:
-            takeover.add(m.Resume(enter, None, None, ()))
+            takeover.resumes.setdefault(job_rank, m.Resume(enter, None, None, ()))
             return commands
         call = self.calls.get(number)
         if call is not None:
@@ -97,7 +102,7 @@ class Controller:
 
     def _begin(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
         members = set(range(enter.world_size)) - self.gone.keys()
-        call = self.calls[enter.call] = Call(enter, self._waiting, members, now)
+        call = self.calls[enter.call] = Call(enter, self._waiting, members, now, self._settling)
         self._newest, self._begun = max(self._newest, enter.call), True
         return call.begin() + call.come(enter)
 
@@ -155,8 +160,8 @@ class Controller:
         pid = self._present.get(lost.job_rank, lost.pid)
         if lost.pid and lost.pid != pid:
             return []  # of the process before
-        commands = self._lose([_about(lost.job_rank, lost.reason)], now, lost.call)
-        self._ended[lost.job_rank] = lost.pid
+        commands = self._lose([about(lost.job_rank, lost.reason)], now, lost.call)
+        self._ended[lost.job_rank] = lost
         return commands
 
     def _lose(
@@ -242,18 +247,17 @@ class Controller:
             return []  # of the process before
         if enter.rejoin and resume.record is None:
             return self._resume_rejoining(resume, now)
-        if enter.rejoin and self._ended.get(job_rank, enter.pid) != enter.pid:
+        ended = self._ended.get(job_rank)
+        if enter.rejoin and ended is not None and ended.pid != enter.pid:
             self.gone.pop(job_rank, None)  # that was the process before
-        refusal = _refusal(enter) or self.gone.get(job_rank, "")
+        refusal = refusal_of(enter) or self.gone.get(job_rank, "")
         if refusal:
             return [dismiss(number, job_rank, f"it counts as lost: {refusal}")]
         self._present[job_rank] = enter.pid
-        commands = self._learn_outcome(resume)
+        commands = self._settle_if_new(resume) + self._learn_outcome(resume)
         outcome = self._outcomes.get(number)
         if outcome is not None:
-            return commands + (
-                _tell_outcome(outcome, [job_rank]) if outcome != resume.ended else []
-            )
+            return commands + (tell_outcome(outcome, [job_rank]) if outcome != resume.ended else [])
         commands += self._moved_on(job_rank, number, now)
         takeover = self._takeovers.get(number)
         call = self.calls.get(number)
@@ -265,6 +269,25 @@ class Controller:
             takeover.add(resume)
             return commands + self._resume_if_all_back(number, now)
         return commands + self._return(call, resume, now)
+
+    def _settle_if_new(self, resume: m.Resume) -> list[c.ControllerCommand]:
+        """Notice that this controller has taken over: a rank has a history unknown here."""
+        knows = self._outcomes or any(call.record for call in self.calls.values())
+        if self._settling or self._takeovers or knows:
+            return []
+        if resume.record is None and resume.ended is None:
+            return []
+        self._settling = True
+        for call in self.calls.values():
+            call.held = True
+        return [c.SetTimer("settled 0 0", SETTLE_S)]
+
+    def _settled(self, now: int) -> list[c.ControllerCommand]:
+        self._settling = False
+        commands: list[c.ControllerCommand] = []
+        for call in list(self.calls.values()):
+            commands += call.release(now)
+        return commands
 
     def _resume_rejoining(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
         """A process that replaces a lost one; it may be a member without knowing it."""
@@ -290,11 +313,14 @@ class Controller:
         call = self.calls.pop(outcome.call, None)
         takeover = self._takeovers.pop(outcome.call, None)
         ranks = {*(call.entered if call else ()), *(takeover.resumes if takeover else ())}
-        return _tell_outcome(outcome, sorted(ranks))
+        return tell_outcome(outcome, sorted(ranks))
 
     def _take_over(self, number: int, call: Call | None) -> Takeover:
         takeover = self._takeovers[number] = Takeover()
         self._newest, self._begun = max(self._newest, number), True
+        for lost in self._ended.values():
+            if lost.job_rank in self.gone and lost.call >= number:
+                takeover.lose(about(lost.job_rank, lost.reason))
         if call is not None:  # begun by ranks that had not been told of any record yet
             del self.calls[number]
             for job_rank, enter in call.entered.items():
@@ -328,7 +354,7 @@ class Controller:
         assert record is not None
         resumes = [takeover.resumes[each] for each in sorted(takeover.resumes)]
         enters = {each.enter.job_rank: each.enter for each in resumes}
-        call = Call(resumes[0].enter, self._waiting, set(), now)
+        call = Call(resumes[0].enter, self._waiting, set(), now, self._settling)
         call.restore(record, enters)
         self.calls[number] = call
         commands: list[c.ControllerCommand] = [
@@ -350,6 +376,8 @@ class Controller:
         what, number, epoch = name.split()
         if what == "resume":
             return self._resume_timeout(int(number), now)
+        if what == "settled":
+            return self._settled(now)
         if what == "begun":
             self._begun = True
             return []
@@ -361,36 +389,7 @@ class Controller:
         if takeover is None:
             return []
         text = "it has not come back to a new controller in time (heartbeat_timeout)"
-        missing = sorted(takeover.missing)
-        return self._lose([m.Reason("UNRESPONSIVE", each, text=text) for each in missing], now)
-
-
-def _tell_outcome(
-    outcome: m.Finished | m.End, job_ranks: Sequence[int]
-) -> list[c.ControllerCommand]:
-    """Tell ranks how a call has ended, as far as they have part in it."""
-    part, rest = job_ranks, []
-    if isinstance(outcome, m.Finished):
-        part = [each for each in job_ranks if each in outcome.members]
-        rest = [each for each in job_ranks if each not in outcome.members]
-    told: list[c.ControllerCommand] = [c.Tell(tuple(part), outcome)] if part else []
-    return told + [dismiss(outcome.call, each, "the others went on without it") for each in rest]
-
-
-def _about(job_rank: int, reason: m.Reason) -> m.Reason:
-    """Nobody is lost in another's name."""
-    if reason.job_rank == job_rank:
-        return reason
-    return m.Reason(reason.kind, job_rank, reason.rank, reason.text, reason.fingerprint)
-
-
-def _refusal(enter: m.Enter) -> str:
-    """What is wrong with it by itself, "" = nothing."""
-    if enter.version != m.VERSION:
-        return (
-            f"it speaks version {enter.version} of the messages, the controller {m.VERSION}; "
-            "install the same version everywhere"
-        )
-    if not 0 <= enter.job_rank < enter.world_size <= _MAX_WORLD_SIZE:
-        return f"rank {enter.job_rank} of {enter.world_size} is impossible"
-    return ""
+        reasons = [m.Reason("UNRESPONSIVE", each, text=text) for each in sorted(takeover.missing)]
+        for reason in reasons:
+            takeover.lose(reason)
+        return self._lose([each for each in reasons if each.job_rank not in self._rejoining], now)

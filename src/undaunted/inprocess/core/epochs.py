@@ -22,6 +22,7 @@ from undaunted.inprocess.core.records import (
     make_record,
     slowest,
 )
+from undaunted.inprocess.core.replies import dismiss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,6 +49,7 @@ class Call:
         waiting: joins of processes that take the place of lost ones; the next record has them. The
             controller's: it is emptied here.
         members: who takes part in the epoch that runs or is gathered; in epoch 0 all that should.
+        held: no record is made yet: there may be ranks that nobody here knows of.
         entered: who has come.
         out: who takes no part any more, and why.
         record: the last one.
@@ -59,6 +61,7 @@ class Call:
     waiting: dict[int, m.Join]
     members: set[int]
     began_ns: int
+    held: bool = False
     state: State = State.GATHERING
     entered: dict[int, m.Enter] = field(default_factory=dict)
     out: dict[int, str] = field(default_factory=dict)
@@ -197,6 +200,11 @@ class Call:
             ),
         ]
 
+    def release(self, now: int) -> list[c.ControllerCommand]:
+        """Who is to come has come."""
+        self.held = False
+        return self._record_if_all_joined(now) if self.members else []
+
     def timer(self, what: str, epoch: int, now: int) -> list[c.ControllerCommand]:
         """A timer has run out."""
         if self.over or epoch != self.epoch:
@@ -251,7 +259,9 @@ class Call:
         self.out[job_rank] = reason.text or reason.kind
 
     def _record_if_all_joined(self, now: int) -> list[c.ControllerCommand]:
-        if self.state is not State.GATHERING or not self.members <= self._joins.keys():
+        if self.held or self.state is not State.GATHERING:
+            return []
+        if not self.members <= self._joins.keys():
             return []
         if self._streak.repeats(self._reasons, self._joins.values(), self.enter.repeats):
             text = f"the same fault {self.enter.repeats} times in a row, without progress"
@@ -337,11 +347,6 @@ class Call:
         late = sorted(self.members - self._completed)
         reasons = tuple(m.Reason("UNRESPONSIVE", each, text=text) for each in late)
         return self.interrupt(reasons, now)
-
-
-def dismiss(call: int, job_rank: int, text: str) -> c.ControllerCommand:
-    """Tell one rank that it must not go on."""
-    return c.Tell((job_rank,), m.Dismissed(call, job_rank, text))
 
 
 def _sizes(one: m.Enter, other: m.Enter) -> str:
