@@ -47,12 +47,6 @@ def wait_for_a_queue() -> None:
     queue.Queue[int]().get(timeout=LONG_S)
 
 
-def wait_for_a_socket() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        here.recv(1)
-
-
 def select_nothing() -> None:
     select.select([], [], [], LONG_S)
 
@@ -82,7 +76,6 @@ BLOCKERS = [
     wait_for_an_event,
     wait_for_a_lock,
     wait_for_a_queue,
-    wait_for_a_socket,
     select_nothing,
     turn,
     log_all_the_time,
@@ -125,6 +118,12 @@ def test_waiting_for_a_process_is_interrupted(guard: FakeGuard) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         assert interrupt(guard, process.wait) == "again"
         process.kill()
+
+
+def test_waiting_for_a_socket_is_interrupted(guard: FakeGuard) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert interrupt(guard, lambda: here.recv(1)) == "again"
 
 
 def test_the_interruption_says_why(guard: FakeGuard) -> None:
