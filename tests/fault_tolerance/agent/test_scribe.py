@@ -123,6 +123,36 @@ def test_a_node_that_joins_later_counts_the_restarts_of_the_job(
     assert "finished, 2 restarts" in capfd.readouterr().err
 
 
+def test_a_node_that_was_away_at_the_end_counts_as_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(4))
+    it.job_ended(job.End("a", job.Outcome.FINISHED, "every rank exited with 0", 5))
+    it.close()
+    assert "finished, 5 restarts" in capfd.readouterr().err
+
+
+def test_a_spare_that_is_taken_in_knows_which_round_was_stopped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.decided(job.Decided(3, "restart", "node c left", 1))
+    it.round_started(a_round(4))
+    it.close()
+    assert "round 3 was stopped: node c left" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "said"), [(True, "passed on to the"), (False, "no rank runs")])
+def test_a_signal_is_passed_on_where_there_are_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: bool, said: str
+) -> None:
+    it = scribe(tmp_path)
+    it.signal_received("SIGTERM", ranks=ranks, first=True, again=False)
+    it.close()
+    assert f"received SIGTERM: {said}" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(("blamed", "shown"), [(CONFIG.node, True), ("another", False)])
 def test_only_the_traceback_of_the_first_cause_is_shown_in_full(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], blamed: str, shown: bool

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fault_tolerance.funnel.serving import DEADLINE_S, leaf_server, root_server, sender
+from undaunted.coordinator.wire.errors import WireError
 from undaunted.fault_tolerance.funnel import sender as module
 from undaunted.fault_tolerance.funnel import sent_file
 from undaunted.fault_tolerance.funnel.sent_file import SentFile
@@ -246,3 +247,23 @@ def test_who_waits_for_room_goes_on_when_there_is_some(tmp_path: Path) -> None:
     server.stop()
     for number in range(2):
         assert (tmp_path / f"logs/log{number}").stat().st_size == 40 * 5000 * 100
+
+
+@pytest.mark.parametrize(("quietly_s", "lines"), [(1000.0, 0), (0.0, 1)])
+def test_a_server_that_is_not_there_yet_is_worth_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quietly_s: float, lines: int
+) -> None:
+    attempts = threading.Semaphore(0)
+
+    async def refuse(*_: object, **__: object) -> None:
+        attempts.release()
+        raise WireError("connection refused")
+
+    monkeypatch.setattr(module.client, "connect", refuse)
+    monkeypatch.setattr(module, "_RETRY_S", 0.001)
+    monkeypatch.setattr(module, "_QUIETLY_S", quietly_s)
+    said: list[str] = []
+    with sender(1, tmp_path / "token", said=said):
+        for _ in range(3):
+            assert attempts.acquire(timeout=DEADLINE_S)
+        assert len(said) == lines

@@ -291,11 +291,15 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job is over for ``node``."""
+    """The job is over for ``node``.
+
+    ``round`` is the last one of the job, as far as is known where this is said.
+    """
 
     node: str
     outcome: Outcome
     reason: str
+    round: int = -1
 
 
 @dataclass(frozen=True, slots=True)

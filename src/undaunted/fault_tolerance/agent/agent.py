@@ -402,7 +402,8 @@ class Agent:
     def told_to_stop(self, number: int, *, again: bool) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        self._scribe.signal_received(name, first=not self._stop_ordered, again=again)
+        ranks = self._node.state is not node.State.IDLE
+        self._scribe.signal_received(name, ranks=ranks, first=not self._stop_ordered, again=again)
         self._restart_decided = False
         self._post(m.NoRestart())
         self._orders.post(job.Preempted(self._config.node, number, name))

@@ -56,7 +56,7 @@ class Scribe:
         self._restarts = 0
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
-        self._why = ""  # the round is stopped, and nobody is blamed for it
+        self._why = ""  # a round is stopped, and nobody is blamed for it
         self.root_cause: Judgement | None = None
 
     def close_log(self) -> None:
@@ -108,6 +108,7 @@ class Scribe:
     def job_ended(self, end: job.End) -> None:
         """The outcome is decided."""
         outcome = end.outcome
+        self._restarts = max(self._restarts, end.round)
         self._journal.record(
             self._event(
                 e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code, reason=end.reason
@@ -122,7 +123,7 @@ class Scribe:
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
-        self._why = decided.reason
+        self._why = f"round {decided.round} was stopped: {decided.reason}"
         self._journal.record(
             self._event(
                 e.Decision,
@@ -152,9 +153,8 @@ class Scribe:
         """A round begins: its workers are about to be started."""
         start = current.start
         if self._why and self._config.nodes is not None:
-            self._messages.say(f"round {self._round} was stopped: {self._why}", level=INFO)
-        self._restarts = start.round
-        self._round = start.round
+            self._messages.say(self._why, level=INFO)
+        self._restarts = self._round = start.round
         self._why = self._last_traceback = ""
         self._restarting_since_ns, self._detected_ns = self._detected_ns, None
         self._milestones.clear()
@@ -368,15 +368,14 @@ class Scribe:
             "every deadline is moved by that"
         )
 
-    def signal_received(self, name: str, *, first: bool, again: bool) -> None:
-        """The launcher is told to stop, for the ``first`` time, or by the same signal ``again``."""
+    def signal_received(self, name: str, *, ranks: bool, first: bool, again: bool) -> None:
+        """The launcher and its ``ranks`` are told to stop: ``first``, or the same way ``again``."""
         self._journal.record(self._event(e.SignalReceived, signal=name))
         limit = format_duration(self._config.term_timeout_s)
-        if first:
-            what = (
-                f"passed on to the ranks, which have {limit} to end; "
-                "a second Ctrl-C ends them at once"
-            )
+        if not ranks:
+            what = "no rank runs here, so that nothing is waited for"
+        elif first:
+            what = f"passed on to the ranks, which have {limit}; a second Ctrl-C ends them at once"
         elif again:
             what = "the ranks are being stopped already"
         else:

@@ -345,7 +345,8 @@ class SharedOrders:
         command = translation.command(self._config.node, order)
         if command is None:
             return
-        self._over = self._over or isinstance(command, m.End)
+        if isinstance(command, m.End):
+            self._over, command = True, replace(command, round=self._last_round())
         if self._over and self._candidacy is not None:
             self._candidacy.node_is_done()
         self._obey(command)
@@ -367,7 +368,13 @@ class SharedOrders:
 
     def _leave(self, outcome: m.Outcome, reason: str) -> None:
         """End without an order."""
-        self._turns.take(partial(self._obey, m.End(self._config.node, outcome, reason)))
+        end = m.End(self._config.node, outcome, reason, self._last_round())
+        self._turns.take(partial(self._obey, end))
+
+    def _last_round(self) -> int:
+        following = self._host.following
+        ledger = None if following is None else following.follower.knows.ledger
+        return -1 if ledger is None else ledger.round
 
     def _leading_done(self, leading: Leading) -> None:
         if self._host.leading is not leading:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 QUEUE_BYTES = 8 * 1024 * 1024
 _RETRY_S = 0.5
 _RETRY_MOST_S = 5.0
+_QUIETLY_S = 5.0  # launchers of a job do not start at the same moment
 _STALL_S = 5.0  # at the end: how long nothing may be written before the rest is given up
 _JOIN_S = 5.0
 
@@ -65,12 +66,14 @@ class Sender:
         self._window = 0
         self._connection: Connection | None = None
         self._told = False
+        self._quiet_until_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="undaunted-log-sender", daemon=True)
 
     def begin(self) -> None:
         """Send from now on what was put before and what will be."""
+        self._quiet_until_s = time.monotonic() + _QUIETLY_S
         self._thread.start()
 
     # --- for those who write --------------------------------------------------------------------
@@ -203,7 +206,7 @@ class Sender:
         self.written(message.written)
         self._sent, self._in_flight = message.written, 0
         self._window = message.window
-        self._told = False
+        self._told, self._quiet_until_s = False, 0.0
         self.poke_here()
 
     def written(self, number: int) -> None:
@@ -249,7 +252,7 @@ class Sender:
             self._bytes += len(note)
 
     def _complain(self, why: str) -> None:
-        if not self._told:
+        if not self._told and (self._ending or time.monotonic() >= self._quiet_until_s):
             self._told = True
             self._say(f"the log server cannot be reached ({why}); trying again, logs wait here")
 
