@@ -95,12 +95,12 @@ class Creations:
         """End what waits in the making of a group, and let no other group be made."""
         self._aborted.set()
         late = c10d.groups() if gloo.connects_late() else []
-        for patience in range(_ROUNDS):
+        for attempt in range(_ROUNDS):
             with self._changed:
                 waiting = [*self._underway, *late]
             for group_size, store in waiting:
                 self._interrupt(store)
-                if patience or late:  # it was not the store
+                if attempt or late:  # it was not the store
                     gloo.visit(group_size)
             if waiting:
                 gloo.abort()
