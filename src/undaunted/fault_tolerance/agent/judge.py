@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution import crash, error_file, hang, oom
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent import full_disk
 from undaunted.fault_tolerance.output.paths import last_lines
 from undaunted.journal.events import Verdict
 from undaunted.progress import learning
@@ -50,7 +51,7 @@ def judge_crash(
         for worker in _failed(workers, pages)
     ]
     verdict = crash.judge(failures, node=config.node)
-    root = verdict.root
+    root, line = verdict.root, verdict.line + full_disk.hint(config)
     event = Verdict(
         t=time.monotonic_ns(),
         round=current.number,
@@ -58,7 +59,7 @@ def judge_crash(
         rank=root.rank,
         local_rank=root.local_rank,
         pid=root.pid,
-        line=verdict.line,
+        line=line,
         iteration=root.iteration,
         frame=verdict.frame,
         exit_code=root.code,
@@ -67,7 +68,7 @@ def judge_crash(
         traceback=verdict.traceback,
         waiting=list(verdict.victims),
     )
-    return Judgement(event, (root.local_rank,), verdict.certain, _report(root, verdict.line))
+    return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
 
 def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) -> Judgement:
