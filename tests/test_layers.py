@@ -42,7 +42,7 @@ ARROWS = {
     "health": {"base"},
     "coordinator": {"base"},
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
-    "fault_tolerance": {"attribution"},
+    "fault_tolerance": {"attribution", "inprocess"},
     "cli": {"chaos"},  # undaunted simulate
 }
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside

@@ -120,6 +120,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         limits=rank_limits,
         rank_termination_signal=int(values["ft-rank-termination-signal"]),
         exception_hook=values["ft-install-exception-hook"],
+        min_healthy=values["ft-restart-policy"] == "min-healthy",
         gpu_failures=gpu_failures,
         infra_rank=_infra_rank(environ) if gpu_failures else 0,
         faults=faults,

@@ -42,6 +42,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         limits: timeouts.
         rank_termination_signal: sent to a hung rank (after SIGCONT).
         exception_hook: record unhandled exceptions of ranks.
+        min_healthy: a rank that is lost while others go on with the function that they have called
+            together is no failure of this node.
         gpu_failures: before which rounds (cycle, infrastructure rank) the check of a node fails on
             purpose.
         infra_rank: infrastructure rank of this node, 0 where there is one node.
@@ -107,6 +109,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     limits: Limits = Limits()
     rank_termination_signal: int = 9
     exception_hook: bool = True
+    min_healthy: bool = False
     gpu_failures: tuple[tuple[int, int], ...] = ()
     infra_rank: int = 0
     faults: str = ""

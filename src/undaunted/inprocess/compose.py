@@ -78,9 +78,9 @@ def find_common_ancestor(*instances: Any) -> type:
 
 def _is_base(candidate: type) -> bool:
     """Whether the class is the plug-ins' own, and what `Compose` has completes a subclass of it."""
-    missing = getattr(candidate, "__abstractmethods__", frozenset()) - {"__call__"}
+    missing: frozenset[str] = getattr(candidate, "__abstractmethods__", frozenset())
     derivable = bool(candidate.__flags__ & _BASE_TYPE)  # that of functions is not
-    return derivable and not missing and not issubclass(candidate, Compose)
+    return derivable and missing <= {"__call__"} and not issubclass(candidate, Compose)
 
 
 def _takes_arguments(instance: Any) -> bool:

@@ -12,31 +12,15 @@ older build would misread a journal.
 
 from __future__ import annotations
 
-from typing import Annotated, Union
+from typing import Union
 
 import msgspec
 
+from undaunted.journal.event import Event as Event  # noqa: PLC0414 - users look here for all of them
+from undaunted.journal.event import Nanoseconds, Seconds
+from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
+
 SCHEMA = 1
-
-# Bounded, so that no number in a damaged journal is too large to calculate with.
-Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-
-
-class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True):
-    """What every event carries.
-
-    Attributes:
-        t: CLOCK_MONOTONIC of the node, nanoseconds.
-        wall: Unix time, seconds.
-        node: name of the node that wrote it.
-        round: number of the round, -1 before the first.
-    """
-
-    t: Nanoseconds
-    wall: Seconds = 0.0
-    node: str = ""
-    round: int = -1
 
 
 class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
@@ -318,6 +302,13 @@ class EventsLost(Event, tag="events_lost", frozen=True, kw_only=True):
     reason: str = ""
 
 
+class RankLost(Event, tag="rank_lost", frozen=True, kw_only=True):
+    """A rank has failed, and the others go on with the function that they have called together."""
+
+    rank: int
+    detail: str
+
+
 class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     """In a job of several nodes: what ended round ``number`` first, on which node.
 
@@ -353,6 +344,9 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RankExited,
     RoundStopped,
     RoundBlamed,
+    RankLost,
+    InProcessPhase,
+    InProcessCall,
     MemoryReclaimed,
     NodeChecked,
     Decision,

@@ -58,6 +58,11 @@ def test_torchruns_contract() -> None:
     assert wanted.items() <= env.items()
 
 
+def test_where_the_guard_of_restartable_functions_is() -> None:
+    env = worker_environment({}, CONFIG, START, RankPlace(1, "p", "", guard="undaunted-1"))
+    assert env["UNDAUNTED_INPROCESS"] == "undaunted-1"
+
+
 def test_virtual_local_rank_is_0_with_one_device_of_its_own() -> None:
     config = msgspec.structs.replace(CONFIG, virtual_local_rank=True)
     place = RankPlace(local_rank=1, page="p", error_file="/e")

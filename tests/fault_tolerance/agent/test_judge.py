@@ -60,6 +60,16 @@ def worker(local_rank: int, code: int | None, at_ns: int) -> Worker:
     return Worker(local_rank, 10 + local_rank, 0, code=code, exited_ns=at_ns)
 
 
+def test_ranks_that_the_others_went_on_without_are_not_the_cause() -> None:
+    lost = worker(0, -9, 100)
+    lost.lost = True
+    workers = [lost, worker(1, 3, 900)]
+    found = judge_crash(CONFIG, FakeRound(specs=[spec(), spec()]), workers, [PageSnapshot()] * 2)
+    assert found.event.local_rank == 1
+    alone = judge_crash(CONFIG, FakeRound(specs=[spec()]), [lost], [PageSnapshot()])
+    assert alone.event.local_rank == 0
+
+
 def test_the_killed_rank_is_the_cause_although_its_victim_spoke_first() -> None:
     pages = [error(100, "RuntimeError", "Connection closed by peer [::1]:99"), PageSnapshot()]
     workers = [worker(0, 1, 300), worker(1, -9, 200)]

@@ -50,6 +50,65 @@ def test_a_crash_is_reported_at_once_and_judged_when_the_others_have_ended() -> 
     assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=False, unkillable=False)]
 
 
+def test_a_rank_that_others_go_on_without_is_no_failure() -> None:
+    machine = running(slots=3)
+    assert machine.handle(m.RankExited(1, -9, spared=True)) == [
+        m.GoOnWithout(1, "killed by SIGKILL")
+    ]
+    assert machine.state is n.State.RUNNING
+    assert machine.handle(m.RankExited(0, 0)) == []
+    assert machine.handle(m.RankExited(2, 0)) == [m.Watch(on=False), m.ReportFinished()]
+    machine.handle(STOP)
+    assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=True, unkillable=False)]
+
+
+def test_the_last_one_to_end_may_be_one_that_others_go_on_without() -> None:
+    machine = running()
+    machine.handle(m.RankExited(0, 0))
+    assert machine.handle(m.RankExited(1, 1, spared=True)) == [
+        m.GoOnWithout(1, "exit code 1"),
+        m.Watch(on=False),
+        m.ReportFinished(),
+    ]
+
+
+def test_when_nobody_is_left_the_last_one_has_failed() -> None:
+    machine = running()
+    machine.handle(m.RankExited(0, -9, spared=True))
+    commands = machine.handle(m.RankExited(1, -11, spared=True))
+    detail = "killed by SIGSEGV; it was the last one that was left of its node"
+    assert m.ReportFailed("crash", 1, detail) in commands
+    machine.handle(STOP)
+    assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=False, unkillable=False)]
+
+
+def test_a_failure_of_a_rank_counts_although_others_were_lost_before() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankExited(0, -9, spared=True))
+    assert m.ReportFailed("crash", 1, "exit code 1") in machine.handle(m.RankExited(1, 1))
+
+
+def test_a_rank_that_leaves_with_an_exception_is_lost_when_it_has_ended() -> None:
+    machine = running()
+    announced = m.RankErrored(1, "raised SystemError", spared=True)
+    assert machine.handle(announced) == [m.SetTimer("linger", n.LINGER_S)]
+    assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((1,), 15)]
+    assert machine.handle(m.RankExited(1, -15, spared=True)) == [
+        m.GoOnWithout(1, "raised SystemError")
+    ]
+
+
+def test_a_round_begins_without_lost_ranks() -> None:
+    machine = running()
+    machine.handle(m.RankExited(0, -9, spared=True))
+    machine.handle(STOP)
+    machine.handle(m.RankExited(1, -15))
+    machine.handle(m.TreeEmpty())
+    machine.handle(m.StartRound(1, 2))
+    machine.handle(m.WorkersSpawned())
+    assert m.ReportFailed("crash", 0, "exit code 1") in machine.handle(m.RankExited(0, 1))
+
+
 def test_a_crash_is_judged_before_long_even_if_nobody_else_ends() -> None:
     machine = running()
     machine.handle(m.RankExited(0, 1))
@@ -276,8 +335,8 @@ EVENTS = st.one_of(
     st.builds(m.StartRound, st.integers(0, 4), st.just(2)),
     st.just(m.WorkersSpawned()),
     st.just(m.SpawnFailed("x")),
-    st.builds(m.RankExited, st.integers(0, 1), st.sampled_from([0, 1, -9])),
-    st.builds(m.RankErrored, st.integers(0, 1), st.just("x")),
+    st.builds(m.RankExited, st.integers(0, 1), st.sampled_from([0, 1, -9]), st.booleans()),
+    st.builds(m.RankErrored, st.integers(0, 1), st.just("x"), st.booleans()),
     st.builds(m.LimitPassed, st.integers(0, 1), st.just("x")),
     st.builds(m.HangJudged, st.integers(0, 2), st.just((0,)), st.just("x")),
     st.builds(m.StopRound, st.integers(0, 4), st.just(1.0), st.just(15), st.booleans()),
@@ -286,7 +345,7 @@ EVENTS = st.one_of(
     st.just(m.TreeEmpty()),
     st.builds(
         m.TimerFired,
-        st.sampled_from(["settle", "grace", "unkillable", "clearing"]),
+        st.sampled_from(["settle", "linger", "grace", "unkillable", "clearing"]),
         st.integers(0, 4),
     ),
     st.just(m.KillNow()),

@@ -22,11 +22,12 @@ from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.attribution import Attribution
 from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.examine import Examiner
+from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.news import News
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
-from undaunted.fault_tolerance.agent.orders import OwnOrders
+from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
 from undaunted.fault_tolerance.agent.progress_file import (
     PageProgress,
@@ -49,7 +50,6 @@ from undaunted.fault_tolerance.simulated_faults import injected
 if TYPE_CHECKING:
     import socket
 
-    from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.area import MailboxRequest
@@ -111,8 +111,11 @@ class Agent:
         self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
         self._rounds = RoundFactory(config, begun, self._logs.open)
         self._turns = Turns()
-        self._news = News(self._rounds, self._scribe, self._post)
-        self._orders = self._find_orders()
+        self._news = News(self._rounds, self._scribe, self._rank_errored)
+        self._orders = find_orders(
+            config, self._turns, self._obey, self._rounds.reserve, self._scribe.say
+        )
+        self._inprocess = InProcess(config, self._scribe)
         self._attribution = Attribution(config, self._scribe, self._orders)
         self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
         self._page_progress = PageProgress()
@@ -147,6 +150,7 @@ class Agent:
         if self._round is not None and self._node.state is not node.State.IDLE:
             self._close_round()
         self._outside.close()
+        self._inprocess.close()
         self._watch.close()
         self._timers.cancel()
         await self._tasks.cancel()
@@ -192,6 +196,7 @@ class Agent:
             case job.Stop():
                 self._stop_ordered = True
                 self._health.end_watch()
+                self._inprocess.begin_stop()
                 self._scribe.stop_requested(order)
                 restart = self._restart_decided
                 self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
@@ -218,6 +223,9 @@ class Agent:
                     [worker.spawned_ns for worker in workers],
                     [worker.local_rank for worker in workers if worker.code is not None],
                 )
+            case m.GoOnWithout(local_rank=rank, detail=detail):
+                self._workers.all[rank].lost = True
+                self._inprocess.lost(rank, detail)
             case m.GatherEvidence():
                 self._tasks.start(self._examine())
             case m.JudgeCrash(final=final):
@@ -253,10 +261,11 @@ class Agent:
         self._timers.cancel()
         self._stop_ordered = False
         try:
-            self._round = self._rounds.begin(start)
+            self._round = self._rounds.begin(start, self._inprocess.open())
         except OSError as error:
             self._cannot_begin(start, error)
             return
+        self._inprocess.begin_round(self._round)
         self._workers.begin_round()
         self._scribe.round_started(self._round)
         self._limits.begin_round(start.world_size)
@@ -347,6 +356,7 @@ class Agent:
     def _close_round(self) -> None:
         current = self._this_round()
         current.close()
+        self._inprocess.close()
         self._limits.end_round()
         self._finishing.start(self._finish_output(current))
 
@@ -374,7 +384,12 @@ class Agent:
         self._watch.read_news()  # what it wrote last
         self._watch.rank_ended(worker.local_rank)
         self._scribe.rank_exited(self._this_round(), worker)
-        self._post(m.RankExited(worker.local_rank, worker.code))
+        spared = self._inprocess.goes_on_without(worker.local_rank)
+        self._post(m.RankExited(worker.local_rank, worker.code, spared))
+
+    def _rank_errored(self, local_rank: int, detail: str) -> None:
+        spared = self._inprocess.goes_on_without(local_rank)
+        self._post(m.RankErrored(local_rank, detail, spared))
 
     def _page_news(self, local_rank: int, page: PageSnapshot) -> None:
         if self._round is not None:
@@ -427,21 +442,6 @@ class Agent:
 
     def _say(self, text: str) -> None:
         self._scribe.say(text)
-
-    def _find_orders(self) -> Orders:
-        """Of a leader, or of the policy in this process if there is no other node."""
-        if self._config.nodes is None:
-            return OwnOrders(self._config, self._turns, self._obey, self._scribe.say)
-        from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
-
-        return SharedOrders(
-            self._config,
-            __version__,
-            self._turns,
-            self._obey,
-            self._rounds.reserve,
-            self._scribe.say,
-        )
 
     def _set_timer(self, command: m.SetTimer) -> None:
         event = m.TimerFired(command.name, self._node.round)

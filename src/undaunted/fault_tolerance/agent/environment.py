@@ -21,6 +21,7 @@ class RankPlace:
     local_rank: int
     page: str  # value of UNDAUNTED_PAGE
     error_file: str  # "" = none
+    guard: str = ""  # value of UNDAUNTED_INPROCESS
 
 
 def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dict[str, str]:
@@ -65,6 +66,7 @@ def worker_environment(
         "TORCHELASTIC_ERROR_FILE": place.error_file,
         "UNDAUNTED_PAGE": place.page,
         "UNDAUNTED_RUN_DIR": config.run_dir,
+        "UNDAUNTED_INPROCESS": place.guard,
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
     }
     if config.virtual_local_rank:

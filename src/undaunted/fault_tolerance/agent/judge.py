@@ -111,7 +111,8 @@ def serve_error_file(judgement: Judgement) -> None:
 
 
 def _failed(workers: Sequence[Worker], pages: Sequence[PageSnapshot]) -> Sequence[Worker]:
-    """The ranks that failed; never none, since one was reported."""
+    """The ranks that failed, later than those that were lost; never none: one was reported."""
+    workers = [worker for worker in workers if not worker.lost] or workers
     errors = [pages[worker.local_rank].error for worker in workers]
     failed = [
         worker

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.fault_tolerance.core import node_messages as m
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
@@ -22,13 +21,13 @@ class News:
 
     rounds: RoundFactory
     scribe: Scribe
-    post: Callable[[m.Event], None]
+    errored: Callable[[int, str], None]  # with a local rank, and what it has raised
 
     def page(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
         """The page of a rank has changed."""
         self.scribe.milestones(current, local_rank, page)
         if page.phase is Phase.FAILED and page.error is not None:
-            self.post(m.RankErrored(local_rank, _what(page.error)))
+            self.errored(local_rank, _what(page.error))
 
     def ring(self, current: Round, local_rank: int, events: list[RingEvent], lost: int) -> None:
         """A rank has noted events; ``lost`` more were overwritten."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from undaunted import __version__
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.policy import JobPolicy
@@ -34,6 +35,29 @@ class Orders(Protocol):
 
     async def close(self) -> None:
         """Release what it holds, bounded. No order comes after that."""
+
+
+def find_orders(
+    config: RunConfig,
+    turns: Turns,
+    obey: Callable[[job.Command], None],
+    reserve: Callable[[], int],
+    say: Callable[[str], None],
+) -> Orders:
+    """Return those of a leader, or of the policy in this process if there is no other node.
+
+    Args:
+        config: the run.
+        turns: of the agent.
+        obey: carries out an order.
+        reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
+        say: shows a line.
+    """
+    if config.nodes is None:
+        return OwnOrders(config, turns, obey, say)
+    from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
+
+    return SharedOrders(config, __version__, turns, obey, reserve, say)
 
 
 class OwnOrders:

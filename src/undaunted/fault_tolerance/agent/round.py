@@ -100,8 +100,12 @@ class RoundFactory:
         self._port = ReservedPort(self._config.master_port)
         return self._port.number
 
-    def begin(self, start: Start) -> Round:
+    def begin(self, start: Start, guard: str = "") -> Round:
         """Make round ``start.round``; its port is reserved here if it has none yet.
+
+        Args:
+            start: the round.
+            guard: name of the socket where its ranks find the guard of `undaunted.inprocess`.
 
         Raises:
             OSError: the port asked for is in use.
@@ -112,7 +116,7 @@ class RoundFactory:
         if start.group_rank != 0:
             self._release()
         port, self._port = self._port, None
-        envs = [self._env(start, rank) for rank in range(start.slots)]
+        envs = [self._env(start, rank, guard) for rank in range(start.slots)]
         chosen = self._choose_output(start, envs)
         specs = [
             self._spec(rank, *place)
@@ -159,10 +163,10 @@ class RoundFactory:
         ]
         return chosen._replace(outputs=outputs)
 
-    def _env(self, start: Start, local_rank: int) -> dict[str, str]:
+    def _env(self, start: Start, local_rank: int, guard: str) -> dict[str, str]:
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
         error_file = f"{self._errors}/{name}" if self._errors else ""
-        place = RankPlace(local_rank, self._area.env_value(local_rank), error_file)
+        place = RankPlace(local_rank, self._area.env_value(local_rank), error_file, guard)
         faults = self._faults.to_env()
         return worker_environment(self._shared, self._config, start, place, faults=faults)
 

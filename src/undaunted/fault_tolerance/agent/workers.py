@@ -26,7 +26,10 @@ _UNCLAIMED_KEPT = 1024
 
 @dataclass(slots=True)
 class Worker:
-    """One rank's process. ``code`` is set when it has ended: exit code, or minus a signal."""
+    """One rank's process. ``code`` is set when it has ended: exit code, or minus a signal.
+
+    ``lost``: it has failed, and the others have gone on without it.
+    """
 
     local_rank: int
     pid: int
@@ -34,6 +37,7 @@ class Worker:
     code: int | None = None
     exited_ns: int = 0
     told: list[tuple[int, int]] = field(default_factory=list)  # (signal, when) we sent
+    lost: bool = False
 
     @property
     def told_by_us(self) -> bool:

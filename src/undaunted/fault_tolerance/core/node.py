@@ -15,6 +15,9 @@ States::
     KILLING    SIGKILL has been sent to everything that is left
     CLEARING   nothing is left; the node is made ready for the next round
 
+A rank that fails while others go on with the function that they have called together is *lost*:
+that is no failure of the round as long as another rank lives, or has exited with 0.
+
 A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
 left out when no round follows.
 """
@@ -32,6 +35,7 @@ from undaunted.fault_tolerance.core.node_messages import (
     CrashUnclear,
     Event,
     GatherEvidence,
+    GoOnWithout,
     HangJudged,
     JudgeCrash,
     KillNow,
@@ -102,6 +106,7 @@ class Node:
     round: int = -1
     _slots: int = 0
     _exited: dict[int, int] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
     _crash_to_judge: bool = False
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _stop: StopRound | None = None  # that waits until the processes are known
@@ -153,6 +158,7 @@ class Node:
             return []
         self.round, self._slots = event.round, event.slots
         self._exited.clear()
+        self._lost.clear()
         self._errored.clear()
         self._crash_to_judge = False
         self._stop = None
@@ -189,6 +195,8 @@ class Node:
         if self.state is State.IDLE or event.local_rank in self._exited:
             return []
         self._exited[event.local_rank] = event.code
+        if event.spared and event.code != 0:
+            self._lost.add(event.local_rank)
         if self.state is State.RUNNING:
             return self._judge_exit(event.local_rank, event.code)
         if self.alive:
@@ -202,17 +210,22 @@ class Node:
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
         self._errored[event.local_rank] = event.detail
-        return [SetTimer("linger", LINGER_S), *self._crashed(event.local_rank, event.detail)]
+        linger = SetTimer("linger", LINGER_S)
+        if event.spared:
+            return [linger]  # what becomes of the round is decided when it has ended
+        return [linger, *self._crashed(event.local_rank, event.detail)]
 
     def _judge_exit(self, local_rank: int, code: int) -> list[Command]:
-        if code != 0:
-            return self._crashed(local_rank, describe_exit(code))
-        if self.state is not State.RUNNING or self.alive:
-            return []
-        if any(self._exited.values()):
-            return []  # reported as a crash already
+        lost, detail = local_rank in self._lost, describe_exit(code)
+        if code != 0 and not (lost and (self.alive or self._has_worked)):
+            more = "; it was the last one that was left of its node" if lost else ""
+            return self._crashed(local_rank, detail + more)
+        detail = self._errored.get(local_rank, detail)
+        commands: list[Command] = [GoOnWithout(local_rank, detail)] if lost else []
+        if self.state is not State.RUNNING or not self._has_worked:
+            return commands
         self.state = State.FINISHED
-        return [Watch(on=False), ReportFinished()]
+        return [*commands, Watch(on=False), ReportFinished()]
 
     def _crashed(self, local_rank: int, detail: str) -> list[Command]:
         if self.state is not State.RUNNING:
@@ -235,7 +248,7 @@ class Node:
     def _hang_judged(self, event: HangJudged) -> list[Command]:
         if self.state is not State.EXAMINING or event.round != self.round:
             return []
-        if not self.alive and not any(self._exited.values()):
+        if self._has_worked:
             self.state = State.FINISHED  # it was slow, and the work is done meanwhile
             return [ReportFinished()]
         self.state = State.FAILED
@@ -281,7 +294,7 @@ class Node:
         match event.name:
             case "settle":
                 return self._judge_crash(final=False) if self._crash_to_judge else []
-            case "linger" if self.state in {State.FAILED, State.STOPPING}:
+            case "linger" if self.state in {State.RUNNING, State.FAILED, State.STOPPING}:
                 return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
             case "grace" if self.state is State.STOPPING:
                 return self._kill()
@@ -332,15 +345,17 @@ class Node:
 
     @property
     def _clearing_follows(self) -> bool:
-        return self._restart and self.clearing_s > 0 and not self._all_ok
+        return self._restart and self.clearing_s > 0 and not self._has_worked
 
     @property
-    def _all_ok(self) -> bool:
-        return not self.alive and not any(self._exited.values()) and self._slots > 0
+    def _has_worked(self) -> bool:
+        """Whether all have ended, with 0 but for those that were lost."""
+        codes = [code for rank, code in self._exited.items() if rank not in self._lost]
+        return not self.alive and bool(codes) and not any(codes)
 
     def _round_over(self, problem: str = "") -> list[Command]:
         self.state = State.IDLE
-        return [ReportStopped(self._all_ok, self._unkillable, problem)]
+        return [ReportStopped(self._has_worked, self._unkillable, problem)]
 
 
 def describe_exit(code: int) -> str:

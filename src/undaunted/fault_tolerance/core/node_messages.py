@@ -29,18 +29,24 @@ class SpawnFailed:
 
 @dataclass(frozen=True, slots=True)
 class RankExited:
-    """A rank's process ended; ``code`` is its exit code, or minus the signal's number."""
+    """A rank's process ended; ``code`` is its exit code, or minus the signal's number.
+
+    ``spared``: if that is a failure it is none of the round: others go on with the function that
+    they have called together.
+    """
 
     local_rank: int
     code: int
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RankErrored:
-    """A rank recorded an unhandled exception; it is about to die."""
+    """A rank recorded an unhandled exception; it is about to die. ``spared``: see `RankExited`."""
 
     local_rank: int
     detail: str
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,14 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOnWithout:
+    """A rank is lost, and the round goes on."""
+
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class GatherEvidence:
     """Collect stacks and process states, judge, answer with HangJudged."""
 
@@ -232,6 +246,7 @@ Command = (
     Spawn
     | CallOffSpawn
     | Watch
+    | GoOnWithout
     | GatherEvidence
     | JudgeCrash
     | SignalRanks

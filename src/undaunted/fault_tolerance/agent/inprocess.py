@@ -1,0 +1,115 @@
+"""The node's part in functions that are restarted inside its ranks' processes.
+
+The agent is the guard of its ranks, and on a single node their controller, too. A round has its
+own socket and its own controller. Before the first rank connects there is only the socket: nothing
+is imported, and nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from undaunted.journal.events import RankLost
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.agent.scribe import Scribe
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.inprocess.guard.host import ControllerHost
+    from undaunted.inprocess.guard.service import GuardService
+    from undaunted.inprocess.guard.uplink import Uplink
+
+_BACKLOG = 1024
+
+
+class InProcess:
+    """Serves the ranks of one round after the other."""
+
+    def __init__(self, config: RunConfig, scribe: Scribe) -> None:
+        self._config = config
+        self._scribe = scribe
+        self._round: Round | None = None
+        self._listener: socket.socket | None = None  # until a service has it
+        self._service: GuardService | None = None
+        self._host: ControllerHost | None = None
+        self._stopping = False
+
+    def open(self) -> str:
+        """Listen for ranks of a round that is about to begin; return the socket's name.
+
+        It is abstract, so that nothing is left of it. Ranks of other rounds do not know it.
+
+        Raises:
+            OSError: there is no socket to be had.
+        """
+        self.close()
+        name = f"undaunted-{os.urandom(16).hex()}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener = listener
+        listener.bind(f"\0{name}")
+        listener.listen(_BACKLOG)
+        return name
+
+    def begin_round(self, current: Round) -> None:
+        """Serve whoever connects from now on."""
+        assert self._listener is not None
+        self._round, self._stopping = current, False
+        asyncio.get_running_loop().add_reader(self._listener, self._first_rank)
+
+    def begin_stop(self) -> None:
+        """The round is being stopped: what the ranks still do is of no interest."""
+        self._stopping = True
+
+    def goes_on_without(self, local_rank: int) -> bool:
+        """Whether others go on with what they do together if this rank is lost."""
+        if not self._config.min_healthy or self._service is None or self._round is None:
+            return False
+        return self._service.in_call(self._round.rank(local_rank))
+
+    def lost(self, local_rank: int, detail: str) -> None:
+        """A rank is, and others go on without it."""
+        assert self._round is not None
+        rank = self._round.rank(local_rank)
+        self._scribe.record(RankLost, rank=rank, detail=detail)
+        self._scribe.say(
+            f"rank {rank} (node {self._config.node}) is lost: {detail}; the function goes on "
+            "without it"
+        )
+
+    def close(self) -> None:
+        """End the round: ranks that are still connected lose their guard."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+        if self._service is not None:
+            self._service.close()
+        if self._host is not None:
+            self._host.close()
+        self._listener = self._service = self._host = self._round = None
+
+    def _first_rank(self) -> None:
+        """Make what serves the ranks of a round; it accepts the connection that has come."""
+        from undaunted.inprocess.guard.service import GuardService
+
+        listener, self._listener = self._listener, None
+        assert listener is not None
+        asyncio.get_running_loop().remove_reader(listener)
+        self._service = GuardService(self._uplink(), self._scribe.say)
+        self._service.listen(listener)
+
+    def _uplink(self) -> Uplink:
+        from undaunted.fault_tolerance.agent.inprocess_notes import Notes
+        from undaunted.inprocess.core.controller import Controller
+        from undaunted.inprocess.guard.host import ControllerHost
+
+        assert self._round is not None
+        notes = Notes(self._scribe, self._round.start.world_size)
+        self._host = ControllerHost(
+            Controller(),
+            silence_s=0.0,  # of connections, of which there are none
+            note=lambda note: None if self._stopping else notes.take(note),
+        )
+        return self._host.local()
