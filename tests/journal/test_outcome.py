@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from undaunted.journal.outcome import job_outcome
 from undaunted.journal.restarts import RunSummary
 
@@ -47,3 +49,12 @@ def test_only_the_job_that_was_started_last():
     first = [launch("a", 0, 5, "finished", 0), launch("c", 0, 5, "finished", 0)]
     assert job_outcome([*first, launch("a", 6, 9, "preempted", 75)]).exit_code == 75
     assert job_outcome([*first, launch("a", 6, None)]) is None
+
+
+def test_a_node_that_was_cut_off_knows_less_than_the_others():
+    ends = [launch("a", 0, 5, "failed"), launch("b", 0, 5, "failed")]
+    cut_off = msgspec.structs.replace(launch("c", 0, 9, "failed"), alone=True)
+    assert job_outcome([*ends, cut_off]).reason == "of a"
+    assert job_outcome([cut_off]).reason == "of c"
+    left = launch("d", 0, 3, "preempted", 75)
+    assert job_outcome([left, cut_off]).reason == "of c"

@@ -322,11 +322,15 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
 
 
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
-    """The last event. ``outcome``: finished, failed, preempted, excluded, no_restart."""
+    """The last event. ``outcome``: finished, failed, preempted, excluded, no_restart.
+
+    ``alone``: this node has ended by itself; what became of the job, it does not know.
+    """
 
     outcome: str
     exit_code: int
     reason: str = ""
+    alone: bool = False
 
 
 AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Python 3.10

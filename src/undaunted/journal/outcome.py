@@ -49,6 +49,9 @@ def job_outcome(launches: Iterable[RunSummary]) -> JobOutcome | None:
         for _, launch in ends:
             if launch.outcome == outcome:
                 return _of(launch)
+    told = [each for each in ends if not each[1].alone]
+    if any(launch.outcome == "failed" for _, launch in told):
+        ends = told  # who was cut off may have ended later, and knows less
     return _of(max(ends, key=lambda each: each[0])[1])
 
 

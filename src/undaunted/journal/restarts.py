@@ -132,6 +132,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
         running: whether the launcher still runs, where that is known: only if there is no end.
         exit_code: of the launcher.
         reason: why it ended.
+        alone: as in ``JobEnded``.
         restarts: rounds that were followed by another.
         lost_ns: sum over the restarts of ``total_ns`` and, after hangs, of the limit that had to
             pass; restarts whose time is not known add nothing.
@@ -157,6 +158,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     running: bool | None = None
     exit_code: int | None = None
     reason: str = ""
+    alone: bool = False
     restarts: int = 0
     lost_ns: int = 0
     untimed_restarts: int = 0
@@ -194,6 +196,7 @@ def summarize(events: Sequence[Event], *, running: bool | None = None) -> RunSum
         running=None if end else running,
         exit_code=end.exit_code if end else None,
         reason=end.reason if end else "",
+        alone=bool(end and end.alone),
         restarts=max(0, len(rounds) - 1),
         lost_ns=lost_ns,
         untimed_restarts=untimed,

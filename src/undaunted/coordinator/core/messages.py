@@ -293,13 +293,15 @@ class Remark:
 class End:
     """The job is over for ``node``.
 
-    ``round`` is the last one of the job, as far as is known where this is said.
+    ``round`` is the last one of the job, as far as is known where this is said. ``alone``: the node
+    says so itself, and the job may go on elsewhere.
     """
 
     node: str
     outcome: Outcome
     reason: str
     round: int = -1
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ def hint(config: RunConfig) -> str:
     places = {"--run-dir": config.run_dir}
     if any([*config.stdout, *config.stderr]):
         places["--log-dir"] = config.log_dir
-    full = within(_DEADLINE_S, lambda: [o for o, path in places.items() if _is_full(path)], [])
+    nothing: list[str] = []
+    full = within(_DEADLINE_S, lambda: [o for o, p in places.items() if _is_full(p)], nothing)
     return "".join(f"; {places[option]} is full: make room, or choose {option}" for option in full)
 
 

@@ -107,12 +107,10 @@ class Scribe:
 
     def job_ended(self, end: job.End) -> None:
         """The outcome is decided."""
-        outcome = end.outcome
+        outcome, about = end.outcome, {"reason": end.reason, "alone": end.alone}
         self._restarts = max(self._restarts, end.round)
         self._journal.record(
-            self._event(
-                e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code, reason=end.reason
-            )
+            self._event(e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code, **about)
         )
         if outcome.exit_code and self._last_traceback:
             self._messages.say("the first cause in full:", level=ERROR)

@@ -368,7 +368,7 @@ class SharedOrders:
 
     def _leave(self, outcome: m.Outcome, reason: str) -> None:
         """End without an order."""
-        end = m.End(self._config.node, outcome, reason, self._last_round())
+        end = m.End(self._config.node, outcome, reason, self._last_round(), alone=True)
         self._turns.take(partial(self._obey, end))
 
     def _last_round(self) -> int:
