@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fault_tolerance.agent.test_past import ran
 from undaunted.coordinator.core import messages as m
 from undaunted.fault_tolerance.agent import shared_orders
 from undaunted.fault_tolerance.agent.turns import Turns
@@ -107,3 +108,16 @@ def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
     asyncio.run(run(endpoint))
+
+
+def test_who_comes_when_all_is_over_hears_of_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(shared_orders, "_PAST_S", 0.01)
+    ran(tmp_path, "a", m.Outcome.FINISHED)
+
+    async def run(endpoint: str) -> None:
+        async with Launcher(tmp_path, endpoint, "late", is_host=False).joined() as it:
+            assert await it.says("has ended, finished with exit code 0: said a")
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        asyncio.run(run(f"127.0.0.1:{nobody.getsockname()[1]}"))

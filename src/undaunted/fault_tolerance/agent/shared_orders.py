@@ -31,6 +31,7 @@ from undaunted.coordinator.service.former import left_behind
 from undaunted.coordinator.service.host import Host
 from undaunted.coordinator.service.leading import Leading
 from undaunted.coordinator.wire import tls
+from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
 
 _HOST_AGAIN_S = 1.0
+_PAST_S = 5.0  # launchers of a job do not start at the same moment
 
 
 class SharedOrders:
@@ -79,7 +81,7 @@ class SharedOrders:
         self._host = Host()
         self._servers: list[Server] = []
         self._timers = Timers()
-        self._hosting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()  # leaders of before
         self._endpoint = next(iter(self._nodes.endpoints), "")
         self._ledger = ledger_file.LedgerFile(config.run_dir, self._endpoint)
@@ -103,7 +105,7 @@ class SharedOrders:
         self._terms = replace(self._terms, token=token)
         self._tls = job_access.contexts(self._nodes)
         port = await self._listen()
-        address = f"{_bracketed(self._nodes.address)}:{port}"
+        address = str(Address(self._nodes.address, port))
         if self._nodes.store:
             self._let_etcd_decide(address)
             return
@@ -136,9 +138,9 @@ class SharedOrders:
     async def close(self) -> None:
         """Release what it holds; a leader has told the others of the end, or how they go on."""
         self._timers.cancel()
-        if self._hosting is not None:
-            self._hosting.cancel()
-            await asyncio.gather(self._hosting, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._host.following is not None:
             await self._host.following.close()
         leading = self._host.leading
@@ -202,15 +204,16 @@ class SharedOrders:
 
     def _say_not_listening(self, error: WireError) -> None:
         why = os.strerror(error.number).lower() if error.number else str(error)
-        if not self._not_listening:
-            self._say(
-                f"cannot listen at {self._endpoint}: {why}; trying again every second. End what "
-                "has the port, or give all launchers another one (--rdzv-endpoint)"
-            )
+        known = self._not_listening
         self._not_listening = f"cannot listen at {self._endpoint}: {why}"
+        if not known:
+            remedy = "End what has the port, or give all launchers another one (--rdzv-endpoint)"
+            self._say(f"{self._not_listening}; trying again every second. {remedy}")
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._hosting = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _let_etcd_decide(self, address: str) -> None:
         self._candidacy = Candidacy(
@@ -282,6 +285,16 @@ class SharedOrders:
         )
         self._host.following = Following(follower, self._terms, self._tls.client, self)
         self._host.following.begin()
+        self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
+
+    async def _look_at_past(self) -> None:
+        """Nobody answers: perhaps the job is over."""
+        following = self._host.following
+        if following is not None and following.follower.state is FollowerState.SEEKING:
+            from undaunted.fault_tolerance.agent.past import last_end  # seldom needed
+
+            if ended := await asyncio.to_thread(last_end, self._config.run_dir):
+                self._say(ended)
 
     # --- what the follower wants (see `following.Node`) -----------------------------------------
 
@@ -383,7 +396,3 @@ class SharedOrders:
         if self._candidacy is not None:
             self._candidacy.leading_is_over()
         self._led.set()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
