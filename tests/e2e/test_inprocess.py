@@ -1,0 +1,97 @@
+"""Functions that are restarted inside their processes, under ``undaunted run`` on one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import launched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+# Rank 1 fails in the first iteration, when all are in the function.
+PROGRAM = """
+    import os, pathlib, signal, sys, threading
+    from undaunted import inprocess
+
+    def say(text):
+        os.write(1, (text + "\\n").encode())
+
+    def fail(how):
+        if how == "raise":
+            raise ValueError("a fault")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise inprocess.exception.RestartAbort("enough")
+
+    @inprocess.Wrapper()
+    def train(call: inprocess.CallWrapper):
+        rank, round_ = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+        say(f"iteration {call.iteration}: rank {rank} of {os.environ['WORLD_SIZE']} in {round_}")
+        pathlib.Path(f"here{rank}-{round_}").touch()
+        if call.iteration == 0 and (rank == "1" or sys.argv[1] == "abort"):
+            while len(list(pathlib.Path().glob(f"here*-{round_}"))) < 3:
+                threading.Event().wait(0.02)
+            if round_ == "0" or sys.argv[1] == "abort":
+                fail(sys.argv[1])
+        elif call.iteration == 0 and round_ == "0":
+            threading.Event().wait()
+        return f"returned in rank {rank}"
+
+    say(train())
+"""
+RANKS = ("--nproc-per-node", "3")
+
+
+def test_an_exception_restarts_the_function_in_all_ranks(tmp_path: Path) -> None:
+    with launched(tmp_path, PROGRAM, *RANKS, args=("raise",)) as launcher:
+        assert launcher.finish() == 0
+        for rank in range(3):
+            launcher.wait_for(f"iteration 1: rank {rank} of 3 in 0")
+            launcher.wait_for(f"returned in rank {rank}")
+        launcher.wait_for(r"in-process restart 1: 3 ranks running again .* after rank 1: .*a fault")
+        phases = [event["phase"] for event in launcher.events("inprocess_phase")]
+        assert phases[0] == "detect"
+        assert phases[-2:] == ["agree", "re-enter"]
+        assert {"abort", "stop", "finalize", "health"} < {*phases}
+        whats = [event["what"] for event in launcher.events("inprocess_call")]
+        assert whats == ["begun", "finished"]
+
+
+def test_a_killed_rank_is_done_without_if_so_wanted(tmp_path: Path) -> None:
+    wanted = ("--ft-restart-policy", "min-healthy")
+    with launched(tmp_path, PROGRAM, *RANKS, *wanted, args=("kill",)) as launcher:
+        assert launcher.finish() == 0
+        launcher.wait_for(r"rank 1 \(node .*\) is lost: killed by SIGKILL; the function goes on")
+        launcher.wait_for("in-process restart 1: 2 ranks running again")
+        launcher.wait_for("iteration 1: rank 1 of 2 in 0")
+        (lost,) = launcher.events("rank_lost")
+        assert (lost["rank"], lost["round"]) == (1, 0)
+        assert len(launcher.events("round_started")) == 1
+
+
+def test_a_killed_rank_ends_the_round_otherwise(tmp_path: Path) -> None:
+    restarts = ("--max-restarts", "1")
+    with launched(tmp_path, PROGRAM, *RANKS, *restarts, args=("kill",)) as launcher:
+        assert launcher.finish() == 0
+        launcher.wait_for(r"rank 1 \(node .*\) was killed by SIGKILL")
+        for rank in range(3):
+            launcher.wait_for(f"iteration 0: rank {rank} of 3 in 1")
+        assert not launcher.events("rank_lost")
+
+
+def test_a_call_that_cannot_go_on_is_restarted_with_new_processes_then_given_up(
+    tmp_path: Path,
+) -> None:
+    options = ("--ft-restart-policy", "min-healthy", "--max-restarts", "1")
+    with launched(tmp_path, PROGRAM, *RANKS, *options, args=("abort",)) as launcher:
+        assert launcher.finish() == 1
+        verdicts = launcher.events("verdict")
+        assert [verdict["round"] for verdict in verdicts] == [0, 1]
+        assert all("RestartAbort" in str(verdict["line"]) for verdict in verdicts)
+        actions = [event["action"] for event in launcher.events("decision")]
+        assert actions == ["restart", "end"]
