@@ -59,6 +59,16 @@ def test_ranks_that_have_all_left_may_call_again() -> None:
     assert job.all_told() == {0: ["Record"], 1: ["Record"]}
 
 
+def test_a_call_without_ranks_does_not_begin_again() -> None:
+    job = Job(2).begin()
+    record = job.told(0)[0]
+    assert isinstance(record, m.Record)
+    job.feed(job.leave(0), job.leave(1))
+    job.all_told()
+    job.feed(resume(job, 0, record))
+    assert job.all_told() == {0: ["End"]}
+
+
 def test_who_calls_again_has_left_the_call_before() -> None:
     job = Job().begin()
     job.all_told()

@@ -293,6 +293,7 @@ def test_a_process_that_replaces_a_lost_one_takes_its_numbers_from_the_record() 
     join = m.Join(0, 2, 0, -1, 4)
     record = m.Record(3, 7, (0, 1, 2), 4, joined={2: 3})
     assert story.do(c.LinkUp(), enter, join) == [c.Report(enter), c.Report(join)]
+    assert story.do(m.Record(3, 6, (0, 1, 2), 4), m.Dismissed(3, 2, "")) == []  # of the one before
     assert story.do(record) == [c.Pass(record)]
     completed = m.Completed(3, 2, 7)
     assert story.do(completed) == [c.Report(completed)]

@@ -54,7 +54,7 @@ class Call:
         out: who takes no part any more, and why.
         record: the last one.
         stop: of its epoch.
-        outcome: how it ended; None also if nobody is left.
+        outcome: how it ended.
     """
 
     enter: m.Enter
@@ -317,8 +317,8 @@ class Call:
         return [c.Tell(tuple(told), outcome)]
 
     def _abandon(self) -> list[c.ControllerCommand]:
-        self.state = State.OVER
-        return [c.Note("ended", self.number, self.epoch, text="no rank is left")]
+        self.outcome, self.state = m.End(self.number, "abort", "no rank is left"), State.OVER
+        return [c.Note("ended", self.number, self.epoch, text=self.outcome.text)]
 
     # --- timers ---------------------------------------------------------------------------------
 

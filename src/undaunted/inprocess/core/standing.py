@@ -104,15 +104,16 @@ class Standing:
         if message.call != self.enter.call and not searching:
             return False
         match message:
-            case m.Record(epoch=epoch, members=members):
+            case m.Record(epoch=epoch, members=members, joined=joined):
                 newer = self.record is None or epoch > self.record.epoch
-                return newer and self.enter.job_rank in members
+                # A record that was on its way to the process before means that one.
+                return newer and self.enter.job_rank in (joined if searching else members)
             case m.Stop(epoch=epoch):
                 return self.running and epoch == self.epoch
             case m.Finished(epoch=epoch):
                 return self.record is not None and epoch == self.epoch
-            case m.Dismissed(job_rank=job_rank):
-                return job_rank == self.enter.job_rank
+            case m.Dismissed(call=call, job_rank=job_rank):
+                return (call, job_rank) == (self.enter.call, self.enter.job_rank)
         return True
 
 
