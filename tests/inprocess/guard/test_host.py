@@ -197,6 +197,31 @@ async def test_garbage_costs_its_connection_only() -> None:
         await uplink.close()
 
 
+class StubLink:
+    """A guard that remembers whom it was to tell something."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.told: list[tuple[int, ...]] = []
+
+    def tell(self, job_ranks: tuple[int, ...], _message: m.ToRank) -> None:
+        self.told.append(job_ranks)
+
+
+@on_loop
+async def test_what_comes_late_over_a_connection_that_was_given_up_is_not_heard() -> None:
+    """A partition heals: the kernel delivers what was sent over the old connection."""
+    controlling = Controlling(lambda _: [c.Tell((1,), record())])
+    host = ControllerHost(controlling, silence_s=LONG_S, note=print)  # type: ignore[arg-type]
+    old, new = StubLink(1), StubLink(2)
+    host.heard(old, enter(1))
+    host.heard(new, m.Resume(enter(1), None, None, ()))
+    host.heard(old, m.Completed(0, 1, 0))
+    host.left(old, "it is gone")
+    assert [type(event) for event in controlling.events] == [m.Enter, m.Resume]
+    assert (old.told, new.told) == ([(1,)], [(1,)])
+
+
 @on_loop
 async def test_a_message_to_many_is_encoded_once() -> None:
     host = ControllerHost(Controlling(), silence_s=LONG_S, note=print)  # type: ignore[arg-type]

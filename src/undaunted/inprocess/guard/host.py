@@ -11,7 +11,7 @@ import msgspec
 
 from undaunted.base.timers import Timers
 from undaunted.inprocess.core import commands as c
-from undaunted.inprocess.core.messages import Resume
+from undaunted.inprocess.core.messages import Enter, Resume
 from undaunted.inprocess.guard.link_messages import Bye, Lease, Telling
 from undaunted.inprocess.guard.silence import Silence
 
@@ -30,7 +30,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Link(Protocol):
-    """A guard, as the controller's shell sees it."""
+    """A guard, as the controller's shell sees it.
+
+    Attributes:
+        number: later links have higher ones.
+    """
+
+    number: int
 
     def tell(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
         """Send something to some of its ranks."""
@@ -62,6 +68,7 @@ class ControllerHost:
         self._links: dict[int, Link] = {}  # by job rank: the one it was heard over last
         self._broken: set[Link] = set()  # connections that may still come back
         self._last: tuple[ToRank | None, msgspec.Raw] = (None, msgspec.Raw())
+        self._opened = 0  # how many connections there have been
         self._changed = asyncio.Event()
 
     def local(self) -> LocalUplink:
@@ -90,7 +97,8 @@ class ControllerHost:
 
     def opened(self, connection: Connection) -> None:
         """A guard is there."""
-        self._guards[connection] = _Guard(self, connection, self._silence_s)
+        self._opened += 1
+        self._guards[connection] = _Guard(self, connection, self._silence_s, self._opened)
 
     def received(self, connection: Connection, message: Any) -> None:
         """A guard has said something."""
@@ -123,6 +131,9 @@ class ControllerHost:
     def heard(self, link: Link, message: FromGuard) -> None:
         """A guard reports something about one of its ranks."""
         job_rank = message.enter.job_rank if isinstance(message, Resume) else message.job_rank
+        replaces = isinstance(message, Enter) and message.rejoin  # perhaps by way of another guard
+        if link.number < self._links.get(job_rank, link).number and not replaces:
+            return  # late, over a connection that was given up: it was said again since
         self._links[job_rank] = link
         if job_rank not in self.seen:
             self.seen.add(job_rank)
@@ -171,7 +182,10 @@ class ControllerHost:
 class _Guard:
     """A guard that is connected."""
 
-    def __init__(self, host: ControllerHost, connection: Connection, silence_s: float) -> None:
+    def __init__(
+        self, host: ControllerHost, connection: Connection, silence_s: float, number: int
+    ) -> None:
+        self.number = number
         self.gone = ""  # why it does not come back
         self.back = False  # it has said that it does
         self.silence = Silence(silence_s, self._silent)
@@ -191,6 +205,7 @@ class LocalUplink:
     """See `Uplink`: to a controller in this process. Everything is said in turns of the loop."""
 
     def __init__(self, host: ControllerHost) -> None:
+        self.number = 0
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._downlink: Downlink | None = None
