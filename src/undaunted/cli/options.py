@@ -111,7 +111,8 @@ _OWN = (
     Option(
         "ft-restart-policy",
         NODES,
-        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes are well",
+        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes are well; "
+        "functions that are restarted inside their processes go on without lost ranks",
         choice("any-failed", "min-healthy"),
         "POLICY",
         default="any-failed",

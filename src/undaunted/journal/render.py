@@ -10,6 +10,7 @@ from undaunted.base.text import format_duration, format_ranks, one_line, printab
 from undaunted.journal.tables import (
     Line,
     class_cells,
+    inprocess_table,
     percent,
     phase_cells,
     restart_table,
@@ -27,6 +28,8 @@ _STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "
 _INDENT = " " * 9
 # How many rounds `render_short` explains.
 _SHORT_ROUNDS = 5
+# How many restarts inside of processes `render_run` explains per round.
+_SHORT_INPROCESS = 5
 
 _NO_END = {
     True: "still runs",
@@ -46,9 +49,13 @@ def render_run(run: RunSummary, *, width: int | None = None) -> list[Line]:
     lines.append([])
     for one in run.rounds:
         lines.extend(_round(one, width))
+        lines.extend(_inprocess(one, width, most=_SHORT_INPROCESS))
     if any(one.phases is not None for one in run.rounds):
         lines.append([])
         lines.extend(restart_table(run, width))
+    if any(one.inprocess for one in run.rounds):
+        lines.append([])
+        lines.extend(inprocess_table(run, width))
     if run.times.total_ns and run.rounds:
         lines.append([])
         lines.extend(time_table(run, width))
@@ -66,6 +73,7 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
     for one in found:
         lines.extend(_round(one, width))
         lines.extend(_details(one))
+        lines.extend(_inprocess(one, width, most=len(one.inprocess)))
         if one.phases is not None:
             lines.extend(_phase_list(one.phases))
         lines.extend(_class_list(one.times))
@@ -122,6 +130,10 @@ def _restarts(run: RunSummary) -> str:
         text += f", {format_duration(run.lost_ns / 1e9)} lost"
     if run.untimed_restarts:
         text += f" ({run.untimed_restarts} of unknown duration)"
+    inside = [each for one in run.rounds for each in one.inprocess]
+    if inside:
+        lost_s = sum(each.total_ns or 0 for each in inside) / 1e9
+        text += f"; {len(inside)} in-process, {format_duration(lost_s)} lost"
     return text
 
 
@@ -139,6 +151,19 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
             yield [(_INDENT + part, "")]
     if one.stacks:
         yield [(f"{_INDENT}stacks: ", "dim"), (printable(one.stacks), "")]
+
+
+def _inprocess(one: RoundSummary, width: int | None, *, most: int) -> Iterator[Line]:
+    """Yield why a function was restarted, for the last ``most`` times."""
+    if len(one.inprocess) > most:
+        yield [(f"{_INDENT}... {len(one.inprocess) - most} earlier in-process restarts", "dim")]
+    for restart in one.inprocess[max(0, len(one.inprocess) - most) :]:
+        ranks = _count(restart.members, "rank") if restart.members else "no rank"
+        lost = f" (without {format_ranks(restart.lost)})" if restart.lost else ""
+        cause = restart.causes[0] if restart.causes else "it was stopped"
+        text = f"in-process restart {restart.epoch}: {ranks}{lost} again after {cause}"
+        for part in _wrap(one_line(text, longest=400), width):
+            yield [(_INDENT + part, "")]
 
 
 def _iterations(one: RoundSummary) -> str:

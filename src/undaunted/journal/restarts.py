@@ -37,6 +37,7 @@ from undaunted.journal.events import (
     WorkersSpawned,
 )
 from undaunted.journal.goodput import Account, Times, account
+from undaunted.journal.inprocess import InProcessRestart, inprocess_restarts
 from undaunted.journal.query import by_round, every, first, time_of
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
         exits: how the processes of the ranks ended.
         stacks: the file of the full evidence.
         phases: how long the failure took to be got over; None if the round did not fail.
+        inprocess: restarts inside of the processes of the round.
         times: where the time of the round went, until the next one began.
     """
 
@@ -112,6 +114,7 @@ class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
     exits: list[RankExited] = []
     stacks: str = ""
     phases: Phases | None = None
+    inprocess: list[InProcessRestart] = []
     times: Times = msgspec.field(default_factory=Times)
 
 
@@ -244,6 +247,7 @@ def _round(
         exits=every(events, RankExited),
         stacks=(verdict.stacks if verdict else "") or (evidence.path if evidence else ""),
         phases=_phases(events, after) if verdict or failure else None,
+        inprocess=inprocess_restarts(events),
     )
 
 

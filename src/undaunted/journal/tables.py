@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from undaunted.journal.goodput import Times
+    from undaunted.journal.inprocess import InProcessRestart
     from undaunted.journal.restarts import Phases, RunSummary
 
 # A line is a list of (text, style); styles are names that rich knows, "" for none.
@@ -19,6 +20,7 @@ Line = list[tuple[str, str]]
 
 # Width of explanations where nothing is known of the reader's terminal.
 _LEGEND_WIDTH = 100
+_INPROCESS_SHOWN = 20
 _SHOWN_FROM_NS = 50_000  # what lasts less in sum is shown as 0 ms: such a column is left out
 
 
@@ -41,6 +43,15 @@ PHASES = (
     Column("line", "first_line_ns", "until the program ran on all of them"),
     Column("total", "total_ns", "from the failure to there"),
     Column("step", "first_step_ns", "from there until all had called undaunted.step"),
+)
+INPROCESS = (
+    Column("abort", "abort_ns", "of communication, the longest of a rank"),
+    Column("stop", "stop_ns", "from there until a rank was out of the function, the longest"),
+    Column("finalize", "finalize_ns", "the longest"),
+    Column("health", "health_ns", "checks of a rank, the longest"),
+    Column("collect", "collect_ns", "garbage, the longest"),
+    Column("agree", "agree_ns", "the rest, until all were known to be ready"),
+    Column("total", "total_ns", "from the first reason until the function ran again"),
 )
 CLASSES = (
     Column("productive", "productive_ns", "steps done for the first time"),
@@ -68,6 +79,30 @@ def restart_table(run: RunSummary, width: int | None) -> Iterator[Line]:
     yield from _table(
         "restarts, milliseconds", "after round", PHASES, rows, width, "-: not recorded"
     )
+
+
+def inprocess_table(run: RunSummary, width: int | None) -> Iterator[Line]:
+    """Yield how long the last restarts inside of processes took; ``width`` as above."""
+    rows = [
+        [f"{one.round}, {each.call}, {each.epoch}", *_inprocess_cells(each)]
+        for one in run.rounds
+        for each in one.inprocess
+    ]
+    heading = "in-process restarts, milliseconds"
+    if len(rows) > _INPROCESS_SHOWN:
+        heading += f" (the last {_INPROCESS_SHOWN} of {len(rows)})"
+    yield from _table(
+        heading,
+        "round, call, restart",
+        INPROCESS,
+        rows[-_INPROCESS_SHOWN:],
+        width,
+        "-: not recorded",
+    )
+
+
+def _inprocess_cells(restart: InProcessRestart) -> list[str]:
+    return [_milliseconds(getattr(restart, column.field)) for column in INPROCESS]
 
 
 def time_table(run: RunSummary, width: int | None) -> Iterator[Line]:
