@@ -111,8 +111,8 @@ _OWN = (
     Option(
         "ft-restart-policy",
         NODES,
-        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes are well; "
-        "functions that are restarted inside their processes go on without lost ranks",
+        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes are "
+        "well, and functions that are restarted inside their processes go on without lost ranks",
         choice("any-failed", "min-healthy"),
         "POLICY",
         default="any-failed",
