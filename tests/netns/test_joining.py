@@ -76,7 +76,7 @@ def test_two_launchers_with_one_name(job: Callable[..., Job]) -> None:
     run = job("abc", "2")
     run.start("a", "b")
     run.begins(0, "a", "b")
-    short = ("--rdzv-conf", "lease=2,join_timeout=2")
+    short = ("--rdzv-conf", "lease=2,timeout=2")
     double = run.start_as("b2", "c", "--node-name", "b", "--run-dir", "other", *short)
     assert double.finish() == 1
     assert "nodes need different names" in double.seen[-1], double.text
