@@ -204,7 +204,7 @@ def test_an_etcd_that_has_lost_everything(etcd: Etcd, job: Callable[..., Job]) -
 
 def test_there_is_no_etcd(job: Callable[..., Job]) -> None:
     both = job("etcd://127.0.0.1:1", "2")
-    both.start("a", conf="join_timeout=2")
+    both.start("a", conf="timeout=2")
     began = time.monotonic()
     both.ends("a", code=1)
     assert time.monotonic() - began < DEADLINE_S / 2
