@@ -14,6 +14,8 @@ MINOR = 0
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
 MAX_HANDSHAKE_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 1024 * 1024
+# The same between a follower and its leader, where `Aside` may be longer.
+MAX_LINK_BYTES = 9 * 1024 * 1024
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -324,6 +326,19 @@ class EndOrder(_Message, frozen=True):
 Order = PrepareOrder | StartOrder | StopOrder | Note | EndOrder
 
 
+# --- from both ----------------------------------------------------------------------------------
+
+
+class Aside(_Message, frozen=True):
+    """Something that is none of theirs, for what runs beside the other one; lost with the link.
+
+    Attributes:
+        data: at most `MAX_LINK_BYTES` less a kilobyte.
+    """
+
+    data: bytes
+
+
 # --- among members ------------------------------------------------------------------------------
 
 
@@ -382,6 +397,7 @@ Message = (
     | StopOrder
     | Note
     | EndOrder
+    | Aside
     | Miss
     | MissAnswer
     | Claim

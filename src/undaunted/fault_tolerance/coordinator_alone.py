@@ -13,7 +13,7 @@ from undaunted import __version__
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
-from undaunted.coordinator.protocol import Ledger
+from undaunted.coordinator.protocol import MAX_LINK_BYTES, Ledger
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.former import left_behind
 from undaunted.coordinator.service.host import Host
@@ -24,12 +24,16 @@ from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.tls import TlsError
 from undaunted.coordinator.wire.token import TokenError
 from undaunted.fault_tolerance import cycle_info_files, job_access
+from undaunted.fault_tolerance.agent.inprocess_leading import Controlling
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.funnel.servers import LogServers
     from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.inprocess.core.commands import Note
 
 _FAILED = 1
 
@@ -86,9 +90,11 @@ async def _serve(config: AloneConfig) -> int:
         done=lambda _: end(""),
         watch=None if files is None else files.follow(leader),
         say=_say,
+        beside=Controlling(_notes, _say),
     )
     server = Server(_address(config, token), host, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
+    server.longest = MAX_LINK_BYTES
     logs = None if config.funnel is None else _log_servers(config, config.funnel)
     try:
         await server.start()
@@ -106,6 +112,13 @@ async def _serve(config: AloneConfig) -> int:
         if logs is not None:
             await logs.close()
     return _last_words(config, leader, why)
+
+
+def _notes(number: int, _world_size: int) -> Callable[[Note], None]:
+    """What becomes of functions that are restarted in their processes is in no journal here."""
+    from undaunted.inprocess.guard.notes import line
+
+    return lambda note: _say(f"round {number}: {line(note)}")
 
 
 def _log_servers(config: AloneConfig, funnel: FunnelConfig) -> LogServers:

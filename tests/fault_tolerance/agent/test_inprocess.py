@@ -46,9 +46,10 @@ class Serving:
 
     def begin(self) -> str:
         name = self.inprocess.open()
-        about = SimpleNamespace(world_size=1, round=0)
+        start = SimpleNamespace(world_size=1)
         rank = lambda local_rank: local_rank  # noqa: E731
-        self.inprocess.begin_round(cast("Any", SimpleNamespace(start=about, rank=rank)))
+        current = SimpleNamespace(start=start, rank=rank, number=0)
+        self.inprocess.begin_round(cast("Any", current))
         return name
 
 

@@ -31,7 +31,7 @@ class Told:
 
 def noted(*notes: Note) -> Told:
     told = Told()
-    taking = Notes(cast("Any", told), world_size=4)
+    taking = Notes(cast("Any", told), round=7, world_size=4)
     for note in notes:
         taking.take(note)
     return told
@@ -60,7 +60,7 @@ def test_a_restart_is_one_event_for_each_phase_and_one_line() -> None:
         ("agree", 0.005, 2),
         ("re-enter", 0.04, -1),
     ]
-    assert {(each.call, each.epoch) for each in phases} == {(2, 1)}
+    assert {(each.round, each.call, each.epoch) for each in phases} == {(7, 2, 1)}
     assert phases[0].reasons == phases[-1].reasons == lines
     assert (phases[-1].members, phases[-1].lost) == (3, [3])
     (line,) = told.lines
@@ -78,7 +78,9 @@ def test_beginning_and_end_of_a_call() -> None:
 def test_a_call_that_cannot_go_on() -> None:
     told = noted(Note("ended", 0, 3, text="the same fault 3 times in a row"))
     assert told.events == [
-        InProcessCall(t=1, call=0, epoch=3, what="ended", text="the same fault 3 times in a row")
+        InProcessCall(
+            t=1, round=7, call=0, epoch=3, what="ended", text="the same fault 3 times in a row"
+        )
     ]
     assert told.lines == ["the function cannot go on in any rank: the same fault 3 times in a row"]
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tests.fault_tolerance.agent.test_past import ran
 from undaunted.coordinator.core import messages as m
 from undaunted.fault_tolerance.agent import shared_orders
+from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.turns import Turns
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.run_config import RunConfig
@@ -50,7 +52,13 @@ class Launcher:
         self.said: asyncio.Queue[str] = asyncio.Queue()
         self.ordered: asyncio.Queue[m.Command] = asyncio.Queue()
         self.orders = shared_orders.SharedOrders(
-            config, "0", Turns(), self.ordered.put_nowait, lambda: 1, self.said.put_nowait
+            config,
+            "0",
+            Turns(),
+            self.ordered.put_nowait,
+            lambda: 1,
+            self.said.put_nowait,
+            InProcess(config, cast("Any", SimpleNamespace(say=self.said.put_nowait))),
         )
 
     @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core.follower import State
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.differences import Differences
 from undaunted.coordinator.wire.client import connect
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import ssl
 
     from undaunted.coordinator.core.follower import Follower
+    from undaunted.coordinator.service.aside import BesideFollower
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
 
@@ -77,16 +79,24 @@ class Following:
         follower: the state machine; nobody else feeds it.
         terms, tls: for connections.
         node: whom it works for.
+        beside: is told what the leader says aside.
     """
 
     def __init__(
-        self, follower: Follower, terms: Terms, tls: ssl.SSLContext | None, node: Node
+        self,
+        follower: Follower,
+        terms: Terms,
+        tls: ssl.SSLContext | None,
+        node: Node,
+        beside: BesideFollower,
     ) -> None:
         self.follower = follower
         self._terms, self._tls = terms, tls
         self._node = node
         self._differences = Differences(follower.config.settings)
+        self._beside = beside
         self._connection: Connection | None = None
+        self._linked: Connection | None = None  # as `beside` knows it
         self._link = 0
         self._timers = Timers()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,6 +148,10 @@ class Following:
 
     def received(self, link: int, message: p.Message) -> None:
         """The leader has said something."""
+        if isinstance(message, p.Aside):
+            if link == self._link and self._linked is not None:
+                self._beside.received(message)
+            return
         if isinstance(message, p.Welcome):
             for line in self._differences.of_leader(message):
                 self._node.say(line)
@@ -156,6 +170,11 @@ class Following:
             return  # others may ask as long as a leader stays here
         for command in self.follower.handle(event, time.monotonic_ns()):
             self._carry_out(command)
+        follows = self.follower.state is State.FOLLOWING
+        linked = self._connection if follows else None
+        if linked is not self._linked:
+            self._linked = linked
+            self._beside.linked(linked)
 
     def _carry_out(self, command: f.Command) -> None:
         match command:
@@ -212,7 +231,14 @@ class Following:
     async def _dial(self, command: f.Dial) -> None:
         try:
             uplink = _Uplink(self, command.link)
-            await connect(command.address, uplink, self._terms, tls=self._tls, timeout_s=DIAL_S)
+            await connect(
+                command.address,
+                uplink,
+                self._terms,
+                tls=self._tls,
+                longest=p.MAX_LINK_BYTES,
+                timeout_s=DIAL_S,
+            )
         except WireError as error:
             self._feed(f.Closed(command.link, str(error), refused=error.refused))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.coordinator.core.leader import Leader
+    from undaunted.coordinator.service.aside import BesideLeader
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
 
@@ -32,6 +33,7 @@ class Leading:
         done: called once, with the address of the leader's successor or "".
         watch: called when the ledger has changed, and must not block; None = nobody looks.
         say: shows a line; None = nobody reads it.
+        beside: is told what followers say aside, and closed when this ends; None = nobody.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class Leading:
         done: Callable[[str], None],
         watch: Callable[[Leader], None] | None = None,
         say: Callable[[str], None] | None = None,
+        beside: BesideLeader | None = None,
     ) -> None:
         self.leader = leader
         self._terms, self._tls = terms, tls
         self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
         self._say, self._differences = say, Differences(leader.config.settings)
+        self._beside = beside
         self._connections: dict[int, Connection] = {}
         self._links: dict[Connection, int] = {}
         self._last_link = 0
@@ -64,6 +68,10 @@ class Leading:
     def received(self, connection: Connection, message: p.Message) -> None:
         """A follower, or who wants to be one, has said something."""
         link = self._links.get(connection)
+        if isinstance(message, p.Aside):
+            if link is not None and self._beside is not None:
+                self._beside.received(connection, message)
+            return
         if link is None:
             self._last_link = link = self._last_link + 1
             self._links[connection] = link
@@ -76,6 +84,8 @@ class Leading:
     def closed(self, connection: Connection, reason: str) -> None:
         """A connection has ended."""
         link = self._links.pop(connection, None)
+        if link is not None and self._beside is not None:
+            self._beside.closed(connection, reason, silent=False)
         if link is not None and self._connections.pop(link, None) is not None:
             self._feed(c.Closed(link, reason))
 
@@ -91,6 +101,8 @@ class Leading:
         """Release everything; nobody is told."""
         self._over = True
         self._timers.cancel()
+        if self._beside is not None:
+            self._beside.close()
         for question in self._questions:
             question.cancel()
         await asyncio.gather(*self._questions, return_exceptions=True)
@@ -118,6 +130,8 @@ class Leading:
                 if connection is not None:
                     del self._links[connection]
                     connection.close("closed by the coordinator")
+                    if self._beside is not None:
+                        self._beside.closed(connection, "it was not heard of", silent=True)
             case c.Ask():
                 question = asyncio.get_running_loop().create_task(self._ask(command))
                 self._questions.add(question)

@@ -112,10 +112,15 @@ class Agent:
         self._rounds = RoundFactory(config, begun, self._logs.open)
         self._turns = Turns()
         self._news = News(self._rounds, self._scribe, self._rank_errored)
-        self._orders = find_orders(
-            config, self._turns, self._obey, self._rounds.reserve, self._scribe.say
-        )
         self._inprocess = InProcess(config, self._scribe)
+        self._orders = find_orders(
+            config,
+            self._turns,
+            self._obey,
+            self._rounds.reserve,
+            self._scribe.say,
+            self._inprocess,
+        )
         self._attribution = Attribution(config, self._scribe, self._orders)
         self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
         self._page_progress = PageProgress()
@@ -196,12 +201,12 @@ class Agent:
             case job.Stop():
                 self._stop_ordered = True
                 self._health.end_watch()
-                self._inprocess.begin_stop()
                 self._scribe.stop_requested(order)
                 restart = self._restart_decided
                 self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
             case job.Decided():
                 self._restart_decided = order.action == "restart"
+                self._inprocess.begin_stop()
                 self._scribe.decided(order)
             case job.Blamed() if self._config.nodes is not None:
                 self._scribe.blamed(order)

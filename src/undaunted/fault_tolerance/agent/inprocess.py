@@ -1,8 +1,8 @@
 """The node's part in functions that are restarted inside its ranks' processes.
 
-The agent is the guard of its ranks, and on a single node their controller, too. A round has its
-own socket and its own controller. Before the first rank connects there is only the socket: nothing
-is imported, and nothing runs.
+The agent is the guard of its ranks, and on a single node their controller, too; that of several
+nodes runs where the job is led. A round has its own socket and its own controller. Before the
+first rank connects there is only the socket: nothing is imported, and nothing runs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from undaunted.fault_tolerance.agent.inprocess_leading import Controlling
+from undaunted.fault_tolerance.agent.inprocess_notes import Notes
 from undaunted.journal.events import RankLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.wire.connection import Connection
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.scribe import Scribe
     from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.host import ControllerHost
+    from undaunted.inprocess.guard.relay import RelayUplink
     from undaunted.inprocess.guard.service import GuardService
     from undaunted.inprocess.guard.uplink import Uplink
 
@@ -26,7 +34,7 @@ _BACKLOG = 1024
 
 
 class InProcess:
-    """Serves the ranks of one round after the other."""
+    """Serves the ranks of one round after the other. See also `BesideFollower`."""
 
     def __init__(self, config: RunConfig, scribe: Scribe) -> None:
         self._config = config
@@ -35,6 +43,8 @@ class InProcess:
         self._listener: socket.socket | None = None  # until a service has it
         self._service: GuardService | None = None
         self._host: ControllerHost | None = None
+        self._relay: RelayUplink | None = None
+        self._connection: Connection | None = None  # to the leader
         self._stopping = False
 
     def open(self) -> str:
@@ -60,7 +70,7 @@ class InProcess:
         asyncio.get_running_loop().add_reader(self._listener, self._first_rank)
 
     def begin_stop(self) -> None:
-        """The round is being stopped: what the ranks still do is of no interest."""
+        """The round is stopped on all nodes: what ranks still do is of no interest."""
         self._stopping = True
 
     def goes_on_without(self, local_rank: int) -> bool:
@@ -88,7 +98,26 @@ class InProcess:
             self._service.close()
         if self._host is not None:
             self._host.close()
-        self._listener = self._service = self._host = self._round = None
+        self._listener = self._service = self._host = self._relay = self._round = None
+
+    # --- several nodes (see `BesideFollower`) ---------------------------------------------------
+
+    def linked(self, connection: Connection | None) -> None:
+        """The way to the leader has changed."""
+        self._connection = connection
+        if self._relay is not None:
+            self._relay.linked(connection)
+
+    def received(self, aside: p.Aside) -> None:
+        """The controller has said something."""
+        if self._relay is not None:
+            self._relay.received(aside)
+
+    def beside_leader(self) -> Controlling:
+        """Return the controller of the job, which this node leads from now on."""
+        return Controlling(self._notes, self._scribe.say)
+
+    # --- leaves ---------------------------------------------------------------------------------
 
     def _first_rank(self) -> None:
         """Make what serves the ranks of a round; it accepts the connection that has come."""
@@ -101,15 +130,21 @@ class InProcess:
         self._service.listen(listener)
 
     def _uplink(self) -> Uplink:
-        from undaunted.fault_tolerance.agent.inprocess_notes import Notes
+        assert self._round is not None
+        if self._config.nodes is not None:
+            from undaunted.inprocess.guard.relay import RelayUplink
+
+            self._relay = RelayUplink(self._round.number, self._scribe.say)
+            self._relay.linked(self._connection)
+            return self._relay
         from undaunted.inprocess.core.controller import Controller
         from undaunted.inprocess.guard.host import ControllerHost
 
-        assert self._round is not None
-        notes = Notes(self._scribe, self._round.start.world_size)
-        self._host = ControllerHost(
-            Controller(),
-            silence_s=0.0,  # of connections, of which there are none
-            note=lambda note: None if self._stopping else notes.take(note),
-        )
+        note = self._notes(self._round.number, self._round.start.world_size)
+        # There are no connections that could be silent.
+        self._host = ControllerHost(Controller(), silence_s=0.0, note=note)
         return self._host.local()
+
+    def _notes(self, number: int, world_size: int) -> Callable[[Note], None]:
+        notes = Notes(self._scribe, number, world_size)
+        return lambda note: None if self._stopping else notes.take(note)

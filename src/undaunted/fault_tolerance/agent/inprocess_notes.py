@@ -20,11 +20,13 @@ class Notes:
 
     Args:
         scribe: writes the journal, shows lines.
+        round: which one it is about; the node may take no part in it.
         world_size: ranks of the job.
     """
 
-    def __init__(self, scribe: Scribe, world_size: int) -> None:
+    def __init__(self, scribe: Scribe, round: int, world_size: int) -> None:  # noqa: A002
         self._scribe = scribe
+        self._round = round
         self._world_size = world_size
         self._members = 0  # of the epoch that is on
 
@@ -42,6 +44,7 @@ class Notes:
         what = "begun" if note.what == "recorded" else note.what
         self._scribe.record(
             InProcessCall,
+            round=self._round,
             call=note.call,
             epoch=note.epoch,
             what=what,
@@ -70,6 +73,7 @@ class Notes:
     ) -> None:
         self._scribe.record(
             InProcessPhase,
+            round=self._round,
             call=note.call,
             epoch=note.epoch if epoch < 0 else epoch,
             phase=phase,

@@ -15,6 +15,7 @@ from undaunted.coordinator.core.policy import JobPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.turns import Turns
     from undaunted.fault_tolerance.cycle_info_files import OwnRounds
     from undaunted.fault_tolerance.run_config import RunConfig
@@ -43,6 +44,7 @@ def find_orders(
     obey: Callable[[job.Command], None],
     reserve: Callable[[], int],
     say: Callable[[str], None],
+    inprocess: InProcess,
 ) -> Orders:
     """Return those of a leader, or of the policy in this process if there is no other node.
 
@@ -52,12 +54,13 @@ def find_orders(
         obey: carries out an order.
         reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
         say: shows a line.
+        inprocess: goes along with what nodes say to each other.
     """
     if config.nodes is None:
         return OwnOrders(config, turns, obey, say)
     from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
 
-    return SharedOrders(config, __version__, turns, obey, reserve, say)
+    return SharedOrders(config, __version__, turns, obey, reserve, say, inprocess)
 
 
 class OwnOrders:

@@ -381,7 +381,7 @@ class Scribe:
         self._messages.say(f"received {name}: {what}")
 
     def record(self, kind: type[e.Event], /, **fields: object) -> None:
-        """An event of this round for the journal alone."""
+        """An event of this round, or of the one among ``fields``, for the journal alone."""
         self._journal.record(self._event(kind, **fields))
 
     def say(self, text: str) -> None:
@@ -389,7 +389,8 @@ class Scribe:
         self._messages.say(text)
 
     def _event(self, kind: type[e.Event], /, **fields: object) -> e.Event:
-        return kind(t=time.monotonic_ns(), round=self._round, **fields)  # type: ignore[arg-type]
+        about = {"round": self._round, **fields}
+        return kind(t=time.monotonic_ns(), **about)  # type: ignore[arg-type]
 
 
 def _count(number: int, noun: str) -> str:

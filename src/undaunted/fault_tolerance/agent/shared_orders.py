@@ -42,6 +42,7 @@ from undaunted.fault_tolerance.agent.candidacy import Candidacy
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.turns import Turns
     from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -59,6 +60,7 @@ class SharedOrders:
         obey: carries out an order.
         reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
         say: shows a line.
+        inprocess: goes along with what nodes say to each other.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class SharedOrders:
         obey: Callable[[m.Command], None],
         reserve: Callable[[], int],
         say: Callable[[str], None],
+        inprocess: InProcess,
     ) -> None:
         assert config.nodes is not None
         self._config, self._nodes = config, config.nodes
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
+        self._inprocess = inprocess
         self._cycle_info = cycle_info_files.of(config.cycle_info, say)
         self._incarnation = os.urandom(8).hex()
         self._settings = job_access.settings(config, config.nodes)
@@ -177,6 +181,7 @@ class SharedOrders:
             f"{host}:{port}", self._host, self._terms, tls=self._tls.server, remark=self._say
         )
         server.nodes = self._nodes.max_nodes
+        server.longest = p.MAX_LINK_BYTES
         await server.start()
         self._servers.append(server)
         return server.port
@@ -259,6 +264,7 @@ class SharedOrders:
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
             say=self._say,
+            beside=self._inprocess.beside_leader(),
         )
         leading.begin()
 
@@ -283,7 +289,9 @@ class SharedOrders:
                 settings=self._settings,
             )
         )
-        self._host.following = Following(follower, self._terms, self._tls.client, self)
+        self._host.following = Following(
+            follower, self._terms, self._tls.client, self, self._inprocess
+        )
         self._host.following.begin()
         self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
 
