@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from undaunted.inprocess.rank.interrupt import SIGNAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.inprocess.rank.fake_guard import FakeGuard
     from undaunted.inprocess.call import CallWrapper
@@ -215,6 +217,30 @@ def test_cleaning_up_is_not_interrupted(guard: FakeGuard) -> None:
 
     assert interrupt(guard, block, late=True) == "again"
     assert cleaned == [True]
+
+
+def test_an_import_is_not_left_in_the_middle(
+    guard: FakeGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import threading\nthreading.stop_test()\nfor _ in range(50):\n"
+    text += "    threading.Event().wait(0.005)\nready = True\n"
+    (tmp_path / "slow_to_import.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = []
+
+    def block(stop: Callable[[], None]) -> None:
+        monkeypatch.setattr(threading, "stop_test", stop, raising=False)
+        import slow_to_import  # type: ignore[import-not-found]
+
+        imported.append(slow_to_import.ready)
+        sleep()
+
+    try:
+        assert interrupt(guard, block, late=True) == "again"
+        assert imported in ([True], [])
+        assert sys.modules["slow_to_import"].ready
+    finally:
+        sys.modules.pop("slow_to_import", None)
 
 
 def test_cleaning_up_that_hangs_is_interrupted(guard: FakeGuard) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from undaunted.inprocess.monitor_thread import RankShouldRestart
 
@@ -26,6 +26,9 @@ T = TypeVar("T")
 # Interrupted in the middle, these may keep a lock for ever. They are left alone for a short time.
 _DELICATE = frozenset({"logging", "threading", "queue", "importlib", "_frozen_importlib"})
 GRACE_S = 0.02
+# The half of a package that an interrupted import leaves behind is of no use any more: whoever
+# imports it again gets errors, in every iteration. So an import is left alone for longer.
+IMPORT_S = 10.0
 # What handles the interruption (finally, __exit__) is left alone for as long.
 CLEAN_UP_S = 1.0
 # Entering `atomic` waits for an abort that is on; what hangs is ended by the hard timeout.
@@ -211,14 +214,18 @@ class Gate:
 
     def _is_delicate(self, frame: FrameType, now: float) -> bool:
         """Whether a module must be left alone: unless it waits there, or has had its time."""
-        name: Any = frame.f_globals.get("__name__", "")
-        if str(name).partition(".")[0] not in _DELICATE:
+        imports = self._is_importing(frame)
+        if not imports and _module(frame).partition(".")[0] not in _DELICATE:
             return False
         here = (id(frame), frame.f_lasti)
-        waits = here == self._refused
+        waits = here == self._refused and not imports
         self._refused = here
         self._refused_at = self._refused_at or now
-        return not waits and now < self._refused_at + GRACE_S
+        return not waits and now < self._refused_at + (IMPORT_S if imports else GRACE_S)
+
+    def _is_importing(self, frame: FrameType) -> bool:
+        """Whether a module is being loaded in the user's code."""
+        return any(_module(each) == "importlib._bootstrap" for each in _stack(frame, self._marker))
 
     def _find_swallower(self, frame: FrameType) -> None:
         """It was raised before, and user code runs: name the frame that both have in common."""
@@ -240,6 +247,10 @@ def _comes_from_us(handled: BaseException | None) -> bool:
     while handled is not None and not isinstance(handled, RankShouldRestart):
         handled = handled.__context__
     return handled is not None
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _stack(frame: FrameType, marker: FrameType | None) -> list[FrameType]:
