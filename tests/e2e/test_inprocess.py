@@ -68,6 +68,7 @@ def test_a_killed_rank_is_done_without_if_so_wanted(tmp_path: Path) -> None:
         assert launcher.finish() == 0
         launcher.wait_for(r"rank 1 \(node .*\) is lost: killed by SIGKILL; the function goes on")
         launcher.wait_for("in-process restart 1: 2 ranks running again")
+        launcher.wait_for("finished: every rank exited with 0, but for 1 that was lost")
         launcher.wait_for("iteration 1: rank 1 of 2 in 0")
         (lost,) = launcher.events("rank_lost")
         assert (lost["rank"], lost["round"]) == (1, 0)

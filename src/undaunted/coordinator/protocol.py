@@ -200,6 +200,7 @@ class Report(_Message, frozen=True):
         number: rises by one with each report of this incarnation.
         kind: failed, finished, stopped, unhealthy, shutdown, exclude or preempted.
         text: detail, reason, description or name of the signal.
+        lost: ranks that the others went on without.
         first, last, problem: how far the round came, see `progress.Iterations`.
     """
 
@@ -211,6 +212,7 @@ class Report(_Message, frozen=True):
     all_ok: bool = False
     unkillable: tuple[int, ...] = ()
     signal: int = 0
+    lost: int = 0
     first: int | None = None
     last: int | None = None
     problem: str = ""

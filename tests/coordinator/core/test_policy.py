@@ -80,6 +80,13 @@ def test_finished_means_all_nodes() -> None:
     assert job.ends["a"].reason == "every rank exited with 0"
 
 
+def test_ranks_that_others_went_on_without_are_not_passed_over() -> None:
+    job = running("a", "b", min_nodes=2)
+    job.feed(m.NodeFinished("a", 0, lost=1), m.NodeFinished("b", 0, lost=2))
+    job.stop("a", "b", all_ok=True)
+    assert job.ends["a"].reason == "every rank exited with 0, but for 3 lost ones"
+
+
 def test_a_node_that_is_lost_after_it_finished_is_not_missed() -> None:
     job = running("a", "b", min_nodes=2, max_restarts=3)
     job.finish("a")

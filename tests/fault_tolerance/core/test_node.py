@@ -57,7 +57,7 @@ def test_a_rank_that_others_go_on_without_is_no_failure() -> None:
     ]
     assert machine.state is n.State.RUNNING
     assert machine.handle(m.RankExited(0, 0)) == []
-    assert machine.handle(m.RankExited(2, 0)) == [m.Watch(on=False), m.ReportFinished()]
+    assert machine.handle(m.RankExited(2, 0)) == [m.Watch(on=False), m.ReportFinished(lost=1)]
     machine.handle(STOP)
     assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=True, unkillable=False)]
 
@@ -68,7 +68,7 @@ def test_the_last_one_to_end_may_be_one_that_others_go_on_without() -> None:
     assert machine.handle(m.RankExited(1, 1, spared=True)) == [
         m.GoOnWithout(1, "exit code 1"),
         m.Watch(on=False),
-        m.ReportFinished(),
+        m.ReportFinished(lost=1),
     ]
 
 
@@ -202,6 +202,15 @@ def test_ranks_that_ignore_sigterm_are_killed_when_the_grace_is_over() -> None:
     machine.handle(m.RankExited(0, 1))
     machine.handle(STOP)
     assert m.SignalTree(9) in machine.handle(m.TimerFired("grace", 0))
+
+
+def test_a_later_order_leaves_less_time_never_more() -> None:
+    machine = running()
+    machine.handle(m.StopRound(0, 15.0, 15))
+    assert m.SetTimer("grace", 2.0) in machine.handle(m.StopRound(0, 2.0, 15))
+    assert not any(
+        isinstance(each, m.SetTimer) for each in machine.handle(m.StopRound(0, 15.0, 15))
+    )
 
 
 def test_no_more_grace_after_the_second_interrupt() -> None:

@@ -40,6 +40,7 @@ class Members:
 
     Attributes:
         seats: group ranks by node.
+        lost_ranks: how many nodes that have finished went on without.
     """
 
     def __init__(self, places: Iterable[Place] = ()) -> None:
@@ -48,6 +49,7 @@ class Members:
         self._running = dict.fromkeys(self._all)  # neither finished nor failed, stopped or lost
         self._unstopped = dict.fromkeys(self._all)  # processes may be left, and it will report
         self._finished = 0
+        self.lost_ranks = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -89,13 +91,14 @@ class Members:
         """Whether the node takes part and has not been lost."""
         return node in self._all and not self._all[node].lost
 
-    def finish(self, node: str) -> None:
-        """Every rank of the node exited with 0."""
+    def finish(self, node: str, lost_ranks: int = 0) -> None:
+        """Every rank of the node exited with 0, but for some that others went on without."""
         member = self._all[node]
         if node in self._running:
             del self._running[node]
             member.finished = member.all_ok = True
             self._finished += 1
+            self.lost_ranks += lost_ranks
 
     def fail(self, node: str) -> None:
         """The node's ranks do not work any more."""

@@ -119,10 +119,11 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeFinished:
-    """Every rank of the node exited with 0."""
+    """Every rank of the node exited with 0, but for ``lost`` that others went on without."""
 
     node: str
     round: int
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

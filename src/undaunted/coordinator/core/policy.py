@@ -235,7 +235,7 @@ class JobPolicy(Rounds):
     def _finished(self, event: m.NodeFinished) -> list[m.Command]:
         if self.state is not State.RUNNING:
             return []
-        self.members.finish(event.node)
+        self.members.finish(event.node, event.lost)
         return self._finish_if_done()
 
     def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
@@ -319,6 +319,10 @@ class JobPolicy(Rounds):
         reason = "every rank exited with 0"
         if self.members.finished < len(self.members):
             reason += f" on {self.members.finished} of {len(self.members)} nodes"
+        if lost := self.members.lost_ranks:
+            reason += (
+                f", but for {lost} that was lost" if lost == 1 else f", but for {lost} lost ones"
+            )
         grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         return self.stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
 

@@ -19,7 +19,7 @@ def report(event: m.Event) -> p.Report:
         case m.NodeFailed():
             return _report("failed", event.round, event.detail, victim=event.victim)
         case m.NodeFinished():
-            return _report("finished", event.round)
+            return p.Report(number=0, kind="finished", round=event.round, lost=event.lost)
         case m.NodeStopped():
             seen = event.iterations
             return p.Report(
@@ -58,7 +58,7 @@ def event(node: str, report: p.Report) -> m.Event | None:
         case "failed":
             return m.NodeFailed(node, number, text, victim=report.victim)
         case "finished":
-            return m.NodeFinished(node, number)
+            return m.NodeFinished(node, number, report.lost)
         case "stopped":
             return _stopped(node, report)
         case "unhealthy":

@@ -248,8 +248,8 @@ class Agent:
                 self._set_timer(command)
             case m.ReportFailed():
                 self._report_failed(command)
-            case m.ReportFinished():
-                self._orders.post(job.NodeFinished(self._config.node, self._node.round))
+            case m.ReportFinished(lost=lost):
+                self._orders.post(job.NodeFinished(self._config.node, self._node.round, lost))
             case m.ReportStopped():
                 self._round_stopped(command)
 

@@ -225,7 +225,7 @@ class Node:
         if self.state is not State.RUNNING or not self._has_worked:
             return commands
         self.state = State.FINISHED
-        return [*commands, Watch(on=False), ReportFinished()]
+        return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
 
     def _crashed(self, local_rank: int, detail: str) -> list[Command]:
         if self.state is not State.RUNNING:
@@ -250,7 +250,7 @@ class Node:
             return []
         if self._has_worked:
             self.state = State.FINISHED  # it was slow, and the work is done meanwhile
-            return [ReportFinished()]
+            return [ReportFinished(len(self._lost))]
         self.state = State.FAILED
         culprits = tuple(rank for rank in event.culprits if rank not in self._exited)
         first = event.culprits[0] if event.culprits else -1

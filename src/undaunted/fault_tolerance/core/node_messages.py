@@ -227,7 +227,9 @@ class ReportFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReportFinished:
-    """Tell the coordinator that every rank exited with 0."""
+    """Tell the coordinator that every rank exited with 0, but for ``lost`` ones."""
+
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
