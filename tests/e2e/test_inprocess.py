@@ -33,10 +33,11 @@ PROGRAM = """
         rank, round_ = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
         say(f"iteration {call.iteration}: rank {rank} of {os.environ['WORLD_SIZE']} in {round_}")
         pathlib.Path(f"here{rank}-{round_}").touch()
-        if call.iteration == 0 and (rank == "1" or sys.argv[1] == "abort"):
+        gives_up = sys.argv[1] == "abort"
+        if gives_up or (call.iteration == 0 and rank == "1"):
             while len(list(pathlib.Path().glob(f"here*-{round_}"))) < 3:
                 threading.Event().wait(0.02)
-            if round_ == "0" or sys.argv[1] == "abort":
+            if gives_up or round_ == "0":
                 fail(sys.argv[1])
         elif call.iteration == 0 and round_ == "0":
             threading.Event().wait()
