@@ -47,7 +47,15 @@ def test_a_job_runs_while_every_rank_of_a_table_does() -> None:
 def test_two_worlds() -> None:
     made = checker()
     run(made, 0, "a", "b")
-    with pytest.raises(InvariantError, match="never two worlds: all ranks of round 0"):
+    with pytest.raises(InvariantError, match=r"never two worlds: .* 0 on a,b and 1 on c,d"):
+        run(made, 1, "c", "d")
+
+
+def test_ranks_that_were_told_to_stop_are_part_of_a_world_until_they_have() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    made.stopping(("a", "1"), 0)
+    with pytest.raises(InvariantError, match=r"never two worlds: .* 0 on a,b and 1 on c,d"):
         run(made, 1, "c", "d")
 
 
@@ -55,6 +63,8 @@ def test_a_world_that_has_been_told_to_stop_or_is_paused_is_none() -> None:
     made = checker()
     run(made, 0, "a", "b")
     made.stopping(("a", "1"), 0)
+    assert not made.job_runs
+    made.down(("a", "1"), 0)
     run(made, 1, "c", "d")
     made.paused(("c", "1"))
     assert not made.job_runs

@@ -126,7 +126,18 @@ def test_introduces_itself_and_renews():
     assert (hello.node, hello.incarnation, hello.slots, hello.round) == ("b", "b1", 2, -1)
     harness.says(p.Welcome(epoch=EPOCH, leader="a", lease_s=6.0))
     sent = harness.pass_time(4.5)
-    assert [each.message for each in sent if isinstance(each, f.Send)] == 2 * [p.Renew(epoch=EPOCH)]
+    renewed = [each.message for each in sent if isinstance(each, f.Send)]
+    assert [each.epoch for each in renewed] == [EPOCH, EPOCH]
+    assert renewed[1].sent - renewed[0].sent == 2 * S
+
+
+def test_a_connection_on_which_nobody_answers_is_given_up():
+    harness = Harness()
+    harness.handle(f.Opened(harness.link))
+    silent = harness.link
+    harness.pass_time(5.1)
+    assert harness.last(f.Hangup).link == silent
+    assert harness.link > silent
 
 
 def test_dials_again_with_growing_pauses():
@@ -601,6 +612,20 @@ def test_without_votes_ranks_go_on_for_the_away_timeout():
     harness.handle(f.Closed(harness.link, "reset"))
     assert not harness.all(f.Ask)
     harness.pass_time(29.9)
+    assert not harness.all(f.StopRanks)
+    harness.pass_time(0.2)
+    assert harness.all(f.StopRanks)
+
+
+def test_without_votes_what_was_under_way_for_long_is_no_new_lease():
+    harness = Harness(away_timeout_s=30.0)
+    harness.welcome()
+    harness.start(casting_vote="")
+    sent = harness.now
+    harness.says(p.Beat(epoch=EPOCH, sent=sent))
+    harness.pass_time(4.0)
+    harness.says(p.Learn(epoch=EPOCH, ledger=prepared(casting_vote="")))  # late
+    harness.pass_time(30.9)
     assert not harness.all(f.StopRanks)
     harness.pass_time(0.2)
     assert harness.all(f.StopRanks)

@@ -82,7 +82,7 @@ def test_what_was_prepared_may_have_been_started_by_the_leader_before():
     harness = about_to_start(known)
     harness.handle(c.Persisted(harness.leader.ledger.version))
     assert starts(harness) == 0
-    harness.pass_time(66, alive="abc")
+    harness.pass_time(71, alive="abc")
     assert starts(harness) == 3
 
 

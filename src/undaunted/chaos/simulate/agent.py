@@ -341,6 +341,6 @@ class Agent:
             return
         if self.node.state is not State.IDLE:
             return  # as long as processes are left
-        if self._server is None or not self._server.tells_the_end:
+        if self._server is None or not self._server.is_needed:
             out.append(s.Exit())
             self._cluster.exited(self)

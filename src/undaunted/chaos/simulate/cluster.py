@@ -106,8 +106,8 @@ class Cluster:
         )
         leader = None
         ledger = self._disk.ledger
-        may_be_led = ledger is not None and ledger.round >= 0 and election.votes_count(ledger)
-        if address_of(name) == setup.endpoint and not may_be_led:
+        led = ledger is not None and ledger.round >= 0 and election.led_by_others(ledger, name)
+        if address_of(name) == setup.endpoint and not led:
             leader = self._first_leader(name, incarnation)
         agent = self.agents[name] = Agent(self, config, leader)
         self.simulation.start(name, agent, name)

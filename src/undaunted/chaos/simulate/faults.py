@@ -192,12 +192,18 @@ class Nemesis:
         if not self._cluster.machines.issuperset(fault.nodes):
             return  # the one that was to replace another has not come
         self._cluster.note("fault", str(fault))
-        if fault.kind == "partition":  # of both parts: any node may be the one that is alone
+        # Of both parts: any node may be the one that is alone.
+        if fault.kind == "partition" or self._of_lone_leader(fault):
             for node in self._cluster.agents:
                 self._cluster.checker.touch(node, fault.until_ns)
         for node in fault.nodes:
             self._cluster.checker.touch(node, fault.until_ns)
         self._make[fault.kind](fault)
+
+    def _of_lone_leader(self, fault: Fault) -> bool:
+        """Whether it keeps the leader from the others where those cannot outvote it."""
+        agents = [self._cluster.agents.get(node) for node in fault.nodes]
+        return not self._cluster.setup.votes and any(each and each.leads for each in agents)
 
     def _later(self, fault: Fault, action: Callable[[Fault], None]) -> None:
         if fault.lasts_ns:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.chaos.simulate.setup import address_of
 from undaunted.coordinator.core import election
 
 if TYPE_CHECKING:
+    from undaunted.chaos.simulate.agent import Agent
     from undaunted.chaos.simulate.cluster import Cluster
 
 
@@ -23,8 +25,7 @@ def why_hopeless(cluster: Cluster) -> str:
     if setup.standalone:
         return ""
     if not election.votes_count(ledger):
-        first = setup.names[0]
-        return "" if first in usable else f"nobody can take over from {first}, which is lost"
+        return _why_not_led(cluster, usable)
     for table, casting_vote in ((ledger.table, ledger.casting_vote), (ledger.pending, "")):
         voters = [seat for seat in table if election.voter(seat) in checker.alive]
         if table and not election.is_quorum(
@@ -32,3 +33,24 @@ def why_hopeless(cluster: Cluster) -> str:
         ):
             return f"{len(voters)} are left of a table of {len(table)}, which is no quorum"
     return ""
+
+
+def lost_touch(agent: Agent, cluster: Cluster) -> bool:
+    """Whether nobody lives whom an agent that follows no leader knows: it was cut off too long."""
+    alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
+    if agent.follows or not any(each.follows for each in alive):
+        return False
+    knows, setup = agent.follower.knows, cluster.setup
+    pending = knows.ledger.pending if knows.ledger is not None else ()
+    known = {setup.endpoint, agent.follower.search.last}
+    known.update(seat.address for seat in (*knows.table, *pending))
+    there = {address_of(each.name) for each in alive if each is not agent}
+    return not setup.standalone and not known & there
+
+
+def _why_not_led(cluster: Cluster, usable: set[str]) -> str:
+    """The same where nobody can take over: it was the first node that led, or one named by it."""
+    checker, first = cluster.checker, cluster.setup.names[0]
+    leader = checker.ledger.leader or first
+    leads = leader in usable if leader == first else checker.led_by in checker.alive
+    return "" if leads else f"nobody can take over from {leader}, which is lost"

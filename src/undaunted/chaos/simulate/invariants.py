@@ -54,6 +54,7 @@ class Checker:
         job_over: a leader has ended it, and has told everybody it could reach.
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
+        lost_touch: nodes that know nobody who is left in the job.
     """
 
     def __init__(self, setup: Setup, simulation: Simulation) -> None:
@@ -65,6 +66,7 @@ class Checker:
         self.takeovers = 0
         self.asked_for_exclusion: set[str] = set()
         self.told_to_leave: set[str] = set()
+        self.lost_touch: set[str] = set()
         self._setup = setup
         self._simulation = simulation
         self._rounds: dict[int, _Round] = {}
@@ -72,7 +74,8 @@ class Checker:
         self._running: dict[Seat, int] = {}  # which round, if all ranks run and none shall stop
         self._stopped: dict[Seat, int] = {}  # last round that it was told to stop
         self._suspended: dict[Seat, int] = {}  # how many times it stands still
-        self._whole: set[int] = set()  # rounds all of whose ranks run
+        self._whole: set[int] = set()  # rounds all of whose ranks run, and shall
+        self._processes: dict[int, set[Seat]] = {}  # where all ranks of a round are alive
         self._touched_until: dict[str, int] = {}
         self._faults: dict[str, list[tuple[int, int]]] = {}  # of each node: from, until
         self._free_restarts = 0
@@ -83,6 +86,11 @@ class Checker:
     def rounds(self) -> int:
         """How many rounds have begun."""
         return len(self._rounds)
+
+    @property
+    def led_by(self) -> Seat | None:
+        """Who leads under the newest epoch that a ledger was written in, None = nobody."""
+        return self._epochs.get(self.ledger.epoch)
 
     @property
     def job_runs(self) -> bool:
@@ -140,6 +148,8 @@ class Checker:
 
     def up(self, seat: Seat, number: int) -> None:
         """All ranks of a node run."""
+        self._processes.setdefault(number, set()).add(seat)
+        self._one_world_has_processes()
         if self._stopped.get(seat, -1) >= number:
             return
         self._running[seat] = number
@@ -149,10 +159,14 @@ class Checker:
     def stopping(self, seat: Seat, number: int) -> None:
         """An agent has been told to stop its ranks, or has decided to."""
         self._stopped[seat] = number
-        self.down(seat, number)
+        self._leave_round(seat, number)
 
     def down(self, seat: Seat, number: int) -> None:
         """A rank has ended."""
+        self._processes.get(number, set()).discard(seat)
+        self._leave_round(seat, number)
+
+    def _leave_round(self, seat: Seat, number: int) -> None:
         if self._running.get(seat) == number:
             if seat not in self._suspended:
                 self._leave_world(seat)
@@ -208,6 +222,8 @@ class Checker:
         """
         if not self.job_outcome:
             return True
+        if node in self.lost_touch:
+            return False
         since, until = self._ended_at - _TOLD_SINCE_NS, self._ended_at + _TOLD_UNTIL_NS
         return all(to < since or at > until for at, to in self._faults.get(node, ()))
 
@@ -249,6 +265,20 @@ class Checker:
                     f"no healthy node is evicted: {seat.node} has had no fault, and has no place "
                     f"any more; the round runs on {_names(after.table)}"
                 )
+
+    def _one_world_has_processes(self) -> None:
+        """Ranks that were told to stop may go on until they are killed: that is part of a world."""
+        for number in [number for number, seats in self._processes.items() if not seats]:
+            del self._processes[number]
+        whole = [
+            number
+            for number, seats in self._processes.items()
+            if len(seats) == len(self._rounds[number].table)
+            and not any(seat in self._suspended for seat in seats)
+        ]
+        if len(whole) > 1:
+            names = " and ".join(f"{n} on {_names(self._rounds[n].table)}" for n in whole)
+            self._fail(f"never two worlds: the ranks of these rounds are all alive: {names}")
 
     def _join_world(self, number: int) -> None:
         world = self._rounds[number]

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.simulate.cluster import Cluster
 from undaunted.chaos.simulate.faults import KINDS, Fault, Nemesis, plan
-from undaunted.chaos.simulate.hope import why_hopeless
+from undaunted.chaos.simulate.hope import lost_touch, why_hopeless
 from undaunted.chaos.simulate.invariants import InvariantError
-from undaunted.chaos.simulate.setup import AWAY_TIMEOUT_S, GIVE_UP_S, JOIN_TIMEOUT_S, Setup
+from undaunted.chaos.simulate.setup import (
+    AWAY_TIMEOUT_S,
+    GIVE_UP_S,
+    JOIN_TIMEOUT_S,
+    LEASE_S,
+    Setup,
+)
+from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +29,7 @@ _NS = 1_000_000_000
 # what it is made of.
 RUNS_AGAIN_S = 45.0
 # The same where nobody can take over.
-RUNS_AGAIN_ALONE_S = RUNS_AGAIN_S + AWAY_TIMEOUT_S + 5.0
+RUNS_AGAIN_ALONE_S = RUNS_AGAIN_S + LEASE_S + AWAY_TIMEOUT_S + FENCE_MARGIN_S
 # A job whose work is done has ended everywhere after this time.
 ENDS_S = 30.0
 # So has one that cannot go on.
@@ -130,6 +137,9 @@ def _settle(cluster: Cluster, bound_s: float) -> None:
     deadline = simulation.now + round(bound_s * _NS)
     while simulation.now < deadline and not _is_over(cluster) and not _runs_again(cluster):
         simulation.run(simulation.now + _NS // 2)
+    cluster.checker.lost_touch.update(
+        agent.name for agent in cluster.agents.values() if lost_touch(agent, cluster)
+    )
 
 
 def _is_over(cluster: Cluster) -> bool:
@@ -145,7 +155,11 @@ def _runs_again(cluster: Cluster) -> bool:
 def _astray(cluster: Cluster) -> str:
     """Name agents that follow no leader, or say that there are two of them; "" = all is well."""
     agents = [agent for agent in cluster.agents.values() if agent.seat in cluster.checker.alive]
-    follows = {agent.name: agent.follows for agent in agents if not agent.outcome}
+    follows = {
+        agent.name: agent.follows
+        for agent in agents
+        if not agent.outcome and not lost_touch(agent, cluster)
+    }
     alone = [name for name, epoch in follows.items() if epoch == 0]
     if alone:
         return f"{', '.join(alone)} follow no leader"

@@ -29,9 +29,9 @@ class Server:
         self._rounds: dict[str, int] = {}
 
     @property
-    def tells_the_end(self) -> bool:
-        """Whether it stays for those who have not heard how the job ended."""
-        return self.leader.state is State.ENDED and not self.over
+    def is_needed(self) -> bool:
+        """Whether it stays: for those who have not heard how the job ended, or who leads next."""
+        return not self.over
 
     def begin(self, now: int) -> list[s.Command]:
         """The first event of the leader."""
@@ -90,7 +90,7 @@ class Server:
                 out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))
             case c.Persist(ledger=ledger):
                 self._cluster.persist(self._name, ledger)
-            case c.Done(successor=successor):
-                if not successor:
+            case c.Done():
+                if self.leader.state is State.ENDED:
                     self._cluster.checker.job_over = True
                 out += self.drop()

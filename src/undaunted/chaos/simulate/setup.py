@@ -66,7 +66,7 @@ class Setup:
     @property
     def old_world_s(self) -> float:
         """When a round runs, every node of an older one has been told to stop so long after."""
-        return LEASE_S + MINORITY_AFTER_S + 2.0 if self.votes else AWAY_TIMEOUT_S + 5.0
+        return LEASE_S + MINORITY_AFTER_S + 2.0 if self.votes else LEASE_S + AWAY_TIMEOUT_S
 
     @property
     def policy(self) -> PolicyConfig:

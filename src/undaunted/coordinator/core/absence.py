@@ -45,13 +45,13 @@ class Absence:
         knows: of the node.
         since_ns: the end of the leader's lease, or the reset of the connection to it.
         reset: the connection was reset, so that the leader has most probably ended.
-        away_timeout_s: as in `FollowerConfig`.
+        alone_ns: until then the ranks go on where nobody can take over.
     """
 
     knows: Knowledge
     since_ns: int
     reset: bool
-    away_timeout_s: float
+    alone_ns: int
     _missing: Missing = field(init=False)
     _silent: set[str] = field(default_factory=set)  # nodes whose member did not answer last time
     _claim: int = 0  # epoch of a claim that is under way
@@ -67,9 +67,19 @@ class Absence:
         self._missing = Missing(self.knows.me)
 
     def begin(self, now: int) -> list[f.Command]:
-        """Ask the others; set the time at which the ranks are stopped."""
-        after_s = MINORITY_AFTER_S if self.knows.votes else self.away_timeout_s
-        return [*self.ask(now), f.SetTimer("minority", self._left_s(after_s, now))]
+        """Ask the others; see to it that the ranks are stopped in time."""
+        return [*self.ask(now), self.stop_in_time(now)]
+
+    def begin_as_successor(self, now: int) -> list[f.Command]:
+        """The same where this node leads in a moment: nobody has to be asked before."""
+        return [f.SetTimer("ask", ASK_AGAIN_S), self.stop_in_time(now)]
+
+    def stop_in_time(self, now: int) -> f.Command:
+        """Set the time at which the ranks are stopped."""
+        left_s = max(0.0, (self.alone_ns - now) / _NS)
+        if self.knows.votes:
+            left_s = self._left_s(MINORITY_AFTER_S, now)
+        return f.SetTimer("minority", left_s)
 
     def ask(self, now: int) -> list[f.Command]:
         """Ask every other member whether it has lost the leader as well."""
@@ -130,8 +140,7 @@ class Absence:
             return []
         assert knows.ledger is not None
         self._tried = True
-        latest = max(knows.promised, knows.epoch)
-        knows.promised = self._claim = election.next_epoch(latest, knows.incarnation)
+        knows.promised = self._claim = knows.later_epoch()
         self._claimed_ns = now
         self._grants, self._newest = {knows.me: knows.ledger}, knows.ledger
         claim = p.Claim(

@@ -83,6 +83,14 @@ def votes_count(ledger: Ledger) -> bool:
     return electorate(table).listening
 
 
+def led_by_others(ledger: Ledger, node: str) -> bool:
+    """Whether members of the table, if any lives, have a leader or will find one without ``node``.
+
+    Members have votes, or the lead was handed over to one of them.
+    """
+    return votes_count(ledger) or ledger.leader not in ("", node)
+
+
 def is_quorum(present: Collection[Voter], table: tuple[Seat, ...], casting_vote: str) -> bool:
     """More than half of the table, or exactly half with the node that has the casting vote."""
     seats = electorate(table).seats

@@ -25,6 +25,7 @@ class Execution:
     Attributes:
         policy: of the job; another one once the leader has recovered.
         quorum: enough members are connected, as far as the policy has been told.
+        dismissed: nodes that have been told that the job is over for them.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Execution:
     ) -> None:
         self.policy = policy
         self.quorum = True
+        self.dismissed: set[str] = set()
         self._record = record
         self._sessions = sessions
         self._preparation = preparation
@@ -99,6 +101,8 @@ class Execution:
                 return self._tell_all(command)
             case m.Stop():
                 self._record.stop(self.policy)
+            case m.End():
+                self.dismissed.add(command.node)
         session = self._sessions.get(command.node)
         if session is None:
             return []  # it may never have come back

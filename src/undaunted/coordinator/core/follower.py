@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import get_args
 
 import msgspec
 
@@ -24,6 +23,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core.absence import ASK_AGAIN_S, Absence
 from undaunted.coordinator.core.knowledge import Knowledge
+from undaunted.coordinator.core.lease import Lease
 from undaunted.coordinator.core.reports import Reports
 from undaunted.coordinator.core.search import Search
 
@@ -32,12 +32,8 @@ _NS = 1_000_000_000
 MINORITY_GRACE_S = 2.0
 # From the grant of a claim until the one who makes it is asked whether it leads.
 REDIAL_GRANTED_S = 0.1
-# The launchers of a job do not start at the same moment.
-SEEK_QUIETLY_S = 3.0
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
-# What a leader says to those who follow it.
-_OF_ITS_LEADER = (p.Beat, p.Learn, *get_args(p.Order))
 
 
 class State(enum.Enum):
@@ -59,16 +55,14 @@ class Follower:
     round: int = -1  # the last one in which this node took part
     running: bool = False
     _absence: Absence | None = None
-    _lease_s: float = field(init=False)
-    _heard_ns: int = 0  # last word of the leader
+    _lease: Lease = field(init=False)
     _idle_ns: int = 0  # since then neither a leader nor a running rank
     # the connection
     _link: int = 0  # number of the last one
     _open: bool = False  # it stands
     _address: str = ""  # where it goes
-    _search: Search = field(init=False)
+    search: Search = field(init=False)  # for a leader
     _why: str = "not tried yet"  # what the last one ended with
-    _said: str = ""  # of that
     _gone: str = ""  # what the absence of a leader began with
     # orders and reports
     _last_order: int = 0
@@ -78,8 +72,8 @@ class Follower:
     def __post_init__(self) -> None:
         """A leader says later what the lease really is."""
         self.knows = Knowledge(self.config.node, self.config.incarnation)
-        self._search = Search(self.config)
-        self._lease_s = self.config.lease_s
+        self.search = Search(self.config)
+        self._lease = Lease(self.config.lease_s)
 
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
@@ -98,9 +92,9 @@ class Follower:
                 return self._timer(name, now)
             case f.Begin():
                 self._idle_ns = now
-                return [f.SetTimer("giveup", self._search.limit_s), *self._dial()]
+                return [f.SetTimer("giveup", self.search.limit_s), *self._dial()]
             case f.Opened(link=link):
-                return self._opened() if link == self._link else []
+                return self._opened(now) if link == self._link else []
             case f.Closed(link=link):
                 return self._closed(event, now) if link == self._link else []
             case f.Answered(node=node, message=answer):
@@ -122,12 +116,12 @@ class Follower:
     def _dial(self) -> list[f.Command]:
         self._link += 1
         self._open = False
-        self._address = self._search.address(self.knows.table)
+        self._address = self.search.address(self.knows.table)
         return [f.Dial(self._link, self._address)] if self._address else []
 
     def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
         """The store knows better than any list of addresses."""
-        self._search.elected = event.address
+        self.search.elected = event.address
         if self.state is State.FOLLOWING:
             return []  # a leader that was replaced ends its connections
         if not event.address:
@@ -135,30 +129,25 @@ class Follower:
             return []
         if self._open and event.address == self._address:
             return []
-        self._search.first = [event.address]
+        self.search.first = [event.address]
         return [f.Hangup(self._link), *self._dial()]
 
-    def _opened(self) -> list[f.Command]:
-        self._open = True
-        hello = self.knows.hello(self.config)
-        about = {"round": self.round, "running": self.running, "last_order": self._last_order}
-        return [f.Send(self._link, msgspec.structs.replace(hello, **about))]
+    def _opened(self, now: int) -> list[f.Command]:
+        self._open, self._lease.opened_ns = True, now
+        hello = self.knows.hello(self.config, self.round, self.running, self._last_order)
+        return [f.Send(self._link, hello), f.SetTimer("welcome", self._lease.seconds)]
 
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
         self._forget_link()
         self._why = event.reason
         if self.state is State.FOLLOWING:
             return self._lost(now, reset=True)
-        seeking = self.state is State.SEEKING
-        if seeking and event.refused and now - self._idle_ns >= round(REFUSED_FOR_S * _NS):
+        seeking, idle_s = self.state is State.SEEKING, (now - self._idle_ns) / _NS
+        if seeking and event.refused and idle_s >= REFUSED_FOR_S:
             return self._end(event.reason)
-        commands: list[f.Command] = []
-        patient = now - self._idle_ns < round(SEEK_QUIETLY_S * _NS)
-        if seeking and not patient and self._said != self._why:
-            self._said = self._why
-            up_to = f"looking for the coordinator (up to {self._search.limit_s:g} s)"
-            commands = [f.Say(f"{up_to}: {self._why}")]
-        return [*commands, f.SetTimer("dial", self._search.pause_s())]
+        remark = self.search.remark(self._why, idle_s) if seeking else ""
+        says = [f.Say(remark)] if remark else []
+        return [*says, f.SetTimer("dial", self.search.pause_s())]
 
     def _end(self, reason: str) -> list[f.Command]:
         self.state, self._address = State.ENDED, ""
@@ -175,17 +164,21 @@ class Follower:
             return self._welcomed(message, now)
         if isinstance(message, p.Refused):
             return self._refused(message, now)
-        if not isinstance(message, _OF_ITS_LEADER):
+        if not isinstance(message, p.TO_FOLLOWERS):
             return []
         if self.state is not State.FOLLOWING or message.epoch != self.knows.epoch:
             return []
-        self._heard_ns = now
-        if isinstance(message, p.Beat):
-            self._reports.acknowledge(message.acknowledged)
-            return []
-        if isinstance(message, p.Learn):
-            self.knows.learn(message.ledger)
-            return []
+        self._lease.heard_ns = now
+        match message:
+            case p.Beat():
+                self._reports.acknowledge(message.acknowledged)
+                self._lease.answered(message.sent)
+                return []
+            case p.Learn():
+                self.knows.learn(message.ledger)
+                return []
+            case p.HandOver():
+                return self._succeed(message, now)
         return self._ordered(message)
 
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
@@ -196,21 +189,22 @@ class Follower:
         self.state = State.FOLLOWING
         self._absence, self._gone = None, ""
         knows.promised = knows.epoch = welcome.epoch
-        self._lease_s, self._heard_ns = welcome.lease_s, now
-        self._search.found()
+        self._lease.welcomed(welcome.lease_s, now)
+        self.search.found()
         commands: list[f.Command] = []
         if new and welcome.leader != self.config.node:
             commands.append(f.StandDown())
         if back:
-            where = welcome.leader or self._address
-            commands.append(f.Say(f"following the coordinator on {where}"))
+            commands.append(
+                f.Say(f"following the coordinator on {welcome.leader or self._address}")
+            )
         again = self._reports.to_send(new_leader=new)
         commands += [f.Send(self._link, report) for report in again]
-        return [*commands, *self._renew(), f.SetTimer("silence", self._lease_s)]
+        return [*commands, *self._renew(now), f.SetTimer("silence", self._lease.seconds)]
 
     def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
         if refused.leader and refused.leader != self._address:
-            self._search.first = [refused.leader]
+            self.search.first = [refused.leader]
         if refused.final:
             return self._end(refused.reason)
         closed = f.Closed(self._link, refused.reason)
@@ -251,14 +245,7 @@ class Follower:
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
         if self.state is not State.FOLLOWING:
             return []
-        prepared = p.Prepared(
-            epoch=self.knows.epoch,
-            version=event.version,
-            round=event.round,
-            master_addr=event.master_addr,
-            master_port=event.master_port,
-        )
-        return [f.Send(self._link, prepared)]
+        return [f.Send(self._link, self.knows.confirm(event))]
 
     # --- what the node says ---------------------------------------------------------------------
 
@@ -293,7 +280,9 @@ class Follower:
             case "dial" if not self._open and self.state is not State.FOLLOWING:
                 return self._dial()
             case "renew" if self.state is State.FOLLOWING:
-                return self._renew()
+                return self._renew(now)
+            case "welcome" if self._open and self.state is not State.FOLLOWING:
+                return self._not_welcomed(now)
             case "silence" if self.state is State.FOLLOWING:
                 return self._silence(now)
             case "giveup":
@@ -306,41 +295,50 @@ class Follower:
                 return self._lead(absence.claim(now))
         return []
 
-    def _renew(self) -> list[f.Command]:
-        renew = f.Send(self._link, p.Renew(epoch=self.knows.epoch))
-        return [renew, f.SetTimer("renew", self._lease_s / 3)]
+    def _renew(self, now: int) -> list[f.Command]:
+        renew = p.Renew(epoch=self.knows.epoch, sent=now)
+        return [f.Send(self._link, renew), f.SetTimer("renew", self._lease.seconds / 3)]
+
+    def _not_welcomed(self, now: int) -> list[f.Command]:
+        """The connection stands, and nobody says anything: that host may be gone meanwhile."""
+        if (left_s := self._lease.left_s(self._lease.opened_ns, now)) > 0:
+            return [f.SetTimer("welcome", left_s)]
+        closed = f.Closed(self._link, f"it has not answered for {self._lease.seconds:g} s")
+        return [f.Hangup(self._link), *self._closed(closed, now)]
 
     def _silence(self, now: int) -> list[f.Command]:
-        left_s = self._lease_s - (now - self._heard_ns) / _NS
-        if left_s > 0:
+        if (left_s := self._lease.left_s(self._lease.heard_ns, now)) > 0:
             return [f.SetTimer("silence", left_s)]
         hangup = f.Hangup(self._link)
         self._forget_link()
-        self._why = f"it has not answered for {self._lease_s:g} s"
+        self._why = f"it has not answered for {self._lease.seconds:g} s"
         return [hangup, *self._lost(now, reset=False)]
 
     def _give_up(self, now: int) -> list[f.Command]:
-        limit_s = self._search.limit_s
+        limit_s = self.search.limit_s
         if self.state is State.FOLLOWING or self.running:
             return [f.SetTimer("giveup", limit_s)]
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
             return [f.SetTimer("giveup", left_s)]
-        where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
-        return self._end(f"no coordinator for {limit_s:g} s ({where}): {self._gone or self._why}")
+        return self._end(self.search.in_vain(self._gone or self._why))
 
     # --- the leader is gone ---------------------------------------------------------------------
 
     def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
-        self.state = State.AWAY
-        self._idle_ns = now
-        self._search.begin(self._address)
-        since_ns = now if reset else self._heard_ns + round(self._lease_s * _NS)
-        self._absence = Absence(self.knows, since_ns, reset, self.config.away_timeout_s)
-        goes_on = "; the ranks go on" if self.running else ""
+        self.search.begin(self._address)
+        since_ns = now if reset else self._lease.until_ns
+        absence = self._absent(since_ns, now, reset=reset)
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
-        giveup = f.SetTimer("giveup", self._search.limit_s)
-        return [f.Say(self._gone + goes_on), giveup, *self._dial(), *self._absence.begin(now)]
+        said = f.Say(self._gone + ("; the ranks go on" if self.running else ""))
+        giveup = f.SetTimer("giveup", self.search.limit_s)
+        return [said, giveup, *self._dial(), *absence.begin(now)]
+
+    def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
+        self.state, self._idle_ns = State.AWAY, now
+        alone_ns = self._lease.alone_until_ns(since_ns, self.config.away_timeout_s)
+        self._absence = Absence(self.knows, since_ns, reset, alone_ns)
+        return self._absence
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
         if not self.running:
@@ -361,9 +359,19 @@ class Follower:
         commands = self._lead(self._absence.answered(node, answer, now))
         match answer:
             case p.MissAnswer(lost=False, leader=leader) if leader and not self._open:
-                self._search.first = [leader]
+                self.search.first = [leader]
                 commands.append(f.SetTimer("dial", 0.0))
         return commands
+
+    def _succeed(self, message: p.HandOver, now: int) -> list[f.Command]:
+        """The leader's node leaves, and has chosen this one to lead."""
+        self.knows.learn(message.ledger)
+        epoch = self.knows.promised = self.knows.later_epoch()
+        done = f.Send(self._link, p.TakenOver(epoch=message.epoch))
+        lead = f.Lead(epoch, message.ledger, message.ledger.leader)
+        absence = self._absent(now, now, reset=True)
+        self._gone = f"the coordinator at {self._address} has left the job"
+        return [done, *self._lead([lead]), *absence.begin_as_successor(now)]
 
     def _lead(self, commands: list[f.Command]) -> list[f.Command]:
         """If this node has been made the leader, follow it."""
@@ -371,7 +379,7 @@ class Follower:
             return commands
         hangup = f.Hangup(self._link)
         self._forget_link()
-        self._search.first = [self.config.address]
+        self.search.first = [self.config.address]
         return [hangup, *commands, f.SetTimer("dial", 0.0)]
 
     # --- what other members ask -----------------------------------------------------------------
@@ -380,18 +388,12 @@ class Follower:
         if isinstance(question, p.Claim):
             return self._consider(question, now)
         lost = self.state in (State.AWAY, State.SEEKING)
-        return p.MissAnswer(
-            node=self.config.node,
-            incarnation=self.config.incarnation,
-            epoch=self.knows.epoch,
-            lost=lost,
-            leader=self.leader,
-            quorum=self._absence is not None and self._absence.counts_quorum(now),
-        )
+        quorum = self._absence is not None and self._absence.counts_quorum(now)
+        return self.knows.tell(lost=lost, leader=self.leader, quorum=quorum)
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
         grant = self.knows.consider(claim, leaderless=self._absence is not None)
         if grant.granted and self._absence is not None:
             self._absence.yield_to_other(now)
-            self._search.first = self.knows.addresses(claim.node)
+            self.search.first = self.knows.addresses(claim.node)
         return grant

@@ -11,7 +11,7 @@ from undaunted.coordinator.core import election
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.coordinator.core.follower_messages import FollowerConfig
+    from undaunted.coordinator.core import follower_messages as f
 
 
 @dataclass(slots=True)
@@ -36,7 +36,13 @@ class Knowledge:
         """Who this node is in an election."""
         return (self.node, self.incarnation)
 
-    def hello(self, config: FollowerConfig) -> p.Hello:
+    def hello(
+        self,
+        config: f.FollowerConfig,
+        round: int,  # noqa: A002 - called so everywhere
+        running: bool,
+        last_order: int,
+    ) -> p.Hello:
         """How this agent introduces itself."""
         return p.Hello(
             node=self.node,
@@ -46,6 +52,9 @@ class Knowledge:
             infra_rank=config.infra_rank,
             domain=config.domain,
             group=config.group,
+            round=round,
+            running=running,
+            last_order=last_order,
             ledger=self.ledger,
             promised=self.promised,
             settings=config.settings,
@@ -100,6 +109,31 @@ class Knowledge:
         pending = self.ledger.pending if self.ledger is not None else ()
         known = (election.electorate(table).addresses.get(node) for table in (self.table, pending))
         return [address for address in dict.fromkeys(known) if address]
+
+    def tell(self, *, lost: bool, leader: str, quorum: bool) -> p.MissAnswer:
+        """What another member that misses the leader is answered."""
+        return p.MissAnswer(
+            node=self.node,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            lost=lost,
+            leader=leader,
+            quorum=quorum,
+        )
+
+    def confirm(self, table: f.TableKnown) -> p.Prepared:
+        """That a table is known here."""
+        return p.Prepared(
+            epoch=self.epoch,
+            version=table.version,
+            round=table.round,
+            master_addr=table.master_addr,
+            master_port=table.master_port,
+        )
+
+    def later_epoch(self) -> int:
+        """One of its own, later than all it knows."""
+        return election.next_epoch(max(self.promised, self.epoch), self.incarnation)
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""

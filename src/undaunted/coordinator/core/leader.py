@@ -5,10 +5,11 @@ socket or thread in here.
 
 States::
 
-    RECOVERING  leads a job that had begun before: waits for the members of the last table
-    LEADING     the policy decides
-    DEPOSED     another node leads with a later epoch
-    ENDED       the policy has ended the job; waits until every follower has heard of it
+    RECOVERING    leads a job that had begun before: waits for the members of the last table
+    LEADING       the policy decides
+    HANDING_OVER  its node leaves the job: another one has been told to lead, and decides
+    DEPOSED       another node leads with a later epoch
+    ENDED         the policy has ended the job; waits until every follower has heard of it
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from undaunted.coordinator.core import election, translation
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.execution import Execution
+from undaunted.coordinator.core.handover import STAY_S, Handover
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.coordinator.core.preparation import PROBE_S, Preparation
 from undaunted.coordinator.core.record import Record
@@ -30,6 +32,8 @@ from undaunted.coordinator.core.sessions import Session, Sessions
 from undaunted.coordinator.core.succession import Succession
 
 _NS = 1_000_000_000
+# Why it leads no more, if its node leaves.
+LEFT = "the node of the coordinator has left the job"
 # How long followers may take to hear of the end.
 LINGER_S = 3.0
 # The same, in leases, where some may still be looking for this leader.
@@ -41,6 +45,7 @@ class State(enum.Enum):
 
     RECOVERING = enum.auto()
     LEADING = enum.auto()
+    HANDING_OVER = enum.auto()
     DEPOSED = enum.auto()
     ENDED = enum.auto()
 
@@ -52,7 +57,7 @@ class Leader:
         config: what it knows.
         lost: node of the leader that was replaced, "" = this is not a take-over.
         state: see the module's documentation.
-        linger_s: how long it stays after the end of the job, at most.
+        linger_s: how long it stays after the end of the job, or after its node has left, at most.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Leader:
         self._recovery = Recovery(config, self._sessions, lost)
         self._preparation = Preparation(config, self._record, self._sessions)
         self._succession = Succession(config.node, self._sessions)
+        self._handover = Handover(config, self._record, self._sessions)
         policy = JobPolicy(config.policy)
         self._job = Execution(policy, self._record, self._sessions, self._preparation)
         self.state = State.RECOVERING if self._record.inherited else State.LEADING
@@ -103,6 +109,8 @@ class Leader:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
         if self.state is State.DEPOSED:
             return []
+        if self.state is State.HANDING_OVER:
+            return self._handing_over(event)
         match event:
             case c.Begin():
                 return self._begin(now)
@@ -117,7 +125,7 @@ class Leader:
                 return self._answered(answer)
             case c.Persisted(version=version):
                 self._preparation.persisted(version)
-                return self._job.start_if_ready(now)
+                return self._start_if_ready(now)
             case c.Deposed(reason=reason):
                 return self._stand_down(reason, "")
             case c.TimerFired():
@@ -136,7 +144,10 @@ class Leader:
             more = self._more_may_come(now)
             self.linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
             commands += [c.SetTimer("linger", 0, self.linger_s), *self._done_if_all_gone(now)]
-        return commands
+        return commands + self._leave_if_dismissed()
+
+    def _start_if_ready(self, now: int) -> list[c.Command]:
+        return self._job.start_if_ready(now) + self._leave_if_dismissed()
 
     # --- followers come and go ------------------------------------------------------------------
 
@@ -269,25 +280,24 @@ class Leader:
             return []
         session.heard_ns = now
         match message:
-            case p.Renew():
-                return session.send(self._beat(session))
+            case p.Renew(sent=sent):
+                return session.beat(self.epoch, sent)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
-                return self._job.start_if_ready(now)
+                return self._start_if_ready(now)
             case p.Report() if self.state is State.RECOVERING:
                 self._recovery.early.append((session, message))
             case p.Report():
                 return self._reported(session, message, now)
         return []
 
-    def _beat(self, session: Session) -> p.Beat:
-        return p.Beat(epoch=self.epoch, acknowledged=session.reported)
-
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
         if report.number <= session.reported:
             return []  # sent again before it was acknowledged
         session.reported = report.number
-        commands = session.send(self._beat(session))
+        if report.kind == "stopped":
+            session.stopped = report.round
+        commands = session.beat(self.epoch)
         if not session.draining:
             event = translation.event(session.node, report)
             return commands + (self._feed(event, now) if event is not None else [])
@@ -309,6 +319,8 @@ class Leader:
                 return self._probe(now)
             case "linger" if self.state is State.ENDED:
                 return [c.Done()]
+            case "leave" if self.state is State.LEADING:
+                return self._stand_down(LEFT, "")
             case name if name.startswith("policy ") and self.state is State.LEADING:
                 return self._feed(m.TimerFired(name.removeprefix("policy "), event.round), now)
         return []
@@ -325,7 +337,7 @@ class Leader:
 
     def _probe(self, now: int) -> list[c.Command]:
         """While a start is held up: time may have made it possible."""
-        commands = self._job.start_if_ready(now)
+        commands = self._start_if_ready(now)
         if self._preparation.asked_for is None:
             return commands
         return [*commands, c.SetTimer("probe", 0, PROBE_S)]
@@ -344,6 +356,32 @@ class Leader:
     def _stand_down(self, reason: str, leader: str) -> list[c.Command]:
         self.state = State.DEPOSED
         return self._succession.stand_down(reason, leader)
+
+    # --- the node of the leader leaves ----------------------------------------------------------
+
+    def _leave_if_dismissed(self) -> list[c.Command]:
+        """Go once a round runs without this node, whose launcher waits for that."""
+        if self.state is not State.LEADING or self.config.node not in self._job.dismissed:
+            return []
+        if self.policy.round < 0:
+            return self._stand_down(LEFT, "")
+        self.linger_s = STAY_S + self.config.lease_s
+        commands = [] if self._handover.due else self._handover.leave()
+        if not self.policy.running or not self._job.quorum:
+            return commands
+        if not self.config.takeover:
+            return commands + self._stand_down(LEFT, "")
+        told = self._handover.begin()
+        if told:
+            self.state = State.HANDING_OVER
+        return commands + told
+
+    def _handing_over(self, event: c.Event) -> list[c.Command]:
+        """Go once the next leader has answered, or cannot any more."""
+        handover = self._handover
+        if isinstance(event, c.Received) and isinstance(event.message, p.Hello):
+            return handover.refuse(event.link)
+        return self._stand_down(LEFT, handover.address) if handover.is_over(event) else []
 
     # --- the end --------------------------------------------------------------------------------
 

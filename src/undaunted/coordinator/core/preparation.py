@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.sessions import Session, Sessions
 
 _NS = 1_000_000_000
-# Beyond the time for which followers go on without a leader: until their ranks are certainly gone.
+# From the moment at which a follower stops its ranks until they are certainly gone: their grace,
+# and some time for SIGKILL.
 FENCE_MARGIN_S = 5.0
 PROBE_S = 1.0
 
@@ -121,8 +122,8 @@ class Preparation:
         if self._waiting_said:
             return []
         self._waiting_said = True
-        table, is_here = self._record.ledger.table, self._sessions.is_here
-        names = ", ".join(each.node for each in table if not is_here(each))
+        table, sessions = self._record.ledger.table, self._sessions
+        names = ", ".join(each.node for each in table if not sessions.is_done(each))
         return [m.Remark(f"waiting to hear of {names}: ranks may still be running there")]
 
     # --- leaves ---------------------------------------------------------------------------------
@@ -152,7 +153,9 @@ class Preparation:
         ledger, doubtful = self._record.ledger, self._record.doubtful
         if election.votes_count(ledger):
             return True
-        return self._is_over(ledger.table, now) and self._is_over(doubtful, now)
+        known = (self._sessions.get(seat.node) for seat in ledger.table)
+        stopped = any(each is not None and each.stopped == ledger.round for each in known)
+        return (stopped or self._is_over(ledger.table, now)) and self._is_over(doubtful, now)
 
     def _is_over(self, table: Iterable[p.Seat], now: int) -> bool:
         if not table:
@@ -162,4 +165,6 @@ class Preparation:
         if any(each is not None and each.link is not None and not each.draining for each in known):
             return True
         heard_ns = max((each.heard_ns for each in known if each is not None), default=self.began_ns)
-        return (now - heard_ns) / _NS >= self._config.away_timeout_s + FENCE_MARGIN_S
+        # So long a follower goes on after the last thing it has sent that was answered.
+        goes_on_s = self._config.lease_s + self._config.away_timeout_s
+        return (now - heard_ns) / _NS >= goes_on_s + FENCE_MARGIN_S

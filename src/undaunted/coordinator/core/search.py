@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
+# The launchers of a job do not start at the same moment.
+SEEK_QUIETLY_S = 3.0
 
 
 @dataclass(slots=True)
@@ -23,11 +25,14 @@ class Search:
         config: of the follower.
         first: addresses to try before all others.
         elected: address of the leader, as the store says; "" = it does not.
+        last: address of the leader that was followed last, "" = none was.
     """
 
     config: FollowerConfig
     first: list[str] = field(default_factory=list)
     elected: str = ""
+    last: str = ""
+    _said: str = ""
     _ever_found: bool = False
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
@@ -36,7 +41,7 @@ class Search:
         """Where to look next: an endpoint and a member of the table, in turns; "" = unknown."""
         if self.first:
             return self.first.pop(0)
-        ends = (self.elected,) if self.elected else self.config.endpoints
+        ends = (self.elected,) if self.elected else self._ends()
         number, self._tried = self._tried // 2, self._tried + 1
         if (self._tried % 2 == 0 or not ends) and table:
             for seat in (table[number % len(table)], table[(number + 1) % len(table)]):
@@ -63,4 +68,21 @@ class Search:
 
     def begin(self, last: str) -> None:
         """The leader at ``last`` is gone: look there first."""
-        self.first, self._tried = [self.elected or last], 0
+        self.first, self._tried, self.last = [self.elected or last], 0, last
+
+    def remark(self, why: str, idle_s: float) -> str:
+        """What to say about an attempt that came to nothing, "" = nothing new."""
+        if idle_s < SEEK_QUIETLY_S or self._said == why:
+            return ""
+        self._said = why
+        return f"looking for the coordinator (up to {self.limit_s:g} s): {why}"
+
+    def in_vain(self, why: str) -> str:
+        """Why it was given up."""
+        where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
+        return f"no coordinator for {self.limit_s:g} s ({where}): {why}"
+
+    def _ends(self) -> tuple[str, ...]:
+        """Where to look besides the members: a leader need not be one of them."""
+        ends, last = self.config.endpoints, self.last
+        return ends if not last or last in ends or self.config.store else (*ends, last)

@@ -29,6 +29,7 @@ class Session:
         orders: to it since it was connected or since the last table, to be sent again.
         number: of the last order.
         reported: number of the last report that was taken in.
+        stopped: the last round of which it has reported that nothing is left of it, -1 = none.
         prepared: version of the ledger it has acknowledged.
         master: address and port it has reserved for the round.
     """
@@ -40,6 +41,7 @@ class Session:
     orders: list[p.Order] = field(default_factory=list)
     number: int = 0
     reported: int = 0
+    stopped: int = -1
     prepared: int = 0
     master: tuple[str, int] = ("", 0)
 
@@ -67,6 +69,10 @@ class Session:
     def send(self, message: p.Message) -> list[c.Command]:
         """Say something that is not sent again."""
         return [] if self.link is None else [c.Send(self.link, message)]
+
+    def beat(self, epoch: int, sent: int = 0) -> list[c.Command]:
+        """Answer to a renewal that was sent then, or acknowledge reports."""
+        return self.send(p.Beat(epoch=epoch, acknowledged=self.reported, sent=sent))
 
     def order(self, order: p.Order) -> list[c.Command]:
         """Give an order; it is kept until the next table, in case the connection breaks."""
@@ -151,6 +157,10 @@ class Sessions:
     def silent(self, since_ns: int) -> list[Session]:
         """Connected ones that have said nothing since then."""
         return [each for each in self._by_link.values() if each.heard_ns <= since_ns]
+
+    def is_done(self, seat: p.Seat) -> bool:
+        """Whether a member is connected and runs nothing of another round."""
+        return self.is_here(seat) and not self._by_node[seat.node].draining
 
     def is_here(self, seat: p.Seat) -> bool:
         """Whether the very agent of a table is connected."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core.leader import State
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.differences import Differences
 
@@ -60,6 +61,11 @@ class Leading:
         self._timers = Timers()
         self._questions: set[asyncio.Task[None]] = set()
         self._over = False
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether others have yet to hear of the end, or who leads when this node has left."""
+        return self.leader.state is State.ENDED or self.leader.ledger.round >= 0
 
     def begin(self) -> None:
         """Serve from now on."""

@@ -93,6 +93,7 @@ class SharedOrders:
         self._not_listening = ""  # why this host does not serve, and nobody else does
         self._candidacy: Candidacy | None = None  # where etcd says who leads
         self._over = False
+        self._goes_on = False  # the job, under another leader than this node
         self._led = asyncio.Event()  # the others do not need the leader here any more
 
     # --- what the agent calls -------------------------------------------------------------------
@@ -121,7 +122,8 @@ class SharedOrders:
             self._tls.client,
         )
         members = [seat.address for seat in known.table if seat.address] if lives else []
-        may_lead = self._nodes.is_host and not (lives and election.votes_count(known))
+        led = lives and election.led_by_others(known, self._config.node)
+        may_lead = self._nodes.is_host and not led
         if not lives:
             known = p.Ledger(run_id="", epoch=known.epoch)
         if may_lead and port == self._wanted_port:
@@ -148,7 +150,7 @@ class SharedOrders:
         if self._host.following is not None:
             await self._host.following.close()
         leading = self._host.leading
-        if leading is not None and self._is_needed(leading.leader):
+        if leading is not None and leading.is_needed:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._led.wait(), leading.leader.linger_s + 1)
         if self._host.leading is not None:
@@ -156,7 +158,7 @@ class SharedOrders:
         await asyncio.gather(*self._closing, return_exceptions=True)
         for server in self._servers:
             await server.close("the launcher ends")
-        self._ledger.close(remove=self._over)
+        self._ledger.close(remove=self._over and not self._goes_on)
         if self._candidacy is not None:
             await self._candidacy.close()
         if self._cycle_info is not None:
@@ -345,19 +347,7 @@ class SharedOrders:
     # --- leaves ---------------------------------------------------------------------------------
 
     def _keep(self, ledger: p.Ledger) -> None:
-        keep = self._ledger.keep if self._candidacy is None else self._candidacy.keep
-        keep(ledger)
-        if self._goes_on_without(ledger):
-            self._led.set()
-
-    def _is_needed(self, leader: Leader) -> bool:
-        """Whether others have yet to hear of the end, or of a round without this node."""
-        begun = leader.ledger.round >= 0 and not self._goes_on_without(leader.ledger)
-        return leader.state is LeaderState.ENDED or begun
-
-    def _goes_on_without(self, ledger: p.Ledger) -> bool:
-        """Whether a round runs in which this node, which leads, does not take part."""
-        return ledger.running and all(seat.node != self._config.node for seat in ledger.table)
+        (self._ledger if self._candidacy is None else self._candidacy).keep(ledger)
 
     def _take(self, order: p.Order) -> None:
         if isinstance(order, p.PrepareOrder):
@@ -401,6 +391,7 @@ class SharedOrders:
         if self._host.leading is not leading:
             return
         self._host.leading = None
+        self._goes_on = leading.leader.state is LeaderState.DEPOSED
         if self._candidacy is not None:
             self._candidacy.leading_is_over()
         self._led.set()

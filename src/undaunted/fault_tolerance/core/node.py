@@ -110,6 +110,7 @@ class Node:
     _crash_to_judge: bool = False
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _stop: StopRound | None = None  # that waits until the processes are known
+    _grace_s: float = 0.0  # of the stop that is under way
     _restart: bool = False  # another round follows
     _unkillable: bool = False
 
@@ -269,7 +270,7 @@ class Node:
             self._stop = event  # the pids are not known yet
             return [CallOffSpawn()]
         if self.state is State.STOPPING:
-            return [SignalRanks(self._not_leaving(), event.signal)]
+            return [*self._shorten(event.grace_s), SignalRanks(self._not_leaving(), event.signal)]
         if self.state in {State.IDLE, State.KILLING}:
             return []
         return self._begin_stop(event)
@@ -317,8 +318,16 @@ class Node:
         """Ranks that live and have not announced that they are about to end."""
         return tuple(rank for rank in self.alive if rank not in self._errored)
 
+    def _shorten(self, grace_s: float) -> list[Command]:
+        """A later order to stop may leave less time than the first, never more."""
+        if grace_s >= self._grace_s:
+            return []
+        self._grace_s = grace_s
+        return [SetTimer("grace", grace_s)]
+
     def _begin_stop(self, stop: StopRound) -> list[Command]:
         self.state = State.STOPPING
+        self._grace_s = stop.grace_s
         commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
         if self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
