@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
+from undaunted.inprocess.rank.store_client import StoreClient
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -45,6 +46,7 @@ class EpochStore:
         self._address = ""
         self._serves = False
         self._store: Any = None
+        self._client: StoreClient | None = None
         self._prefix = ""
         forget_in_children(self)
 
@@ -98,13 +100,8 @@ class EpochStore:
         where = parse_address(self._address)
         listening = self._take_listening()
         if listening is None:
-            return dist.TCPStore(
-                where.host,
-                where.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=self._timeout,
-            )
+            client = self._client = StoreClient(where, self._timeout)
+            return client.connect()
         return dist.TCPStore(
             _LOOPBACK,
             where.port,
@@ -122,6 +119,8 @@ class EpochStore:
 
     def break_off(self) -> None:
         """End what waits for the epoch's store, in any thread of this process."""
+        if (client := self._client) is not None:
+            client.give_up()
         if self._own and self._address:
             _shut_down_connections(parse_address(self._address))
 
@@ -129,6 +128,9 @@ class EpochStore:
         """The epoch is over."""
         with self._lock:
             self._store = None
+            if self._client is not None:
+                self._client.give_up()
+                self._client = None
             if self._own:
                 self.base = None
             if self._serves:

@@ -1,0 +1,87 @@
+"""Connecting to a TCPStore so that whoever waits for that can be interrupted.
+
+torch's constructor does not come back for a signal. Where nobody serves, or the connection breaks
+while it waits for the server's answer, it tries again until its timeout is over: minutes. So it
+runs in a thread of its own, with a short timeout, again and again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess.exception import InternalError
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.wire.address import Address
+
+# Longer from one attempt to the next: a server that many connect to at once may be slow.
+_FIRST_ATTEMPT_S = 2.0
+# How much later than the last attempt the thread may be done.
+_MARGIN_S = 5.0
+
+
+class StoreClient:
+    """Connects to one server, once."""
+
+    def __init__(self, server: Address, timeout: timedelta) -> None:
+        """Prepare.
+
+        Args:
+            server: where it listens.
+            timeout: of connecting to it, and of the store's operations.
+        """
+        self._server = server
+        self._timeout = timeout
+        self._done = threading.Event()
+        self._given_up = False
+        self._store: Any = None
+        self._error: Exception | None = None
+
+    def connect(self) -> Any:
+        """Return the store.
+
+        Raises:
+            InternalError: it was given up.
+            RuntimeError: nobody serves it; torch says why.
+        """
+        threading.Thread(target=self._connect, name="undaunted-store", daemon=True).start()
+        self._done.wait(self._timeout.total_seconds() + _MARGIN_S)
+        if self._store is None:
+            raise self._error or InternalError(f"the store at {self._server} cannot be reached")
+        return self._store
+
+    def give_up(self) -> None:
+        """Have `connect` raise.
+
+        The thread ends with its attempt: who gives up shuts its connection down, or the server does.
+        """
+        self._given_up = True
+        self._done.set()
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        longest_s = _FIRST_ATTEMPT_S
+        while not self._given_up and (left_s := deadline - time.monotonic()) > 0:
+            try:
+                self._store = self._attempt(min(longest_s, left_s))
+                break
+            except Exception as error:  # noqa: BLE001 - raised in `connect`
+                self._error = error
+            longest_s *= 2
+        self._done.set()
+
+    def _attempt(self, timeout_s: float) -> Any:
+        import torch.distributed as dist
+
+        store = dist.TCPStore(
+            self._server.host,
+            self._server.port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        store.set_timeout(self._timeout)
+        return store
