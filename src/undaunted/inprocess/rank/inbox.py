@@ -56,12 +56,14 @@ class Inbox:
         """The verdict, None = the epoch is on."""
         return self._verdict
 
-    def wait_for_record(self, timeout_s: float) -> Record | Verdict | None:
-        """Return the record, or the verdict if the call has ended; None = time is over."""
+    def wait_for_record(self, timeout_s: float | None) -> Record | Verdict | None:
+        """Return the record, or the verdict if the call has ended; None = time is over.
+
+        An epoch that was stopped before this rank has looked is taken up all the same, and left.
+        """
 
         def look() -> Record | Verdict | None:
-            found: Verdict | None = self._verdict
-            return self._record if found is None else found
+            return self._verdict if isinstance(self._verdict, LAST) else self._record
 
         return self._wait(look, timeout_s)
 

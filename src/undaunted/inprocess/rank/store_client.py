@@ -47,7 +47,8 @@ class StoreClient:
             InternalError: it was given up.
             RuntimeError: nobody serves it; torch says why.
         """
-        threading.Thread(target=self._connect, name="undaunted-store", daemon=True).start()
+        # No daemon: one that is inside of torch at the end of the process would crash it.
+        threading.Thread(target=self._connect, name="undaunted-store").start()
         self._done.wait(self._timeout.total_seconds() + _MARGIN_S)
         if self._store is None:
             raise self._error or InternalError(f"the store at {self._server} cannot be reached")
@@ -56,7 +57,7 @@ class StoreClient:
     def give_up(self) -> None:
         """Have `connect` raise.
 
-        The thread ends with its attempt: who gives up shuts its connection down, or the server does.
+        The thread ends with its attempt, whose connection the caller shuts down, or the server.
         """
         self._given_up = True
         self._done.set()
