@@ -1,0 +1,1 @@
+"""In-process restart under random faults, with real processes."""
