@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from undaunted.inprocess.communication import c10d, creation
+from undaunted.inprocess.communication import c10d, creation, gloo
 
 pytestmark = pytest.mark.torch
 dist = pytest.importorskip("torch.distributed")
@@ -50,6 +50,13 @@ def test_hooks_are_taken_back() -> None:
         rendezvous._create_c10d_store,  # type: ignore[attr-defined]
     )
     assert sys.excepthook is hook
+
+
+def test_what_an_abort_keeps_open_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = socket.socketpair()
+    monkeypatch.setattr(gloo, "_kept", [near])
+    with far, creation.watch():
+        assert far.recv(1) == b""
 
 
 def test_without_torch_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:

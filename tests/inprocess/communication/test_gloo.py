@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
@@ -24,21 +25,75 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def no_waits(*_: Any) -> dict[int, int]:
+    """No thread is in a wait: all have something to do."""
+    return {}
+
+
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("named", [True, False])
-def test_the_loop_of_a_group_is_found(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where threads have no names: by how they wait."""
-    if not named:
+@pytest.mark.parametrize("how", ["named", "unnamed", "busy"])
+def test_the_loop_of_a_group_is_found(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where threads have no names, or no time to wait: by what they watch."""
+    if how == "unnamed":
         monkeypatch.setattr(gloo, "_LOOP_NAME", "other")
+    if how == "busy":
+        monkeypatch.setattr(event_loops, "waits", no_waits)
     (loop,) = gloo.find_loops()
     assert [address[0] for one in loop if (address := sockets.listening_address(one))]
     assert all(sockets.is_tcp_or_pipe(one) for one in loop)
+    assert not caplog.text
 
 
 @pytest.mark.usefixtures("group")
 def test_a_listening_socket_survives_an_abort() -> None:
     gloo.abort()
     assert len(gloo.find_loops()) == 1
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
+    """Three connections in a loop of gloo; the other ends are every second one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ends: list[socket.socket] = []
+        for _ in range(3):
+            ends += [socket.create_connection(server.getsockname()), server.accept()[0]]
+    loop = [sockets.describe(one.fileno()) for one in ends[::2]]
+    monkeypatch.setattr(gloo, "find_loops", lambda: [loop])
+    yield ends
+    gloo.release()
+    for one in ends:
+        one.close()
+
+
+def test_peers_see_no_end_before_the_release(connections: list[socket.socket]) -> None:
+    gloo.abort()
+    for near, far in zip(connections[::2], connections[1::2], strict=True):
+        assert near.recv(1) == b""
+        near.close()
+        far.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
+    gloo.release()
+    for far in connections[1::2]:
+        far.settimeout(10)
+        assert far.recv(1) == b""
+
+
+def test_with_too_few_descriptors_all_connections_are_ended(
+    connections: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_reading = sockets.end_reading
+
+    def fails_at_two(descriptor: sockets.Descriptor) -> socket.socket | None:
+        if len(gloo._kept) == 2:
+            raise OSError(errno.EMFILE, "too many")
+        return end_reading(descriptor)
+
+    monkeypatch.setattr(sockets, "end_reading", fails_at_two)
+    gloo.abort()
+    assert [near.recv(1) for near in connections[::2]] == [b""] * 3
 
 
 def test_without_groups_there_is_nothing() -> None:
@@ -68,11 +123,9 @@ def test_visitors_have_the_numbers_of_all_peers(monkeypatch: pytest.MonkeyPatch)
 def test_a_loop_that_cannot_be_looked_at_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_waits(*_: Any) -> dict[int, event_loops.Wait]:
-        return {}
-
     caplog.set_level(logging.WARNING, "nvrx")
     monkeypatch.setattr(event_loops, "waits", no_waits)
+    monkeypatch.setattr(event_loops, "epoll_descriptors", list)
     assert gloo.find_loops() == []
     assert "1 of 1 event loops" in caplog.text
 

@@ -45,6 +45,30 @@ def test_a_shut_down_connection_wakes_who_waits_in_it(pair: tuple[socket.socket,
     assert sockets.shut_down(described(near)), "a second time does no harm"
 
 
+def test_an_end_of_reading_is_not_seen_at_the_other_end(pair: tuple[socket.socket, ...]) -> None:
+    _, near, far = pair
+    far.sendall(b"sent before")
+    kept = sockets.end_reading(described(near))
+    assert kept is not None
+    with kept:
+        assert near.recv(100) == b"sent before"
+        assert near.recv(1) == b""
+        near.sendall(b"x")
+        near.close()
+        assert far.recv(1) == b"x"
+        far.sendall(b"nobody reads this")
+        far.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            far.recv(1)
+
+
+def test_only_of_connections_reading_is_ended(pair: tuple[socket.socket, ...]) -> None:
+    server, near, _ = pair
+    assert sockets.end_reading(described(server)) is None
+    assert sockets.end_reading(sockets.Descriptor(near.fileno(), 1)) is None
+    assert sockets.end_reading(sockets.Descriptor(1 << 20, 1)) is None
+
+
 def test_a_listening_socket_is_left_alone(pair: tuple[socket.socket, ...]) -> None:
     server = pair[0]
     assert not sockets.shut_down(described(server))

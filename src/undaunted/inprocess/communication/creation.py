@@ -141,7 +141,8 @@ def abort() -> None:
 def watch(prefix: str = "") -> Iterator[None]:
     """Make it possible to abort groups while they are being made; for one run of the function.
 
-    One thread at a time may be inside. Does nothing where torch.distributed was not imported.
+    One thread at a time may be inside, and only when all ranks have aborted what was before. Does
+    nothing where torch.distributed was not imported.
 
     Args:
         prefix: of the keys in stores that `init_process_group` makes, "" = none. With one that is
@@ -152,6 +153,7 @@ def watch(prefix: str = "") -> Iterator[None]:
     if c10d.module() is None:
         yield
         return
+    gloo.release()
     hook = sys.excepthook
     creations = _active = Creations(prefix)
     try:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from undaunted.inprocess.communication.sockets import Descriptor
 
@@ -25,59 +24,62 @@ _CALLS = {
     "ppc64le": frozenset({238, 303, 441}),
     "s390x": frozenset({251, 312, 441}),
 }
-_TASKS = Path("/proc/self/task")
-
-
-class Wait(NamedTuple):
-    """One thread's wait in epoll_wait."""
-
-    epoll_fd: int
-    max_events: int
-    timeout_ms: int
+_TASKS = "/proc/self/task"
 
 
 def thread_names() -> dict[int, str]:
     """Return the threads of this process, the youngest first: id and name in the kernel."""
     tids = reversed(os.listdir(_TASKS))
-    names = {int(tid): _read(_TASKS / tid / "comm").rstrip("\n") for tid in tids}
+    names = {int(tid): _read(f"{_TASKS}/{tid}/comm").rstrip("\n") for tid in tids}
     return {tid: name for tid, name in names.items() if name}
 
 
-def waits(tids: Iterable[int], patience_s: float = 0.0) -> dict[int, Wait]:
-    """Return the epoll waits of threads; those that do something else are left out.
+def waits(tids: Iterable[int], patience_s: float = 0.0) -> dict[int, int]:
+    """Return on which epoll descriptors threads wait; those that do something else are left out.
 
     Args:
         tids: of these threads.
         patience_s: how long to look again at a thread that is not in such a wait.
     """
-    found: dict[int, Wait] = {}
+    found: dict[int, int] = {}
     todo = list(tids)
     deadline = time.monotonic() + patience_s
     while True:
-        calls = {tid: _read(_TASKS / str(tid) / "syscall") for tid in todo}
-        found |= {tid: wait for tid, call in calls.items() if (wait := parse_wait(call))}
+        calls = {tid: _read(f"{_TASKS}/{tid}/syscall") for tid in todo}
+        found |= {tid: fd for tid, call in calls.items() if (fd := parse_wait(call)) is not None}
         todo = [tid for tid, call in calls.items() if call and tid not in found]
         if not todo or time.monotonic() >= deadline:
             return found
         os.sched_yield()
 
 
-def parse_wait(call: str, machine: str = platform.machine()) -> Wait | None:
+def parse_wait(call: str, machine: str = platform.machine()) -> int | None:
     """Parse a line of ``/proc/self/task/TID/syscall``; None = it is no epoll wait.
 
     The line holds the number of the call, six arguments in hexadecimal, stack and code pointer; or
     it says ``running``.
     """
     words = call.split()
-    if len(words) < 5 or not words[0].isdigit() or int(words[0]) not in _CALLS.get(machine, ()):
+    if len(words) < 2 or not words[0].isdigit() or int(words[0]) not in _CALLS.get(machine, ()):
         return None
-    epoll_fd, _, max_events, timeout_ms = (int(word, 16) for word in words[1:5])
-    return Wait(epoll_fd, max_events, timeout_ms)
+    return int(words[1], 16)
+
+
+def epoll_descriptors() -> list[int]:
+    """Return the epoll descriptors of this process."""
+    return [int(fd) for fd in os.listdir("/proc/self/fd") if _is_epoll(fd)]
+
+
+def _is_epoll(fd: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventpoll]"
+    except OSError:  # closed meanwhile
+        return False
 
 
 def watched(epoll_fd: int) -> list[Descriptor]:
     """Return what an epoll descriptor watches; nothing if it is none, or closed."""
-    return parse_watched(_read(Path(f"/proc/self/fdinfo/{epoll_fd}")))
+    return parse_watched(_read(f"/proc/self/fdinfo/{epoll_fd}"))
 
 
 def parse_watched(text: str) -> list[Descriptor]:
@@ -91,8 +93,9 @@ def parse_watched(text: str) -> list[Descriptor]:
     return found
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text(errors="replace")
+        with open(path, errors="replace") as file:  # noqa: PTH123 - pathlib would intern the name
+            return file.read()
     except OSError:  # it has ended, or the kernel does not tell
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -63,6 +64,29 @@ def shut_down(descriptor: Descriptor) -> bool:
         return True
 
 
+def end_reading(descriptor: Descriptor) -> socket.socket | None:
+    """Have whoever reads from a TCP connection be told that nothing more comes, after what has.
+
+    The other end is told nothing: not now, and not when the connection is closed, for as long as
+    the caller keeps the duplicate that is returned.
+
+    Returns:
+        A duplicate, which is the caller's; None = it was no connection.
+
+    Raises:
+        OSError: there are too many descriptors for a duplicate.
+    """
+    borrowed = _borrow(descriptor)
+    if borrowed is None:
+        return None
+    if _listens(borrowed):
+        borrowed.close()
+        return None
+    with contextlib.suppress(OSError):  # not connected any more
+        borrowed.shutdown(socket.SHUT_RD)
+    return borrowed
+
+
 def listening_address(descriptor: Descriptor) -> tuple[str, int] | None:
     """Return host and port at which a socket takes TCP connections, or None if it does not."""
     borrowed = _borrow(descriptor)
@@ -97,11 +121,16 @@ def _borrow(descriptor: Descriptor) -> socket.socket | None:
     """Return a duplicate of a TCP socket that others may close at any moment, None = it is none.
 
     Duplicated first and looked at afterwards: what was looked at is what is used.
+
+    Raises:
+        OSError: there are too many descriptors.
     """
     try:
         duplicate = os.dup(descriptor.fd)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return None
+        raise
     try:
         if os.fstat(duplicate).st_ino == descriptor.inode:
             borrowed = socket.socket(fileno=duplicate)
