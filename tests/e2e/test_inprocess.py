@@ -76,6 +76,41 @@ def test_a_killed_rank_is_done_without_if_so_wanted(tmp_path: Path) -> None:
         assert len(launcher.events("round_started")) == 1
 
 
+# Who comes in place of rank 1 is let in by the next fault.
+COMES_BACK = """
+    import os, signal, threading
+    from undaunted import inprocess
+
+    @inprocess.Wrapper()
+    def train(call: inprocess.CallWrapper):
+        rank, world_size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+        os.write(1, f"iteration {call.iteration}: rank {rank} of {world_size}\\n".encode())
+        if world_size == "3" and call.iteration > 0:
+            return
+        threading.Event().wait(0.3)
+        if call.iteration > 0 and rank == "0":
+            raise ValueError("let it in")
+        if call.iteration == 0 and rank == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
+
+    train()
+"""
+
+
+def test_a_lost_rank_comes_back_if_so_wanted(tmp_path: Path) -> None:
+    wanted = ("--ft-restart-policy", "min-healthy", "--ft-restart-lost-ranks")
+    with launched(tmp_path, COMES_BACK, *RANKS, *wanted) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for("iteration 1: rank . of 2")
+        for rank in range(3):
+            launcher.wait_for(f"iteration [2-9]: rank {rank} of 3")
+        launcher.wait_for("in-process restart .: 3 ranks running again")
+        launcher.wait_for("finished: every rank exited with 0$")
+        (replaced,) = launcher.events("rank_replaced")
+        assert replaced["rank"] == 1
+
+
 def test_a_killed_rank_ends_the_round_otherwise(tmp_path: Path) -> None:
     restarts = ("--max-restarts", "1")
     with launched(tmp_path, PROGRAM, *RANKS, *restarts, args=("kill",)) as launcher:

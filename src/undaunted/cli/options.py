@@ -117,6 +117,11 @@ _OWN = (
         "POLICY",
         default="any-failed",
     ),
+    _flag(
+        "ft-restart-lost-ranks",
+        NODES,
+        "With min-healthy: a lost rank is started again, and joins the next in-process restart",
+    ),
     Option(
         "ft-rdzv-impl",
         NODES,

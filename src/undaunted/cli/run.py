@@ -121,6 +121,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         rank_termination_signal=int(values["ft-rank-termination-signal"]),
         exception_hook=values["ft-install-exception-hook"],
         min_healthy=values["ft-restart-policy"] == "min-healthy",
+        restart_lost_ranks=values["ft-restart-lost-ranks"],
         gpu_failures=gpu_failures,
         infra_rank=_infra_rank(environ) if gpu_failures else 0,
         faults=faults,
@@ -190,6 +191,11 @@ def _check_contradictions(parsed: Parsed) -> None:
         raise UsageError(
             "--preload imports modules for warm workers, but --worker-start is fresh; "
             "leave one of them out"
+        )
+    if values["ft-restart-lost-ranks"] and values["ft-restart-policy"] != "min-healthy":
+        raise UsageError(
+            f"{parsed.sources['ft-restart-lost-ranks']}: without --ft-restart-policy min-healthy a "
+            "rank that is lost ends the round; give both"
         )
 
 

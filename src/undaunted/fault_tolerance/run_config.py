@@ -44,6 +44,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         exception_hook: record unhandled exceptions of ranks.
         min_healthy: a rank that is lost while others go on with the function that they have called
             together is no failure of this node.
+        restart_lost_ranks: a process is started in place of such a rank, to join the others again.
         gpu_failures: before which rounds (cycle, infrastructure rank) the check of a node fails on
             purpose.
         infra_rank: infrastructure rank of this node, 0 where there is one node.
@@ -110,6 +111,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     rank_termination_signal: int = 9
     exception_hook: bool = True
     min_healthy: bool = False
+    restart_lost_ranks: bool = False
     gpu_failures: tuple[tuple[int, int], ...] = ()
     infra_rank: int = 0
     faults: str = ""

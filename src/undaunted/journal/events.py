@@ -309,6 +309,13 @@ class RankLost(Event, tag="rank_lost", frozen=True, kw_only=True):
     detail: str
 
 
+class RankReplaced(Event, tag="rank_replaced", frozen=True, kw_only=True):
+    """A process was started in the place of a lost rank."""
+
+    rank: int
+    pid: int
+
+
 class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     """In a job of several nodes: what ended round ``number`` first, on which node.
 
@@ -349,6 +356,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RoundStopped,
     RoundBlamed,
     RankLost,
+    RankReplaced,
     InProcessPhase,
     InProcessCall,
     MemoryReclaimed,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.coordinator.wire.talk import on_loop
 from tests.inprocess.guard.talk import Peer, enter
-from undaunted.fault_tolerance.agent.inprocess import InProcess
+from undaunted.fault_tolerance.agent.inprocess import REPLACEMENTS, InProcess
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.guard import start
 from undaunted.journal.events import RankLost
@@ -36,12 +36,20 @@ class Told:
         self.lines.append(text)
 
 
+class TakesPart:
+    """In place of a process."""
+
+    has_taken_part = True
+
+
 class Serving:
     """A round of one rank."""
 
-    def __init__(self, *, min_healthy: bool = True) -> None:
+    def __init__(self, *, min_healthy: bool = True, again: bool = False) -> None:
         self.told = Told()
-        config: Any = SimpleNamespace(min_healthy=min_healthy, node="n0", nodes=None)
+        config: Any = SimpleNamespace(
+            min_healthy=min_healthy, restart_lost_ranks=again, node="n0", nodes=None
+        )
         self.inprocess = InProcess(config, cast("Any", self.told))
 
     def begin(self) -> str:
@@ -82,6 +90,42 @@ async def test_a_rank_finds_guard_and_controller() -> None:
     assert await peer.hear() == m.Finished(0, 0, (0,))
     assert not serving.inprocess.goes_on_without(0)
     assert [getattr(each, "what", "") for each in serving.told.events] == ["begun", "finished"]
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_that_took_part_may_return_once_per_process() -> None:
+    serving = Serving(again=True)
+    name = serving.begin()
+    assert not serving.inprocess.may_return(0)
+    peer = await in_a_call(name)
+    assert serving.inprocess.may_return(0)
+    assert not serving.inprocess.may_return(0), "its successor has not taken part"
+    assert serving.inprocess.goes_on_without(0)
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_does_not_return_for_ever() -> None:
+    serving = Serving(again=True)
+    serving.begin()
+    processes = iter([TakesPart() for _ in range(REPLACEMENTS + 1)])
+    service: Any = SimpleNamespace(
+        in_call=lambda job_rank: True, rank=lambda job_rank: next(processes), close=lambda: None
+    )
+    serving.inprocess._service = service
+    returns = [serving.inprocess.may_return(0) for _ in range(REPLACEMENTS + 1)]
+    assert returns == [True] * REPLACEMENTS + [False]
+    serving.inprocess.close()
+
+
+@on_loop
+async def test_no_rank_returns_unless_that_is_wanted() -> None:
+    serving = Serving()
+    peer = await in_a_call(serving.begin())
+    assert not serving.inprocess.may_return(0)
     serving.inprocess.close()
     peer.sock.close()
 

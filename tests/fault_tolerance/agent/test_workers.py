@@ -95,3 +95,20 @@ def test_strangers_exits_are_kept_in_bounds(seen: Seen) -> None:
     for number in range(3000):
         seen.workers._reaped(10_000_000 + number, 0, number)
     assert len(seen.workers._unclaimed) <= 1024
+
+
+def test_another_process_takes_the_place_of_a_rank(seen: Seen) -> None:
+    first = child("raise SystemExit(1)")
+    seen.workers.adopt([first])
+    ended(first)
+    seen.workers.reap()
+    second = child("raise SystemExit(2)")
+    seen.workers.replace(0, second)
+    assert seen.workers.all[0].pid == second
+    ended(second)
+    seen.workers.reap()
+    third = child("raise SystemExit(3)")
+    ended(third)
+    seen.workers.reap()
+    seen.workers.replace(0, third)
+    assert seen.exits == [(0, 1), (0, 2), (0, 3)]

@@ -98,6 +98,31 @@ def test_a_rank_that_leaves_with_an_exception_is_lost_when_it_has_ended() -> Non
     ]
 
 
+def test_a_lost_rank_may_be_started_again() -> None:
+    machine = running()
+    commands = machine.handle(m.RankExited(1, -9, spared=True, again=True))
+    assert commands == [m.GoOnWithout(1, "killed by SIGKILL"), m.StartAgain(1)]
+    assert machine.alive == (0, 1)
+    assert machine.handle(m.RankExited(0, 0)) == []
+    assert machine.handle(m.RankExited(1, 0)) == [m.Watch(on=False), m.ReportFinished()]
+
+
+def test_nobody_is_started_again_to_join_nobody() -> None:
+    machine = running()
+    machine.handle(m.RankExited(0, -9, spared=True))
+    commands = machine.handle(m.RankExited(1, -9, spared=True, again=True))
+    assert m.StartAgain not in kinds(commands)
+    assert m.ReportFailed in kinds(commands)
+
+
+def test_a_rank_that_cannot_be_started_again_stays_lost() -> None:
+    machine = running()
+    machine.handle(m.RankErrored(1, "raised X", spared=True))
+    machine.handle(m.RankExited(1, 1, spared=True, again=True))
+    assert machine.handle(m.RankExited(1, 1, spared=True)) == [m.GoOnWithout(1, "exit code 1")]
+    assert m.ReportFinished(lost=1) in machine.handle(m.RankExited(0, 0))
+
+
 def test_a_round_begins_without_lost_ranks() -> None:
     machine = running()
     machine.handle(m.RankExited(0, -9, spared=True))
@@ -344,7 +369,9 @@ EVENTS = st.one_of(
     st.builds(m.StartRound, st.integers(0, 4), st.just(2)),
     st.just(m.WorkersSpawned()),
     st.just(m.SpawnFailed("x")),
-    st.builds(m.RankExited, st.integers(0, 1), st.sampled_from([0, 1, -9]), st.booleans()),
+    st.builds(
+        m.RankExited, st.integers(0, 1), st.sampled_from([0, 1, -9]), st.booleans(), st.booleans()
+    ),
     st.builds(m.RankErrored, st.integers(0, 1), st.just("x"), st.booleans()),
     st.builds(m.LimitPassed, st.integers(0, 1), st.just("x")),
     st.builds(m.HangJudged, st.integers(0, 2), st.just((0,)), st.just("x")),

@@ -448,3 +448,35 @@ def test_a_process_keeps_only_the_connection(guard: FakeGuard) -> None:
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
     connection.close()
     assert guard.wait_for(Enter).call == 0
+
+
+# --- in the place of a lost process ---------------------------------------------------------------
+
+
+def test_a_process_that_rejoins_takes_up_the_call_of_the_others(
+    guard: FakeGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDAUNTED_INPROCESS_REJOIN", "1")
+    guard.silent.add(Join)
+    seen: list[tuple[int, str]] = []
+
+    def train(wrapper: CallWrapper) -> int:
+        seen.append((wrapper.iteration, os.environ["RANK"]))
+        return fail_once(wrapper)
+
+    def record() -> None:
+        join = guard.wait_for(Join)
+        assert (join.call, join.epoch, join.rank) == (0, 0, -1)
+        job_rank = join.job_rank
+        guard.tell(Record(2, 5, (job_rank,), 1, joined={job_rank: 0}, store=join.store))
+
+    telling = threading.Thread(target=record)
+    telling.start()
+    assert call(train) == 5
+    telling.join()
+    assert seen == [(5, "0")]
+    assert guard.read_page().call == 2
+    guard.silent.clear()
+    assert call(lambda: 7) == 7
+    enters = [message for message in guard.said() if isinstance(message, Enter)]
+    assert [(each.call, each.rejoin) for each in enters] == [(3, False)]

@@ -34,6 +34,7 @@ from undaunted.fault_tolerance.agent.progress_file import (
     ProgressFile,
     last_step_ns,
 )
+from undaunted.fault_tolerance.agent.replacing import Replacing
 from undaunted.fault_tolerance.agent.requests import Requests
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
@@ -123,6 +124,15 @@ class Agent:
         )
         self._attribution = Attribution(config, self._scribe, self._orders)
         self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
+        self._replacing = Replacing(
+            self._spawner,
+            self._workers,
+            self._area,
+            self._watch,
+            self._scribe,
+            wanted=lambda current: current is self._round and not self._stop_ordered,
+            failed=lambda rank: self._post(m.RankExited(rank, 1, spared=True)),
+        )
         self._page_progress = PageProgress()
         self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
         self._node = node.Node(config.rank_termination_signal, self._clearing.longest_s)
@@ -231,6 +241,8 @@ class Agent:
             case m.GoOnWithout(local_rank=rank, detail=detail):
                 self._workers.all[rank].lost = True
                 self._inprocess.lost(rank, detail)
+            case m.StartAgain(local_rank=rank):
+                self._tasks.start(self._replacing.start(self._this_round(), rank))
             case m.GatherEvidence():
                 self._tasks.start(self._examine())
             case m.JudgeCrash(final=final):
@@ -389,8 +401,9 @@ class Agent:
         self._watch.read_news()  # what it wrote last
         self._watch.rank_ended(worker.local_rank)
         self._scribe.rank_exited(self._this_round(), worker)
-        spared = self._inprocess.goes_on_without(worker.local_rank)
-        self._post(m.RankExited(worker.local_rank, worker.code, spared))
+        rank = worker.local_rank
+        spared, again = self._inprocess.goes_on_without(rank), self._inprocess.may_return(rank)
+        self._post(m.RankExited(rank, worker.code, spared, again))
 
     def _rank_errored(self, local_rank: int, detail: str) -> None:
         spared = self._inprocess.goes_on_without(local_rank)

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.host import ControllerHost
+    from undaunted.inprocess.guard.ranks import ServedRank
     from undaunted.inprocess.guard.relay import RelayUplink
     from undaunted.inprocess.guard.service import GuardService
     from undaunted.inprocess.guard.uplink import Uplink
 
 _BACKLOG = 1024
+# How often a rank is replaced in a round: where it fails again and again, the fault is lasting.
+REPLACEMENTS = 3
 
 
 class InProcess:
@@ -46,6 +49,7 @@ class InProcess:
         self._relay: RelayUplink | None = None
         self._connection: Connection | None = None  # to the leader
         self._stopping = False
+        self._replaced: dict[int, list[ServedRank]] = {}  # by other processes
 
     def open(self) -> str:
         """Listen for ranks of a round that is about to begin; return the socket's name.
@@ -79,6 +83,24 @@ class InProcess:
             return False
         return self._service.in_call(self._round.rank(local_rank))
 
+    def may_return(self, local_rank: int) -> bool:
+        """Whether a process in the place of this rank, which has ended, could join the others.
+
+        Not if it has ended before it took part, and three times at most.
+        """
+        if not self._config.restart_lost_ranks or not self.goes_on_without(local_rank):
+            return False
+        assert self._service is not None
+        assert self._round is not None
+        gone = self._service.rank(self._round.rank(local_rank))
+        before = self._replaced.setdefault(local_rank, [])
+        if gone is None or not gone.has_taken_part:
+            return False
+        if gone in before or len(before) == REPLACEMENTS:
+            return False
+        before.append(gone)
+        return True
+
     def lost(self, local_rank: int, detail: str) -> None:
         """A rank is, and others go on without it."""
         assert self._round is not None
@@ -98,6 +120,7 @@ class InProcess:
             self._service.close()
         if self._host is not None:
             self._host.close()
+        self._replaced.clear()
         self._listener = self._service = self._host = self._relay = self._round = None
 
     # --- several nodes (see `BesideFollower`) ---------------------------------------------------

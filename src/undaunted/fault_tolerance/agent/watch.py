@@ -107,6 +107,13 @@ class PageWatch:
         """Hold this rank to nothing in this round any more: what it owes is its exit code."""
         self._ended.add(local_rank)
 
+    def rank_replaced(self, local_rank: int, started_ns: int) -> None:
+        """Another process is this rank: hold it to the limits, if there are any."""
+        self._ended.discard(local_rank)
+        if self._started_ns:
+            self._started_ns[local_rank] = started_ns
+            self._check_limits()
+
     def expired_now(self, started_ns: list[int]) -> list[tuple[Expired, ...]]:
         """For each local rank, started at these times, the limits it has passed by now."""
         self._started_ns = started_ns

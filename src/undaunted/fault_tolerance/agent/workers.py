@@ -87,6 +87,13 @@ class Workers:
                 code, at_ns = self._unclaimed.pop(worker.pid)
                 self._ended(worker, code, at_ns)
 
+    def replace(self, local_rank: int, pid: int) -> None:
+        """A process of ours is a local rank from now on; if it has ended, that is reported."""
+        worker = self.all[local_rank] = Worker(local_rank, pid, time.monotonic_ns())
+        self._by_pid[pid] = worker
+        if pid in self._unclaimed:
+            self._ended(worker, *self._unclaimed.pop(pid))
+
     def reap(self) -> None:
         """Take the status of every child that has ended; called on SIGCHLD."""
         while True:

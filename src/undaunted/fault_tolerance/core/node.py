@@ -53,6 +53,7 @@ from undaunted.fault_tolerance.core.node_messages import (
     SignalTree,
     Spawn,
     SpawnFailed,
+    StartAgain,
     StartRound,
     StopRound,
     TimerFired,
@@ -199,11 +200,12 @@ class Node:
         if event.spared and event.code != 0:
             self._lost.add(event.local_rank)
         if self.state is State.RUNNING:
-            return self._judge_exit(event.local_rank, event.code)
+            commands = self._judge_exit(event.local_rank, event.code)
+            return commands + self._replace(event) if event.again else commands
         if self.alive:
             return []
-        commands: list[Command] = self._judge_crash() if self._crash_to_judge else []
-        return commands + (self._kill() if self.state is State.STOPPING else [])
+        judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
+        return judge + (self._kill() if self.state is State.STOPPING else [])
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
@@ -227,6 +229,15 @@ class Node:
             return commands
         self.state = State.FINISHED
         return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
+
+    def _replace(self, event: RankExited) -> list[Command]:
+        """Have a lost rank come back, as long as there is somebody whom it could join."""
+        if self.state is not State.RUNNING or event.local_rank not in self._lost:
+            return []
+        self._lost.discard(event.local_rank)
+        self._errored.pop(event.local_rank, None)
+        del self._exited[event.local_rank]
+        return [StartAgain(event.local_rank)]
 
     def _crashed(self, local_rank: int, detail: str) -> list[Command]:
         if self.state is not State.RUNNING:

@@ -32,12 +32,13 @@ class RankExited:
     """A rank's process ended; ``code`` is its exit code, or minus the signal's number.
 
     ``spared``: if that is a failure it is none of the round: others go on with the function that
-    they have called together.
+    they have called together. ``again``: a process in its place could join them.
     """
 
     local_rank: int
     code: int
     spared: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,13 @@ class GoOnWithout:
 
 
 @dataclass(frozen=True, slots=True)
+class StartAgain:
+    """Start a process in the place of a lost rank; if there is none to be had, `RankExited`."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class GatherEvidence:
     """Collect stacks and process states, judge, answer with HangJudged."""
 
@@ -249,6 +257,7 @@ Command = (
     | CallOffSpawn
     | Watch
     | GoOnWithout
+    | StartAgain
     | GatherEvidence
     | JudgeCrash
     | SignalRanks

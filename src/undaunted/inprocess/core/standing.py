@@ -50,9 +50,12 @@ class Standing:
 
     @property
     def on(self) -> bool:
-        """Whether the call has begun, and was not said to have ended; the rank may have left it."""
+        """Whether the call has begun, and was not said to have ended; the rank may have left it.
+
+        One that is to take the place of a lost rank is in the others' call from the beginning.
+        """
         ended = self.ended is not None and self.ended.call == self.enter.call
-        return self.record is not None and not ended
+        return (self.record is not None or self.enter.rejoin) and not ended
 
     def hear(self, message: Said) -> bool:
         """Take what the rank says; return whether it is news."""

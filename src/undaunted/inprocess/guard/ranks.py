@@ -92,6 +92,12 @@ class ServedRank:
         standing = self._guard.standing
         return standing is not None and standing.on
 
+    @property
+    def has_taken_part(self) -> bool:
+        """Whether it was a member of an epoch of its call."""
+        standing = self._guard.standing
+        return standing is not None and standing.record is not None
+
     # --- what happens ---------------------------------------------------------------------------
 
     def received(self, message: FromRank) -> None:

@@ -75,6 +75,10 @@ class GuardService:
         rank = self._ranks.get(job_rank)
         return rank is not None and rank.in_call
 
+    def rank(self, job_rank: int) -> ServedRank | None:
+        """The process that was this rank last, dead or alive; None = it has never connected."""
+        return self._ranks.get(job_rank)
+
     # --- from the controller --------------------------------------------------------------------
 
     def up(self) -> None:

@@ -104,12 +104,12 @@ class Iterations:
         session.gate.reset()
         session.channel.send(self._ready())
         limits = self._limits
-        news = session.inbox.wait_for_record(
-            limits.barrier_timeout + limits.heartbeat_timeout + _MARGIN_S
-        )
+        longest = limits.barrier_timeout + limits.heartbeat_timeout + _MARGIN_S
+        # Who takes the place of a lost process waits until the others need to be restarted.
+        news = session.inbox.wait_for_record(None if session.rejoins else longest)
         if not isinstance(news, Record):
             raise self._ending(news, "the record of the next iteration")
-        session.page.enter_epoch(news.epoch)
+        session.take_up(news)
         session.page.set_phase(Phase.RECOVERING)
         self._state.iteration = news.epoch
         serve = news.members[0] == session.connection.job_rank
@@ -125,7 +125,7 @@ class Iterations:
             call=session.call,
             job_rank=session.connection.job_rank,
             epoch=state.iteration,
-            rank=state.rank,
+            rank=-1 if session.rejoins else state.rank,
             world_size=state.world_size,
             store=session.store.address(),
             info=wanted_info(self._parameters.rank_assignment, state),

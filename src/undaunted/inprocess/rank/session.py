@@ -25,8 +25,12 @@ from undaunted.inprocess.state import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from undaunted.inprocess.core.messages import Record
     from undaunted.inprocess.parameters import Parameters
     from undaunted.inprocess.rank.inbox import Verdict
+
+# Set by `undaunted run` for a process that takes the place of a lost one.
+REJOIN = "UNDAUNTED_INPROCESS_REJOIN"
 
 _STORE_TIMEOUT = dt.timedelta(seconds=300)
 
@@ -37,6 +41,8 @@ class Session:
     Attributes:
         connection: of the process; it stays after the call.
         call: which call of the process this is, from 0.
+        rejoins: the process takes the place of a lost one, and does not know of the call that is on
+            before it is told a record.
         page, channel: of the connection.
         gate, inbox, store, termination, interrupter: of this call.
         wake: wakes the watcher.
@@ -66,6 +72,7 @@ class Session:
                 lambda: _connect(parameters, base_store)
             )
             self.call = self.connection.calls
+            self.rejoins = self.call == 0 and bool(os.environ.get(REJOIN))
             self.page, self.channel = self.connection.page, self.connection.channel
             self.wake = Wake()
             undo.callback(self.wake.close)
@@ -89,7 +96,7 @@ class Session:
                 self.store,
                 self.wake,
                 termination=self.termination,
-                call=self.call,
+                call=None if self.rejoins else self.call,
                 interval_s=parameters.progress_watchdog_interval.total_seconds(),
             )
             undo.enter_context(_collecting_what_is_new())
@@ -111,9 +118,19 @@ class Session:
             pid=os.getpid(),
             node=socket.gethostname(),
             limits=parameters.limits(),
+            rejoin=self.rejoins,
         )
         known.channel.send(enter, known.page.fd if known.calls == 0 else None)
         known.calls += 1
+
+    def take_up(self, record: Record) -> None:
+        """Take part in an epoch: of the call that the others are in, if this process rejoins."""
+        if self.rejoins:
+            self.rejoins = False
+            self.call = record.call
+            self.connection.calls = record.call + 1
+            self.page.enter_call(record.call)
+        self.page.enter_epoch(record.epoch)
 
     def close(self) -> None:
         """Give back everything but the connection."""

@@ -60,7 +60,7 @@ class Watcher:
         wake: Wake,
         *,
         termination: Termination,
-        call: int,
+        call: int | None,
         interval_s: float,
     ) -> None:
         """Prepare.
@@ -72,7 +72,8 @@ class Watcher:
             store: is served here when somebody asks for it.
             wake: what this thread is woken with.
             termination: carries out verdicts.
-            call: which one this is; what is about others is not listened to.
+            call: which one this is; what is about others is not listened to. None = the one of the
+                first record that comes.
             interval_s: how often the page is stamped, seconds.
         """
         self._channel = channel
@@ -154,7 +155,9 @@ class Watcher:
             _log.exception("the store of the epoch cannot be served")
 
     def _take(self, message: ToRank) -> None:
-        if message.call != self._call:
+        if self._call is None and isinstance(message, Record):
+            self._call = message.call
+        if message.call != self._call and self._call is not None:
             return
         match message:
             case Record(epoch=epoch):
