@@ -617,6 +617,20 @@ def test_without_votes_ranks_go_on_for_the_away_timeout():
     assert harness.all(f.StopRanks)
 
 
+def test_a_launcher_that_was_told_to_stop_does_not_take_over():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.handle(
+        f.Tell(p.Report(number=0, kind="preempted", round=-1, text="SIGTERM", signal=15))
+    )
+    for _ in range(6):
+        harness.others_say(a=True, c=True)
+        harness.pass_time(1)
+    asked = [each.message for each in harness.all(f.Ask)]
+    assert asked
+    assert not [each for each in asked if isinstance(each, p.Claim)]
+
+
 def test_without_votes_what_was_under_way_for_long_is_no_new_lease():
     harness = Harness(away_timeout_s=30.0)
     harness.welcome()

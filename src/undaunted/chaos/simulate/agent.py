@@ -50,6 +50,7 @@ class Agent:
         self._cluster = cluster
         self._slots = config.slots
         self._server: Server | None = None
+        self._waits: Server | None = None  # the launcher, for the leader here
         self._first_leader = leader
         self._dials: dict[int, int] = {}  # connection to link
         self._link: dict[int, int] = {}  # link to connection
@@ -91,7 +92,7 @@ class Agent:
         if self._server is not None and self._server.over:
             self._server = None
             self._serves.clear()
-        if self.outcome:
+        if self.outcome and not any(isinstance(command, s.Exit) for command in out):
             self._exit_if_over(out)
         return out
 
@@ -176,6 +177,8 @@ class Agent:
                 del self._dials[connection]
                 out.append(s.Close(connection))
             self._follow(f.Closed(self._dialing, "no answer within 5 s"), now, out)
+        elif kind == "wait":
+            self._exit(out)
         elif kind == "evidence":
             self._run_node(n.HangJudged(self.node.round, (0,), "rank hangs"), now, out)
 
@@ -341,6 +344,15 @@ class Agent:
             return
         if self.node.state is not State.IDLE:
             return  # as long as processes are left
-        if self._server is None or not self._server.is_needed:
-            out.append(s.Exit())
-            self._cluster.exited(self)
+        server = self._server
+        if self._waits is not None and self._waits is server:
+            return
+        if server is None or not server.is_needed:
+            self._exit(out)
+        else:
+            self._waits = server
+            out.append(s.SetTimer("wait", round((server.leader.linger_s + 1) * _NS)))
+
+    def _exit(self, out: list[s.Command]) -> None:
+        out.append(s.Exit())
+        self._cluster.exited(self)

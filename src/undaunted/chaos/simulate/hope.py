@@ -18,6 +18,7 @@ def why_hopeless(cluster: Cluster) -> str:
     ledger = checker.ledger
     usable = {node for node, _ in checker.alive} - checker.asked_for_exclusion
     usable -= checker.told_to_leave
+    usable -= {agent.name for agent in cluster.agents.values() if lost_touch(agent, cluster)}
     if len(usable) < setup.nodes:
         return f"{len(usable)} nodes are left of the {setup.nodes} it needs"
     if ledger.restarts_used >= setup.max_restarts:

@@ -31,7 +31,8 @@ class Server:
     @property
     def is_needed(self) -> bool:
         """Whether it stays: for those who have not heard how the job ended, or who leads next."""
-        return not self.over
+        leader = self.leader
+        return not self.over and (leader.state is State.ENDED or leader.ledger.round >= 0)
 
     def begin(self, now: int) -> list[s.Command]:
         """The first event of the leader."""

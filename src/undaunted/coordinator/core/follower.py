@@ -291,7 +291,7 @@ class Follower:
                 return absence.ask(now)
             case "minority" if absence is not None:
                 return self._minority(absence, now)
-            case "claim" if absence is not None:
+            case "claim" if absence is not None and self._told_to_stop is None:
                 return self._lead(absence.claim(now))
         return []
 
