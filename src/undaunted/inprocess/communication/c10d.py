@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
+
+from undaunted.inprocess import background
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +80,7 @@ def destroy_groups() -> None:
             c10d.destroy_process_group()
     forget_unfinished()
     if groups:
-        threading.Thread(target=groups.clear, name="undaunted-release", daemon=True).start()
+        background.start(groups.clear, "release")
 
 
 def forget_unfinished() -> None:

@@ -12,6 +12,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from undaunted.inprocess import background
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ class StoreClient:
             InternalError: it was given up.
             RuntimeError: nobody serves it; torch says why.
         """
-        # No daemon: one that is inside of torch at the end of the process would crash it.
-        threading.Thread(target=self._connect, name="undaunted-store").start()
+        background.start(self._connect, "store")
         self._done.wait(self._timeout.total_seconds() + _MARGIN_S)
         if self._store is None:
             raise self._error or InternalError(f"the store at {self._server} cannot be reached")

@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from undaunted.inprocess import background
 from undaunted.inprocess.core.messages import Finished, Stop
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ class Termination:
         if self._gate.terminate(self._message_of(self._verdict)):
             self._stage = _Stage.ABORTING
             self._aborted.clear()
-            threading.Thread(
-                target=self._abort_and_wake, name="undaunted-abort", daemon=True
-            ).start()
+            background.start(self._abort_and_wake, "abort")
 
     def _abort_and_wake(self) -> None:
         try:
