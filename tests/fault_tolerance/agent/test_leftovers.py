@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.leftovers import Leftover
 
@@ -59,3 +61,11 @@ def test_a_line_names_ten_of_them() -> None:
     found = [Leftover(pid, "x") for pid in range(1, 13)]
     assert leftovers.describe(found[:2]) == "1 (x), 2 (x)"
     assert leftovers.describe(found).endswith("10 (x) and 2 more")
+
+
+def test_a_line_about_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "of_round", lambda run_dir: [Leftover(1, run_dir)])
+    assert leftovers.line("x", 3).startswith("round 3 left processes behind")
+    assert leftovers.line("x", 3).endswith("1 (x)")
+    monkeypatch.setattr(leftovers, "of_round", lambda run_dir: [])
+    assert leftovers.line("x", 3) == ""

@@ -63,7 +63,6 @@ _LAST_SWEEP_S = 2.0
 # How often the journal is told how far the ranks are: of a launcher that is killed, this is known.
 _PROGRESS_EVERY_S = 60.0
 _OPEN_LOGS_S = 1.0
-_LEFTOVERS_S = 2.0
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -378,12 +377,9 @@ class Agent:
         self._finishing.start(self._finish_output(current))
 
     async def _name_leftovers(self) -> None:
-        find = partial(leftovers.of_round, self._config.run_dir)
-        if found := await asyncio.to_thread(within, _LEFTOVERS_S, find, []):
-            self._scribe.say(
-                f"round {self._node.round} left processes behind that others have started for it, "
-                f"and that are not ended: {leftovers.describe(found)}"
-            )
+        number = self._node.round
+        if line := await asyncio.to_thread(leftovers.line, self._config.run_dir, number):
+            self._scribe.say(line)
 
     async def _finish_output(self, current: Round) -> None:
         for problem in await asyncio.to_thread(current.finish_output):

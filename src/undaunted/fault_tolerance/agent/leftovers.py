@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base import process
+from undaunted.base.deadline import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_FIND_S = 2.0  # /proc may have thousands of processes
 _MOST_BYTES = 1 << 20
 _WORDS_SHOWN = 4
 _MOST_SHOWN = 10
@@ -59,6 +61,18 @@ def describe(found: list[Leftover]) -> str:
     text = ", ".join(f"{each.pid} ({each.command})" for each in found[:_MOST_SHOWN])
     more = len(found) - _MOST_SHOWN
     return f"{text} and {more} more" if more > 0 else text
+
+
+def line(run_dir: str, number: int) -> str:
+    """Name what a round has left behind; "" = nothing, as far as is found in time. Waits."""
+    nothing: list[Leftover] = []
+    found = within(_FIND_S, lambda: of_round(run_dir), nothing)
+    if not found:
+        return ""
+    return (
+        f"round {number} left processes behind that others have started for it, and that are not "
+        f"ended: {describe(found)}"
+    )
 
 
 def _environment(directory: Path) -> list[bytes]:
