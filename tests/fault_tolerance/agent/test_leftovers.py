@@ -7,13 +7,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.leftovers import Leftover
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 PID = 12345
 
