@@ -66,6 +66,16 @@ def test_every_epoch_has_a_fresh_one(server: EpochStore, client: EpochStore) -> 
     assert client.get().add("count", 1) == 2
 
 
+def test_who_knows_of_the_epoch_before_its_server_is_not_refused(
+    server: EpochStore, client: EpochStore
+) -> None:
+    address = server.address()
+    client.begin("0", address, serve=False)
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))):
+        pass
+
+
 def test_who_asks_first_waits_for_the_server(server: EpochStore, client: EpochStore) -> None:
     begin(server, client)
     found = []

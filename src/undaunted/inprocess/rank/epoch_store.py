@@ -1,8 +1,9 @@
 """The store of an epoch: served by the member that comes first in its record, when it is wanted.
 
-Every rank reserves a port and says so when it joins. The first member listens from the beginning
-of the epoch; the server itself is made when somebody asks for it, as most of the milliseconds that
-it takes would otherwise be spent in every restart.
+Every rank listens at a port of its own, and says so when it joins. If it listened only when the
+epoch begins, others could be quicker; they would be refused, and torch tries again half a second
+later. The server itself is made when somebody asks the first member for it, as most of the
+milliseconds that it takes would otherwise be spent in every restart.
 """
 
 from __future__ import annotations
@@ -69,8 +70,6 @@ class EpochStore:
         self._prefix = prefix
         self._address = address
         self._serves = serve and self._reserved is not None
-        if self._serves and self._reserved is not None:
-            self._reserved.listen(_BACKLOG)
 
     @property
     def listening_fd(self) -> int:
@@ -173,7 +172,7 @@ def own_host(environ: Mapping[str, str]) -> str:
 
 
 def _reserve(host: str) -> socket.socket:
-    """Bind to a free port, which nobody else gets then."""
+    """Listen at a free port."""
     if is_loopback(host):
         return _bind(socket.AF_INET, _LOOPBACK)
     return _bind(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "")
@@ -185,6 +184,7 @@ def _bind(family: socket.AddressFamily, host: str) -> socket.socket:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind((host, 0))
+        sock.listen(_BACKLOG)
     except OSError:
         sock.close()
         raise
