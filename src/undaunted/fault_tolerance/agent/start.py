@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 _CANNOT_START = 2
-# Of the agent: pages, mailboxes, stacks and output of each rank; its own files and sockets.
-_FDS_PER_RANK = 6
-_FDS_BESIDES = 48
+# Of the agent: page, mailbox, stacks, output, guard of each rank; its own files and sockets.
+_FDS_PER_RANK = 8
+_FDS_BESIDES = 50
 
 
 @dataclass(frozen=True)
