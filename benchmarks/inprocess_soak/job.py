@@ -29,7 +29,7 @@ START_S = 180.0  # several ranks import torch on two busy cores
 RESTART_S = 30.0
 END_S = 60.0
 TAIL = 60  # lines in an error
-OUTPUT = 3000  # characters of each rank's log in an error
+OUTPUT = 6000  # characters of each rank's log in an error
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "continue": signal.SIGCONT}
 ENDED_BY_GUARD = (-signal.SIGTERM, -signal.SIGKILL)
@@ -239,7 +239,7 @@ class Job:
             **os.environ,
             "PYTHONPATH": source_path(),
             "OMP_NUM_THREADS": "1",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",  # aborts are no news
+            "TORCH_CPP_LOG_LEVEL": "FATAL",  # aborts are no news
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port() - 1),
             "WORLD_SIZE": str(self.settings.ranks),
