@@ -241,6 +241,12 @@ def in_swallow(_: inprocess.CallWrapper) -> None:
     time.sleep(LONG_S)
 
 
+def in_subprocess(_: inprocess.CallWrapper) -> None:
+    """It ends with this process, also if that is killed."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        process.wait(LONG_S)
+
+
 def in_cleaning_up(_: inprocess.CallWrapper) -> None:
     try:
         time.sleep(LONG_S)
@@ -258,7 +264,7 @@ PLACES: dict[str, Callable[[inprocess.CallWrapper], Any]] = {
     "socket": in_socket,
     "spin": in_spin,
     "store": lambda call: call.store.wait(["never"], timedelta(seconds=LONG_S)),
-    "subprocess": lambda _: subprocess.run(["sleep", str(LONG_S)], check=False),
+    "subprocess": in_subprocess,
     "swallow": in_swallow,
 }
 
