@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
+from undaunted.inprocess.communication import name_server
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.store_client import StoreClient
@@ -101,14 +102,15 @@ class EpochStore:
         if listening is None:
             client = self._client = StoreClient(where, self._timeout)
             return client.connect()
-        return dist.TCPStore(
-            _LOOPBACK,
-            where.port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=self._timeout,
-            master_listen_fd=listening.detach(),
-        )
+        with name_server.asked_again_soon():
+            return dist.TCPStore(
+                _LOOPBACK,
+                where.port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=self._timeout,
+                master_listen_fd=listening.detach(),
+            )
 
     def _take_listening(self) -> socket.socket | None:
         if not self._serves:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess import background
+from undaunted.inprocess.communication import name_server
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
@@ -77,12 +78,13 @@ class StoreClient:
     def _attempt(self, timeout_s: float) -> Any:
         import torch.distributed as dist
 
-        store = dist.TCPStore(
-            self._server.host,
-            self._server.port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout_s),
-        )
+        with name_server.asked_again_soon():
+            store = dist.TCPStore(
+                self._server.host,
+                self._server.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_s),
+            )
         store.set_timeout(self._timeout)
         return store
