@@ -37,6 +37,7 @@ KINDS: dict[str, str] = {
 _FIRST_NS = 4 * _NS
 _SPACING_S = 1.5
 _LOSING = frozenset({"kill", "power", "coordinator"})
+_CUTTING = frozenset({"isolate", "one-way"})
 _LOST_WINDOW_NS = 30 * _NS
 
 
@@ -193,17 +194,18 @@ class Nemesis:
             return  # the one that was to replace another has not come
         self._cluster.note("fault", str(fault))
         # Of both parts: any node may be the one that is alone.
-        if fault.kind == "partition" or self._of_lone_leader(fault):
+        if fault.kind == "partition" or self._of_leader(fault):
             for node in self._cluster.agents:
                 self._cluster.checker.touch(node, fault.until_ns)
         for node in fault.nodes:
             self._cluster.checker.touch(node, fault.until_ns)
         self._make[fault.kind](fault)
 
-    def _of_lone_leader(self, fault: Fault) -> bool:
-        """Whether it keeps the leader from the others where those cannot outvote it."""
+    def _of_leader(self, fault: Fault) -> bool:
+        """Whether it cuts the leader off, or stops it where the others cannot outvote it."""
         agents = [self._cluster.agents.get(node) for node in fault.nodes]
-        return not self._cluster.setup.votes and any(each and each.leads for each in agents)
+        concerns_all = fault.kind in _CUTTING or not self._cluster.setup.votes
+        return concerns_all and any(each and each.leads for each in agents)
 
     def _later(self, fault: Fault, action: Callable[[Fault], None]) -> None:
         if fault.lasts_ns:
