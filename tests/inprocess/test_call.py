@@ -11,6 +11,7 @@ import pytest
 from tests.inprocess.rank.calls import call, parameters
 from undaunted.inprocess.call import CallWrapper
 from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.rank import connection
 
 if TYPE_CHECKING:
@@ -117,3 +118,22 @@ def test_a_call_that_cannot_begin_leaves_nothing(
     with pytest.raises(ValueError, match="RANK"):
         call(lambda: 5)
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_a_rank_assignment_that_gives_ranks_only(guard: FakeGuard) -> None:
+    from undaunted.inprocess.rank_assignment import ShiftRanks
+
+    assert call(lambda: os.environ["RANK"], rank_assignment=ShiftRanks()) == "0"
+
+
+def test_a_function_that_nobody_would_call(guard: FakeGuard) -> None:
+    from undaunted.inprocess.rank_assignment import ActiveWorldSizeDivisibleBy
+
+    with pytest.raises(RestartAbort, match="no rank is active"):
+        call(lambda: None, rank_assignment=ActiveWorldSizeDivisibleBy(2))
+
+
+def test_a_call_inside_of_a_call(guard: FakeGuard) -> None:
+    with pytest.raises(RestartAbort, match="inside of another"):
+        call(lambda: call(lambda: None))
+    assert call(lambda: 1) == 1

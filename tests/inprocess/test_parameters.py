@@ -60,6 +60,7 @@ def test_the_defaults_are_those_of_the_protocol() -> None:
         ("last_call_wait", None, "timedelta, not None"),
         ("monitor_process_logfile", b"/a", "str or None"),
         ("enabled", 1, "bool, not 1"),
+        ("max_identical_faults", "3", "int"),
     ],
 )
 def test_wrong_types(name: str, value: Any, said: str) -> None:

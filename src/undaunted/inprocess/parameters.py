@@ -86,6 +86,7 @@ class Parameters:
     monitor_process_logfile: str | None
     monitor_process_pidfile: str | None
     enabled: bool
+    max_identical_faults: int | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -110,6 +111,7 @@ class Parameters:
         for name in _PATHS:
             enforce_type(name, getattr(self, name), (str, type(None)))
         enforce_type("enabled", self.enabled, bool)
+        enforce_type("max_identical_faults", self.max_identical_faults, (int, type(None)))
 
     def _check_relations(self) -> None:
         for chain in _CHAINS:
@@ -121,6 +123,10 @@ class Parameters:
             path = getattr(self, name)
             holds = path is None or PurePosixPath(path).is_absolute()
             enforce_value(f"os.path.isabs({name})", holds, **{name: path})
+        limit = self.max_identical_faults
+        enforce_value(
+            "max_identical_faults > 0", limit is None or limit > 0, max_identical_faults=limit
+        )
         enforce_value("torch.distributed.is_available()", _has_distributed())
 
 

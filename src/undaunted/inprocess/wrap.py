@@ -72,6 +72,7 @@ class Wrapper:
         enabled: bool = True,
         completion: Completion | Callable[..., Any] | None = None,
         terminate: Terminate | Callable[..., Any] | None = None,
+        max_identical_faults: int | None = None,
     ) -> None:
         """Check the arguments.
 
@@ -105,6 +106,9 @@ class Wrapper:
             completion: called when all ranks have completed the function; its exceptions are only
                 logged.
             terminate: called in a rank that leaves.
+            max_identical_faults: the same exception, raised at the same line so often in a row
+                without a `CallWrapper.ping` or ``soft_timeout`` in between, ends the call with
+                `RestartAbort` in all ranks; None = it is restarted for ever.
 
         Raises:
             TypeError: an argument is of the wrong type.
@@ -135,6 +139,7 @@ class Wrapper:
             monitor_process_logfile=monitor_process_logfile,
             monitor_process_pidfile=monitor_process_pidfile,
             enabled=enabled,
+            max_identical_faults=max_identical_faults,
         )
         self.restart_health_check = _with_device_checks(health_check)
 

@@ -441,3 +441,25 @@ def test_the_guard_of_the_process_before_has_nothing_to_say() -> None:
     job.all_told()
     job.feed(resume(job, 1, m.Record(0, 0, (0, 1, 2, 3), 4)))
     assert job.all_told() == {}
+
+
+def test_the_next_call_of_those_who_are_left() -> None:
+    """They come with the ranks of the call before, which they have kept."""
+    job = Job(3).begin()
+    job.feed(job.lost(0)).joins(1, 1, 2).completes(1, 1, 2)
+    job.all_told()
+    for rank, job_rank in enumerate((1, 2)):
+        job.feed(job.enter(job_rank, 1), job.join(job_rank, 0, 1, rank=rank, world_size=2))
+    record = job.told(1)[-1]
+    assert isinstance(record, m.Record)
+    assert (record.call, record.epoch) == (1, 0)
+    assert (record.members, record.world_size, record.terminated) == ((1, 2), 2, ())
+
+
+def test_a_rank_that_contradicts_the_others_is_told_as_well() -> None:
+    job = Job(3).feed()
+    job.feed(job.enter(0), job.join(0, 0), job.enter(3, world_size=4))
+    for job_rank in (0, 3):
+        end = job.told(job_rank)[-1]
+        assert isinstance(end, m.End)
+        assert end.kind == "mismatch"

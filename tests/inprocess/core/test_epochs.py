@@ -243,6 +243,14 @@ def test_what_is_not_the_same_fault_without_progress(story: list[tuple[str, int]
         assert isinstance(job.told(0)[-1], m.Record)
 
 
+def test_an_epoch_of_soft_timeout_is_progress() -> None:
+    job = running(repeats=2)
+    for epoch in range(4):
+        job.now += 60 * NS
+        restart(job, epoch, "a")
+        assert isinstance(job.told(0)[-1], m.Record)
+
+
 # --- the journal ----------------------------------------------------------------------------------
 
 

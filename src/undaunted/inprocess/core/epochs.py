@@ -74,6 +74,7 @@ class Call:
     _returned: bool = False  # the function has, in one of them
     _streak: Streak = field(default_factory=Streak)
     _last: int = -1  # who has joined last
+    _ran_s: float = 0.0  # the epoch that was stopped
 
     @property
     def number(self) -> int:
@@ -109,9 +110,9 @@ class Call:
         known = self.entered.get(job_rank)
         if known is not None and (known.pid, known.node) != (enter.pid, enter.node):
             where = f"process {known.pid} on {known.node} and process {enter.pid} on {enter.node}"
-            return self.end("mismatch", f"{where} both say that they are rank {job_rank}")
+            return self._refuse(enter, f"{where} both say that they are rank {job_rank}")
         if enter.world_size != self.enter.world_size:
-            return self.end("mismatch", _sizes(self.enter, enter))
+            return self._refuse(enter, _sizes(self.enter, enter))
         if job_rank not in self.members:
             return [dismiss(self.number, job_rank, self.out.get(job_rank, "it is no member"))]
         self.entered[job_rank] = enter
@@ -185,7 +186,7 @@ class Call:
         self.stop = m.Stop(self.number, self.record.epoch, self._reasons)
         self.state = State.GATHERING
         members = tuple(sorted(self.members))
-        took_s = (now - self.began_ns) / _NS
+        took_s = self._ran_s = (now - self.began_ns) / _NS
         self.began_ns = now
         return [
             c.Tell(members, self.stop),
@@ -222,6 +223,11 @@ class Call:
         self.waiting.clear()
         note = c.Note("ended", self.number, self.epoch, reasons=self._reasons, text=text)
         return [*self._conclude(end, told), note]
+
+    def _refuse(self, enter: m.Enter, text: str) -> list[c.ControllerCommand]:
+        """End the call, and tell the rank that contradicts the others as well."""
+        commands = self.end("mismatch", text)
+        return [*commands, c.Tell((enter.job_rank,), m.End(enter.call, "mismatch", text))]
 
     # --- ranks that come back -------------------------------------------------------------------
 
@@ -263,14 +269,15 @@ class Call:
             return []
         if not self.members <= self._joins.keys():
             return []
-        if self._streak.repeats(self._reasons, self._joins.values(), self.enter.repeats):
-            text = f"the same fault {self.enter.repeats} times in a row, without progress"
+        long = self._ran_s >= self.enter.limits.soft_timeout
+        limit = self.enter.repeats
+        if self._streak.repeats(self._reasons, self._joins.values(), limit, long=long):
+            text = f"the same fault {limit} times in a row, without progress"
             return self.end("abort", f"{text}: {self._reasons[0].text or self._reasons[0].kind}")
         try:
             record = make_record(
                 self.number,
                 self.epoch,
-                self.enter.world_size,
                 self._joins,
                 self.waiting,
                 self._reasons,

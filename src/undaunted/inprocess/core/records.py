@@ -24,7 +24,6 @@ class ContradictionError(Exception):
 def make_record(
     call: int,
     epoch: int,
-    world_size: int,
     joins: Mapping[int, m.Join],
     waiting: Mapping[int, m.Join],
     reasons: tuple[m.Reason, ...] = (),
@@ -34,7 +33,6 @@ def make_record(
     Args:
         call: its call.
         epoch: its number.
-        world_size: of the job.
         joins: of the members, by job rank.
         waiting: of processes that take the place of lost ones.
         reasons: why the epoch before was stopped.
@@ -42,7 +40,7 @@ def make_record(
     Raises:
         ContradictionError: joins do not agree about the ranks of the epoch before.
     """
-    size, ranks = _ranks(epoch, world_size, joins)
+    size, ranks = _ranks(epoch, joins)
     free = [rank for rank in range(size) if rank not in ranks]
     joined: dict[int, int] = {}
     for job_rank in sorted(waiting):
@@ -69,10 +67,9 @@ def make_record(
     )
 
 
-def _ranks(epoch: int, world_size: int, joins: Mapping[int, m.Join]) -> tuple[int, dict[int, int]]:
+def _ranks(epoch: int, joins: Mapping[int, m.Join]) -> tuple[int, dict[int, int]]:
     """The world's size and the job rank of every rank, in the epoch before."""
-    first = next(iter(joins.values()))
-    size = world_size if epoch == 0 else first.world_size
+    size = next(iter(joins.values())).world_size
     ranks: dict[int, int] = {}
     for job_rank, join in sorted(joins.items()):
         if join.world_size != size:
@@ -129,11 +126,27 @@ class Streak:
     _fingerprints: frozenset[str] = frozenset()
     _progress: dict[int, int] = field(default_factory=dict)
 
-    def repeats(self, reasons: tuple[m.Reason, ...], joins: Collection[m.Join], limit: int) -> bool:
-        """Take in why an epoch was stopped; return whether it was so ``limit`` times in a row."""
+    def repeats(
+        self,
+        reasons: tuple[m.Reason, ...],
+        joins: Collection[m.Join],
+        limit: int,
+        *,
+        long: bool = False,
+    ) -> bool:
+        """Take in why an epoch was stopped; return whether it was so ``limit`` times in a row.
+
+        Args:
+            reasons: of the stop.
+            joins: say how far the ranks have come.
+            limit: 0 = there is none.
+            long: the epoch has run for so long that this counts as progress.
+        """
         progress = {join.job_rank: join.progress for join in joins}
         known = self._progress
-        moved = any(count > known.get(job_rank, count) for job_rank, count in progress.items())
+        moved = long or any(
+            count > known.get(job_rank, count) for job_rank, count in progress.items()
+        )
         self._progress = progress
         fingerprints = frozenset(each.fingerprint for each in reasons if each.fingerprint)
         same = fingerprints & self._fingerprints

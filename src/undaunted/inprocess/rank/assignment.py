@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.rank.epoch_store import EpochStore
+from undaunted.inprocess.rank_assignment.active import activate
 from undaunted.inprocess.rank_assignment.context import RankAssignmentCtx
+from undaunted.inprocess.state import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,7 @@ def assign(parameters: Parameters, state: State, record: Record, session: Sessio
 
     Raises:
         RankDiscarded: it gets none.
+        RestartAbort: nobody would call the function.
         Exception: whatever the rank assignment raises.
     """
     state.world_size = record.world_size
@@ -49,8 +53,16 @@ def assign(parameters: Parameters, state: State, record: Record, session: Sessio
     context = LazyContext(state, session.store, set(record.terminated), record.info or None)
     context = parameters.rank_assignment(context)
     state.copy_from(context.state)
+    if session.all_active or state.mode is Mode.INITIALIZED:
+        session.all_active = True  # it gives ranks only, and leaves the rest to a filter
+        activate(state, state.world_size)
     if parameters.rank_filter is not None:
         state.copy_from(parameters.rank_filter(state))
+    if state.active_world_size == 0:
+        raise RestartAbort(
+            f"no rank is active: rank assignment and filter leave none of {state.world_size} ranks "
+            "that would call the function"
+        )
     state.set_distributed_vars()
     session.connection.keep(state.rank, state.world_size)
     session.page.assigned(state.rank)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.core.messages import Enter
 from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank import connection
 from undaunted.inprocess.rank.connection import Connection
@@ -32,6 +33,33 @@ if TYPE_CHECKING:
 # Set by `undaunted run` for a process that takes the place of a lost one.
 REJOIN = "UNDAUNTED_INPROCESS_REJOIN"
 
+
+class _OneAtATime:
+    """A process takes part in one call at a time; a forked child begins anew."""
+
+    def __init__(self) -> None:
+        self._holder = 0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Take part, until it ends.
+
+        Raises:
+            RestartAbort: a call is on.
+        """
+        if self._holder == os.getpid():
+            raise RestartAbort(
+                "a wrapped function is running in this process: do not call one inside of another, "
+                "or in two threads at once"
+            )
+        self._holder = os.getpid()
+        try:
+            yield
+        finally:
+            self._holder = 0
+
+
+_ONE_AT_A_TIME = _OneAtATime()
 _STORE_TIMEOUT = dt.timedelta(seconds=300)
 
 
@@ -43,6 +71,7 @@ class Session:
         call: which call of the process this is, from 0.
         rejoins: the process takes the place of a lost one, and does not know of the call that is on
             before it is told a record.
+        all_active: the rank assignment does not say who calls the function: all do.
         page, channel: of the connection.
         gate, inbox, store, termination, interrupter: of this call.
         wake: wakes the watcher.
@@ -66,12 +95,15 @@ class Session:
 
         Raises:
             InternalError: there is no guard.
+            RestartAbort: a call is on in this process already; to try again would not help.
         """
         with contextlib.ExitStack() as undo:
+            undo.enter_context(_ONE_AT_A_TIME.held())
             self.connection = connection.current() or connection.replace(
                 lambda: _connect(parameters, base_store)
             )
             self.call = self.connection.calls
+            self.all_active = False
             self.rejoins = self.call == 0 and bool(os.environ.get(REJOIN))
             self.page, self.channel = self.connection.page, self.connection.channel
             self.wake = Wake()
@@ -118,6 +150,7 @@ class Session:
             pid=os.getpid(),
             node=socket.gethostname(),
             limits=parameters.limits(),
+            repeats=parameters.max_identical_faults or 0,
             rejoin=self.rejoins,
         )
         known.channel.send(enter, known.page.fd if known.calls == 0 else None)
