@@ -42,3 +42,12 @@ def test_rank_sets(
     assert format_rank_set_brief(ranks) == format_rank_set(ranks) == brief
     monkeypatch.setenv(VERBOSE_VARIABLE, "1")
     assert format_rank_set_verbose(ranks) == format_rank_set(ranks) == verbose
+
+
+def test_an_exception_whose_repr_raises_or_is_long() -> None:
+    class Nameless(Exception):  # noqa: N818 - any exception
+        def __repr__(self) -> str:
+            raise KeyError
+
+    assert format_exc(Nameless()) == "Nameless(its repr raises KeyError)"
+    assert len(format_exc(ValueError("x" * 1_000_000))) < 5000

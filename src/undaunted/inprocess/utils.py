@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VERBOSE_VARIABLE = "NVRX_LOG_RANK_FORMAT_VERBOSE"
+_LONGEST = 4000  # characters of one exception
 _YES = ("1", "true", "yes", "on")
 
 
@@ -21,7 +22,16 @@ def format_exc(exc: BaseException) -> str:
     while at is not None and at not in chain:
         chain.append(at)
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    return " <- ".join(map(repr, chain))
+    return " <- ".join(map(_described, chain))
+
+
+def _described(exc: BaseException) -> str:
+    """Return its ``repr``, of bounded length, whatever the user's class makes of that."""
+    try:
+        text = repr(exc)
+    except Exception as problem:  # noqa: BLE001 - it is the user's code
+        return f"{type(exc).__name__}(its repr raises {type(problem).__name__})"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 
 def format_rank_set(ranks: Iterable[int]) -> str:

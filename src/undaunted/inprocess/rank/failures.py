@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import traceback
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from undaunted.inprocess.attribution import (
     format_interruption_records,
 )
 from undaunted.inprocess.core.messages import Reason, Stop
+from undaunted.inprocess.guard.start import VARIABLE
 from undaunted.inprocess.utils import format_exc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from undaunted.inprocess.core.messages import Record
     from undaunted.inprocess.rank.inbox import Verdict
 
 _TEXT = 1000  # characters
@@ -36,6 +39,28 @@ def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
     """
     now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
     _log.log(level, "[%s] rank=%s %s: %s", now, rank, tag, format_exc(error))
+
+
+def log_restart(record: Record, rank: int) -> None:
+    """Say once in the job, in the new rank 0, why the function runs again; a launcher says it too.
+
+    Args:
+        record: of the iteration that begins.
+        rank: of this process.
+    """
+    if not record.reasons or rank != 0 or os.environ.get(VARIABLE):
+        return
+    first, count = record.reasons[0], len(record.reasons)
+    more = f", and {count - 1} more" if count > 1 else ""
+    _log.warning(
+        "[undaunted] iteration %d begins with %d ranks; rank %d of the one before: %s: %s%s",
+        record.epoch,
+        len(record.members),
+        first.rank if first.rank >= 0 else first.job_rank,
+        first.kind,
+        first.text or "no more is known",
+        more,
+    )
 
 
 def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int) -> Reason:

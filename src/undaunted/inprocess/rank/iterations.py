@@ -118,6 +118,7 @@ class Iterations:
             session.wake()
         self._state.fn_exception = None
         assign(self._parameters, self._state, news, session)
+        failures.log_restart(news, self._state.rank)
 
     def _ready(self) -> Join:
         session, state = self._session, self._state
