@@ -58,7 +58,7 @@ PROCESS = """
     print(locale.getlocale(), sys.getfilesystemencoding(), time.tzname, time.timezone)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         print(stream.encoding, stream.errors, stream.isatty(), stream.name, type(stream.buffer))
-    print(sys.stdout.write_through, sys.exc_info(), os.umask(0o022))
+    print(sys.exc_info(), os.umask(0o022))
     print(resource.getrlimit(resource.RLIMIT_CORE), sys.excepthook is sys.__excepthook__)
 """
 
@@ -282,7 +282,7 @@ CASES = [
     Case("sigpipe", "import os, signal; os.kill(os.getpid(), signal.SIGPIPE); print('ignored')"),
     Case("segfault", "import ctypes; ctypes.string_at(0)"),
     Case("abort", "import os; print('x'); os.abort()"),
-    Case("os._exit", "import os; print('x', end=''); os._exit(7)"),
+    Case("os._exit", "import os; print('x'); os._exit(7)"),
     Case("exec", "import os, sys; os.execv('/bin/sh', ['sh', '-c', 'echo hi; exit 6'])"),
     Case("hook", HOOK),
     Case("hook and exit", "import sys; sys.excepthook = print; sys.exit(2)"),

@@ -42,6 +42,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     streams.redirect(spec.stdout, spec.stderr)
     if spec.kind == "program":
         _exec(spec)
+    streams.write_whole_lines()
     if forked:
         numerics.renew(spec.env)
         if spec.numa_node >= 0:

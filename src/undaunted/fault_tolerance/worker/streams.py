@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -25,6 +26,16 @@ def redirect(stdout: str, stderr: str) -> None:
             os.dup2(opened[path], target)
     for fd in opened.values():
         os.close(fd)
+
+
+def write_whole_lines() -> None:
+    """Have each line written in one piece, as on a terminal: many ranks share an output.
+
+    Unbuffered, `print` writes text and newline one after the other, and another rank in between.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _open(path: str) -> int:
