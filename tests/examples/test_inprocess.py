@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.launchers import source_path
+from tests.ports import two_free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "inprocess"
 DEADLINE_S = 150
@@ -44,10 +44,8 @@ def launched(tmp_path: Path, *command: str) -> tuple[int, str]:
 
 def processes(tmp_path: Path, script: str, **environ: str) -> tuple[list[int], str]:
     """Run four plain processes; return their exit codes and what they have printed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "4", **environ}
+    port = str(two_free_ports())  # the guard of rank 0 listens at the second one
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4", **environ}
     output = tmp_path / "output"
     with output.open("a") as out:
         started = [

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.ports import two_free_ports
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,7 +40,7 @@ class Job:
         self.ranks = ranks
         self._directory = tmp_path
         arguments = [scenario, json.dumps(settings)]
-        port = free_port()
+        port = str(two_free_ports())  # the guard of rank 0 listens at the second one
         self.processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
             environ = {
@@ -48,7 +49,7 @@ class Job:
                 "WORLD_SIZE": str(ranks),
                 "LOCAL_WORLD_SIZE": str(ranks),
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port - 1),
+                "MASTER_PORT": port,
             }
             environ.pop("UNDAUNTED_INPROCESS", None)
             with (
@@ -100,9 +101,3 @@ class Job:
 
     def _file(self, rank: int, kind: str) -> Path:
         return self._directory / f"rank{rank}.{kind}"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

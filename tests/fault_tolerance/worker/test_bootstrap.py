@@ -53,8 +53,10 @@ def run(agent, tmp_path, text="", **fields):
 
 @pytest.mark.parametrize(("stream", "fd"), [("stdout", 1), ("stderr", 2)])
 def test_lines_are_written_whole(agent, tmp_path, stream, fd):
-    text = f"import os, sys; print('a', 'b', file=sys.{stream}, end=''); os.write({fd}, b'other\\n')"
-    text += f"; print(file=sys.{stream}); os.write({fd}, b'last\\n')"
+    text = (
+        f"import os, sys; print('a', 'b', file=sys.{stream}, end=''); "
+        f"os.write({fd}, b'other\\n'); print(file=sys.{stream}); os.write({fd}, b'last\\n')"
+    )
     code, *texts = run(agent, tmp_path, text)
     assert code == 0
     assert texts[fd - 1] == "other\na b\nlast\n"

@@ -1,0 +1,26 @@
+"""Ports for programs that are told where to listen, rather than asked where they do."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from pathlib import Path
+
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES = 1000
+
+
+def two_free_ports() -> int:
+    """Return a port that is free, like the one after it, and that nobody gets who asks for any.
+
+    One that the kernel has found would be given away again before it is used: to a connection.
+    """
+    lowest = int(_RANGE.read_text().split()[0])
+    for _ in range(_TRIES):
+        port = random.SystemRandom().randrange(1024, max(1026, lowest - 1))
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("", port))
+            other.bind(("", port + 1))
+            return port
+    raise AssertionError("no two ports are free")
