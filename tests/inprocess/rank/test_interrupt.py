@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -171,8 +172,43 @@ def test_code_that_swallows_it_is_interrupted_again_and_named(
     assert __file__ in warnings[0]
 
 
+@pytest.mark.parametrize("how", ["__del__", "weakref"])
+def test_a_finalizer_is_not_interrupted(
+    guard: FakeGuard, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = []
+
+    class Loader:
+        """Such as a data loader that ends its workers."""
+
+    def end_workers(stop: Callable[[], None]) -> None:
+        stop()
+        threading.Event().wait(0.1)  # longer than it takes to interrupt again
+        ended.append(True)
+
+    class Deleted(Loader):
+        def __init__(self, stop: Callable[[], None]) -> None:
+            self.stop = stop
+
+        def __del__(self) -> None:
+            end_workers(self.stop)
+
+    def block(stop: Callable[[], None]) -> None:
+        if how == "__del__":
+            Deleted(stop)
+        else:
+            weakref.finalize(Loader(), end_workers, stop)
+        sleep()
+
+    assert interrupt(guard, block, late=True) == "again"
+    assert ended == [True]
+    assert not [r for r in caplog.records if r.levelno == logging.WARNING]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_it_is_lost_in_a_finalizer_and_comes_again(guard: FakeGuard) -> None:
+def test_it_is_lost_in_a_finalizer_that_hangs_and_comes_again(
+    guard: FakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
     class Slow:
         def __init__(self, stop: Callable[[], None]) -> None:
             self.stop = stop
@@ -186,6 +222,8 @@ def test_it_is_lost_in_a_finalizer_and_comes_again(guard: FakeGuard) -> None:
         sleep()
 
     assert interrupt(guard, block, late=True) == "again"
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [each.split()[0] for each in warnings] == ["__del__"]
 
 
 def test_a_generator_cleans_up(guard: FakeGuard) -> None:
@@ -260,6 +298,40 @@ def test_not_in_the_main_thread(guard: FakeGuard) -> None:
     thread.start()
     thread.join(LONG_S)
     assert results == ["again"]
+
+
+def test_another_thread_that_cannot_be_interrupted_yet_is_not_accused(
+    guard: FakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    def block(stop: Callable[[], None]) -> None:
+        stop()
+        time.sleep(0.3)  # no code of Python runs here, while it is tried again
+        turn()
+
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(interrupt(guard, block, late=True)))
+    thread.start()
+    thread.join(LONG_S)
+    assert results == ["again"]
+    assert not [r for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_another_thread_that_swallows_it_is_accused(
+    guard: FakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    def swallow(stop: Callable[[], None]) -> None:
+        with contextlib.suppress(BaseException):
+            stop()
+            turn()
+        turn()
+
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(interrupt(guard, swallow, late=True)))
+    thread.start()
+    thread.join(LONG_S)
+    assert results == ["again"]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert [each.split()[0] for each in warnings] == ["swallow"]
 
 
 def test_the_signal_is_given_back(guard: FakeGuard) -> None:

@@ -29,7 +29,8 @@ GRACE_S = 0.02
 # The half of a package that an interrupted import leaves behind is of no use any more: whoever
 # imports it again gets errors, in every iteration. So an import is left alone for longer.
 IMPORT_S = 10.0
-# What handles the interruption (finally, __exit__) is left alone for as long.
+# What handles the interruption (finally, __exit__) is left alone for as long, and finalizers
+# (__del__), where Python would print the exception and go on: what they clean up would be left.
 CLEAN_UP_S = 1.0
 # Entering `atomic` waits for an abort that is on; what hangs is ended by the hard timeout.
 _ABORT_S = 3600.0
@@ -213,28 +214,40 @@ class Gate:
         return at is not None
 
     def _is_delicate(self, frame: FrameType, now: float) -> bool:
-        """Whether a module must be left alone: unless it waits there, or has had its time."""
-        imports = self._is_importing(frame)
-        if not imports and _module(frame).partition(".")[0] not in _DELICATE:
+        """Whether code must be left alone: unless it waits there, or has had its time."""
+        patience_s = self._patience_s(frame)
+        if not patience_s:
             return False
         here = (id(frame), frame.f_lasti)
-        waits = here == self._refused and not imports
+        waits = here == self._refused and patience_s == GRACE_S
         self._refused = here
         self._refused_at = self._refused_at or now
-        return not waits and now < self._refused_at + (IMPORT_S if imports else GRACE_S)
+        return not waits and now < self._refused_at + patience_s
 
-    def _is_importing(self, frame: FrameType) -> bool:
-        """Whether a module is being loaded in the user's code."""
-        return any(_module(each) == "importlib._bootstrap" for each in _stack(frame, self._marker))
+    def _patience_s(self, frame: FrameType) -> float:
+        """Return for how long what runs is left alone, seconds."""
+        stack = _stack(frame, self._marker)
+        if any(_module(each) == "importlib._bootstrap" for each in stack):
+            return IMPORT_S
+        if any(map(_is_finalizer, stack)):
+            return CLEAN_UP_S
+        return GRACE_S if _module(frame).partition(".")[0] in _DELICATE else 0.0
 
     def _find_swallower(self, frame: FrameType) -> None:
-        """It was raised before, and user code runs: name the frame that both have in common."""
-        at: FrameType | None = frame
-        while at is not None and at not in self._raised_in:
-            at = at.f_back
-        if at is not None:
+        """It was raised before, and user code runs: name the frame that both have in common.
+
+        Python itself has dropped what left a finalizer: that is named.
+        """
+        stack = _stack(frame, self._marker)
+        ended = [each for each in self._raised_in if _is_finalizer(each) and each not in stack]
+        common = [each for each in stack if each in self._raised_in]
+        for at in (ended or common)[:1]:
             code = at.f_code
             self._swallower = f"{code.co_name} ({code.co_filename}, line {at.f_lineno})"
+
+    def not_raised(self) -> None:
+        """The last interruption that was allowed has not been raised yet: nobody has caught it."""
+        self._raised_in = []
 
     @property
     def refused(self) -> bool:
@@ -247,6 +260,11 @@ def _comes_from_us(handled: BaseException | None) -> bool:
     while handled is not None and not isinstance(handled, RankShouldRestart):
         handled = handled.__context__
     return handled is not None
+
+
+def _is_finalizer(frame: FrameType) -> bool:
+    """Whether it runs where exceptions are lost."""
+    return frame.f_code.co_name == "__del__" or _module(frame) == "weakref"
 
 
 def _module(frame: FrameType) -> str:

@@ -40,6 +40,7 @@ class Interrupter:
         self._by_signal = threading.current_thread() is threading.main_thread()
         self._handler = self._on_signal
         self._previous: Any = None
+        self._pending = False  # an asynchronous exception that was not raised yet
 
     def install(self) -> None:
         """Take the signal, if this is the main thread."""
@@ -58,12 +59,27 @@ class Interrupter:
     def clear(self) -> None:
         """The gate is shut: nothing that was sent may arrive any more."""
         _raise_in(self._ident, None)
+        self._pending = False
 
     def _send(self) -> None:
         if self._by_signal and signal.getsignal(SIGNAL) is self._handler:
             signal.pthread_kill(self._ident, SIGNAL)
-        elif self._gate.may_raise(sys._current_frames().get(self._ident), self._handled()):  # noqa: SLF001
-            _raise_in(self._ident, _with_message(self._gate.message))
+            return
+        if self._pending:
+            self._gate.not_raised()
+        if self._gate.may_raise(sys._current_frames().get(self._ident), self._handled()):  # noqa: SLF001
+            self._pending = True
+            _raise_in(self._ident, self._exception())
+
+    def _exception(self) -> type[RankShouldRestart]:
+        """Asynchronous exceptions are raised by their type, and made without arguments."""
+        message = self._gate.message
+
+        def make(error: RankShouldRestart) -> None:
+            self._pending = False
+            BaseException.__init__(error, message)
+
+        return type("RankShouldRestart", (RankShouldRestart,), {"__init__": make})
 
     def _handled(self) -> BaseException | None:
         """Return what the user's thread is handling."""
@@ -77,15 +93,6 @@ class Interrupter:
             raise RankShouldRestart(self._gate.message)
         if self._gate.must_interrupt:
             self._wake()
-
-
-def _with_message(message: str) -> type[RankShouldRestart]:
-    """Asynchronous exceptions are raised by their type, and made without arguments."""
-
-    def make(self: RankShouldRestart) -> None:
-        BaseException.__init__(self, message)
-
-    return type("RankShouldRestart", (RankShouldRestart,), {"__init__": make})
 
 
 def _raise_in(ident: int, exception: type[BaseException] | None) -> None:
