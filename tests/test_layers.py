@@ -42,13 +42,13 @@ ARROWS = {
     "health": {"base"},
     "coordinator": {"base"},
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
-    "fault_tolerance": {"attribution", "inprocess"},
+    "fault_tolerance": {"attribution", "checkpointing", "inprocess"},
     "cli": {"chaos"},  # undaunted simulate
 }
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.
-FACE_OF = {"progress", "fault_tolerance"}
-MAY_IMPORT_FACE = {"cli", "fault_tolerance", "inprocess"}
+FACE_OF = {"coordinator", "progress"}
+MAY_IMPORT_FACE = {"checkpointing", "cli", "fault_tolerance", "inprocess"}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.epoch import round_epoch as round_epoch
+    from undaunted.coordinator.epoch import round_epoch as round_epoch
     from undaunted.progress.api import event as event
     from undaunted.progress.api import heartbeat as heartbeat
     from undaunted.progress.api import section as section
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> object:
         value = globals()[name] = getattr(api, name)
         return value
     if name == "round_epoch":
-        from undaunted.fault_tolerance import epoch
+        from undaunted.coordinator import epoch
 
         value = globals()[name] = epoch.round_epoch
         return value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.fault_tolerance import cycle_info_place, epoch
+from undaunted.coordinator import epoch
+from undaunted.fault_tolerance import cycle_info_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

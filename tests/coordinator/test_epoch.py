@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import undaunted
-from undaunted.fault_tolerance import epoch
+from undaunted.coordinator import epoch
 
 
 @pytest.mark.parametrize(("text", "number"), [("123", 123), ("", 0), ("-1", 0), ("x", 0)])

@@ -1,0 +1,1 @@
+"""Checkpoints that are asynchronous, never torn and never lost."""

@@ -1,0 +1,1 @@
+"""All ranks agree, or all get the same error, within a deadline."""

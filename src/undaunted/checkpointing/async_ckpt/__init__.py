@@ -1,0 +1,1 @@
+"""Asynchronous checkpoints under the names that users of NVRx know."""

@@ -1,0 +1,1 @@
+"""Between torch distributed checkpoint and our files."""

@@ -1,0 +1,60 @@
+"""What can go wrong with a checkpoint, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CheckpointError(Exception):
+    """Every error of checkpointing."""
+
+
+class SaveError(CheckpointError):
+    """A checkpoint was not saved; the ones before it are untouched, and the next save may work.
+
+    Attributes:
+        ranks: the ranks that failed or did not answer, ascending.
+        errno: of the operating system's error, or None.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = (), errno: int | None = None) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+        self.errno = errno
+
+
+class WriterError(SaveError):
+    """The writer process of a rank died, stopped or could not be started."""
+
+
+class StaleEpochError(SaveError):
+    """A newer round of the job writes to the same place: this process belongs to the past."""
+
+
+class NoCheckpointError(CheckpointError):
+    """Nothing that could be loaded was found; the message says what was there and why not."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file is missing, cut short or holds wrong bytes.
+
+    Attributes:
+        path: of the file.
+        names: the tensors (or objects) in the damaged block, in the file's order.
+        block: index of the block, or None when the whole file is concerned.
+    """
+
+    def __init__(
+        self, message: str, path: str, names: Sequence[str] = (), block: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.names = tuple(names)
+        self.block = block
+
+
+class StructureError(CheckpointError):
+    """The state to fill and the checkpoint do not fit; the message names what is missing."""

@@ -1,0 +1,1 @@
+"""Reading and writing: blocks of files, and the two kinds of storage."""

@@ -1,0 +1,77 @@
+"""Where checkpoints are: one interface for folders and object stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from undaunted.checkpointing.format.image import Image
+    from undaunted.checkpointing.format.manifest import Manifest
+
+
+class FileReader(Protocol):
+    """One open file of a checkpoint."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset``; an OSError or EOFError when that is not possible."""
+
+    def close(self) -> None:
+        """Close it; again and again without harm."""
+
+
+class Storage(Protocol):
+    """The place of all checkpoints of a run. Errors are OSErrors that name the path."""
+
+    def target(self, step: int, session: str, attempt: int) -> str:
+        """Return where the files of an attempt are written: what the writer process gets."""
+
+    def write(
+        self, target: str, image: Image, memory: memoryview, wrote: Callable[[int], None]
+    ) -> str:
+        """Write a file from its image and make it durable; return the checksums of its blocks.
+
+        Args:
+            target: see :meth:`target`.
+            image: the file.
+            memory: the arena.
+            wrote: called with the number of bytes after each block, by any thread; what it raises
+                ends the write.
+        """
+
+    def write_small(self, target: str, name: str, content: bytes) -> None:
+        """Write a small file next to them and make it durable."""
+
+    def commit(self, target: str, manifest: Manifest) -> None:
+        """Make the attempt the checkpoint of its step, at once or not at all.
+
+        Raises:
+            StaleEpochError: a newer round has been here.
+        """
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Remember that this round has begun: commits of older ones are refused from now on."""
+
+    def steps(self) -> list[int]:
+        """Return the steps of committed checkpoints, ascending; none of them is read."""
+
+    def manifest(self, step: int) -> Manifest:
+        """Read the manifest of a committed checkpoint.
+
+        Raises:
+            DamagedCheckpointError: it cannot be used: also when a file of it is missing or has
+                another size.
+        """
+
+    def open(self, step: int, name: str) -> FileReader:
+        """Open a file of a committed checkpoint."""
+
+    def locate(self, step: int) -> str:
+        """Return the folder or URL that ``dcp.load`` would be given."""
+
+    def delete(self, step: int) -> None:
+        """Delete a committed checkpoint: from the first moment it is no longer found."""
+
+    def sweep(self, session: str) -> Sequence[str]:
+        """Remove what sessions other than this one have left unfinished; return its names."""

@@ -1,0 +1,93 @@
+"""The manifest: what belongs to a checkpoint, and the checksums of every byte of it."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from undaunted.checkpointing.errors import DamagedCheckpointError
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 8 << 20
+NAME = "undaunted.json"
+# A manifest is 1 byte per MiB of checkpoint; this is one of a petabyte.
+MAX_BYTES = 1 << 30
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint.
+
+    Attributes:
+        size: bytes.
+        crc32: of each block of the content, as 8 hexadecimal digits each, one after the other.
+    """
+
+    size: int
+    crc32: str
+
+    def checksums(self) -> list[int]:
+        """Return the checksum of each block."""
+        return [int(self.crc32[at : at + 8], 16) for at in range(0, len(self.crc32), 8)]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All there is to know of a checkpoint without reading its data.
+
+    Attributes:
+        format: version of the format.
+        step: the training step.
+        epoch: of the round that saved it; 0 without a launcher.
+        world_size: ranks that saved it.
+        session: of the run that saved it, a random name.
+        attempt: number of the save within its session.
+        structure: fingerprint of the structure of the state, hexadecimal.
+        block_bytes: size of a block, the last one of a file may be shorter.
+        files: by path relative to the checkpoint's folder.
+        saved_at: seconds since 1970, for people.
+        writer: name and version of the program that wrote it.
+    """
+
+    format: int
+    step: int
+    epoch: int
+    world_size: int
+    session: str
+    attempt: int
+    structure: str
+    block_bytes: int
+    files: dict[str, File]
+    saved_at: float
+    writer: str
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the content of ``undaunted.json``; its last line is the checksum of what precedes."""
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    return body + b"\n" + b"%08x\n" % zlib.crc32(body)
+
+
+def decode(content: bytes, path: str) -> Manifest:
+    """Read the content of ``undaunted.json``.
+
+    Raises:
+        DamagedCheckpointError: it is cut short, changed, or of a newer format.
+    """
+    body, _, last = content.removesuffix(b"\n").rpartition(b"\n")
+    if last != b"%08x" % zlib.crc32(body):
+        raise DamagedCheckpointError(f"{path}: the manifest is cut short or damaged", path)
+    try:
+        version = msgspec.json.decode(body, type=_Version).format
+        if version != FORMAT_VERSION:
+            raise DamagedCheckpointError(
+                f"{path}: format {version}, this version of undaunted reads {FORMAT_VERSION}: "
+                "install a newer one",
+                path,
+            )
+        return msgspec.json.decode(body, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise DamagedCheckpointError(f"{path}: not a manifest: {error}", path) from error
+
+
+class _Version(msgspec.Struct):
+    format: int

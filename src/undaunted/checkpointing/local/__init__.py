@@ -1,0 +1,1 @@
+"""Checkpoints on the node's own disk, replicated to peers."""

@@ -1,0 +1,1 @@
+"""The process beside the trainer that writes its arena out."""

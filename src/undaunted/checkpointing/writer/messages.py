@@ -1,0 +1,71 @@
+"""What trainer and writer process say to each other, over a Unix stream socket.
+
+A frame is 4 bytes of length (big-endian) and MessagePack of one message. The arena's descriptor
+comes with ``Arena`` as ancillary data, the word of progress with ``Hello``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from undaunted.checkpointing.format.image import Image  # noqa: TC001 - a type of a field
+
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+class Arena(msgspec.Struct, tag=True, frozen=True):
+    """To the writer: shared memory for this slot, in place of the former; its descriptor comes along.
+
+    Attributes:
+        slot: 0 or 1.
+        size: bytes.
+    """
+
+    slot: int
+    size: int
+
+
+class Write(msgspec.Struct, tag=True, frozen=True):
+    """To the writer: write these files, all or none.
+
+    Attributes:
+        job: number, given back in the answer.
+        slot: which arena.
+        target: folder (created when missing, 0700) or URL that ends with the attempt's name.
+        files: what to write.
+        block_bytes: for the checksums.
+    """
+
+    job: int
+    slot: int
+    target: str
+    files: list[Image]
+    block_bytes: int
+
+
+class Cancel(msgspec.Struct, tag=True, frozen=True):
+    """To the writer: give this job up as soon as possible; it answers ``Failed``."""
+
+    job: int
+
+
+class Written(msgspec.Struct, tag=True, frozen=True):
+    """To the trainer: all files are written and synced (their folder is not)."""
+
+    job: int
+    crc32: dict[str, str]  # by file name, as in manifest.File
+    seconds: float
+    bytes: int
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """To the trainer: the job was not done; what was written of it stays for the sweep."""
+
+    job: int
+    message: str
+    path: str = ""
+    errno: int | None = None
+
+
+ToWriter = Arena | Write | Cancel
+FromWriter = Written | Failed
