@@ -56,6 +56,7 @@ def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int, seed: int) 
         (2, 0, 371),  # a connection on which nobody answered was waited for
         (2, 1, 30),  # the node of the leader left a job too small for a vote
         (3, 1, 1293),  # a launcher that was told to stop took over
+        (4, 2, 31553),  # what a machine that had stood still read late was a new lease
     ],
 )
 def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:

@@ -346,9 +346,35 @@ def test_silence_of_the_leader_is_noticed_after_the_lease():
 def test_beats_keep_the_leader():
     harness = Harness().running()
     for _ in range(5):
-        harness.pass_time(4)
-        harness.says(p.Beat(epoch=EPOCH))
+        harness.pass_time(3)
+        harness.says(p.Beat(epoch=EPOCH, sent=harness.now - S))
     assert harness.follower.state is State.FOLLOWING
+
+
+def test_words_that_were_read_late_do_not_keep_the_leader():
+    """The machine stood still, and its kernel took in what the leader said at the beginning."""
+    harness = Harness().running()
+    harness.says(p.Beat(epoch=EPOCH, sent=harness.now))
+    harness.now += 12 * S
+    harness.says(p.Note(number=9, epoch=EPOCH, kind="remark", text="spare nodes: x", round=0))
+    assert harness.follower.state is State.FOLLOWING
+    assert kinds(harness.pass_time(0))["StopRanks"] == 1, "the others may have gone on"
+
+
+def test_a_welcome_that_was_read_late_is_none():
+    harness = Harness()
+    harness.handle(f.Opened(harness.link))
+    harness.now += 12 * S
+    harness.says(p.Welcome(epoch=EPOCH, leader="a", lease_s=5.0))
+    harness.pass_time(0)
+    assert harness.follower.state is State.AWAY
+
+
+def test_a_reset_that_was_seen_late_does_not_prolong_an_old_world():
+    harness = Harness().running()
+    harness.now += 12 * S
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert kinds(harness.pass_time(0))["StopRanks"] == 1
 
 
 def test_ranks_of_a_minority_are_stopped_in_time():

@@ -157,7 +157,7 @@ class Cluster:
         self.simulation.resume(name)
         agent = self.agents.get(name)
         if agent is not None:
-            self.after(4 * _NS, self.checker.resumed, agent.seat)
+            self.after(_NS, self.checker.resumed, agent.seat)
 
     def finish(self) -> None:
         """From now on the work is done: ranks end with 0."""

@@ -45,13 +45,16 @@ class Absence:
         knows: of the node.
         since_ns: the end of the leader's lease, or the reset of the connection to it.
         reset: the connection was reset, so that the leader has most probably ended.
-        alone_ns: until then the ranks go on where nobody can take over.
+        alone_ns: since then the ranks go on without a leader: the end of its lease, if that was
+            before the reset was seen.
+        away_timeout_s: how long they do so where nobody can take over.
     """
 
     knows: Knowledge
     since_ns: int
     reset: bool
     alone_ns: int
+    away_timeout_s: float
     _missing: Missing = field(init=False)
     _silent: set[str] = field(default_factory=set)  # nodes whose member did not answer last time
     _claim: int = 0  # epoch of a claim that is under way
@@ -76,10 +79,8 @@ class Absence:
 
     def stop_in_time(self, now: int) -> f.Command:
         """Set the time at which the ranks are stopped."""
-        left_s = max(0.0, (self.alone_ns - now) / _NS)
-        if self.knows.votes:
-            left_s = self._left_s(MINORITY_AFTER_S, now)
-        return f.SetTimer("minority", left_s)
+        after_s = MINORITY_AFTER_S if self.knows.votes else self.away_timeout_s
+        return f.SetTimer("minority", max(0.0, after_s - (now - self.alone_ns) / _NS))
 
     def ask(self, now: int) -> list[f.Command]:
         """Ask every other member whether it has lost the leader as well."""

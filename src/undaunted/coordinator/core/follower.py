@@ -168,7 +168,6 @@ class Follower:
             return []
         if self.state is not State.FOLLOWING or message.epoch != self.knows.epoch:
             return []
-        self._lease.heard_ns = now
         match message:
             case p.Beat():
                 self._reports.acknowledge(message.acknowledged)
@@ -189,7 +188,7 @@ class Follower:
         self.state = State.FOLLOWING
         self._absence, self._gone = None, ""
         knows.promised = knows.epoch = welcome.epoch
-        self._lease.welcomed(welcome.lease_s, now)
+        self._lease.welcomed(welcome.lease_s)
         self.search.found()
         commands: list[f.Command] = []
         if new and welcome.leader != self.config.node:
@@ -200,7 +199,8 @@ class Follower:
             )
         again = self._reports.to_send(new_leader=new)
         commands += [f.Send(self._link, report) for report in again]
-        return [*commands, *self._renew(now), f.SetTimer("silence", self._lease.seconds)]
+        left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
+        return [*commands, *self._renew(now), f.SetTimer("silence", left_s)]
 
     def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
         if refused.leader and refused.leader != self._address:
@@ -307,7 +307,7 @@ class Follower:
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
     def _silence(self, now: int) -> list[f.Command]:
-        if (left_s := self._lease.left_s(self._lease.heard_ns, now)) > 0:
+        if (left_s := self._lease.left_s(self._lease.sent_ns, now)) > 0:
             return [f.SetTimer("silence", left_s)]
         hangup = f.Hangup(self._link)
         self._forget_link()
@@ -336,8 +336,8 @@ class Follower:
 
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
         self.state, self._idle_ns = State.AWAY, now
-        alone_ns = self._lease.alone_until_ns(since_ns, self.config.away_timeout_s)
-        self._absence = Absence(self.knows, since_ns, reset, alone_ns)
+        alone_ns, away_s = min(since_ns, self._lease.until_ns), self.config.away_timeout_s
+        self._absence = Absence(self.knows, since_ns, reset, alone_ns, away_s)
         return self._absence
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
