@@ -1,7 +1,7 @@
 """What trainer and writer process say to each other, over a Unix stream socket.
 
 A frame is 4 bytes of length (big-endian) and MessagePack of one message. The arena's descriptor
-comes with ``Arena`` as ancillary data, the word of progress with ``Hello``.
+comes with ``Arena`` as ancillary data (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Arena(msgspec.Struct, tag=True, frozen=True):
-    """To the writer: shared memory for this slot, in place of the former; its descriptor comes along.
+    """To the writer: shared memory for this slot in place of the former; its descriptor is with it.
 
     Attributes:
         slot: 0 or 1.
