@@ -106,8 +106,8 @@ def test_torchruns_store_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_store_the_port_is_next_to_the_masters() -> None:
     environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "UNDAUNTED_TOKEN": TOKEN}
-    assert of(0, **environ).find() == Place(True, ":29501", "...", TOKEN.encode())
-    assert of(1, **environ).find() == Place(False, "node0:29501", "...", TOKEN.encode())
+    assert of(0, **environ).find() == Place(True, ":29501", "....", TOKEN.encode())
+    assert of(1, **environ).find() == Place(False, "node0:29501", "....", TOKEN.encode())
     chosen = of(1, kwargs={"host_name": "node7", "port": 4}, **environ)
     assert chosen.find().address == "node7:4"
     chosen.publish(4)
@@ -164,5 +164,5 @@ def test_a_real_store_of_torchrun() -> None:
             2,
             {**environ, "TORCHELASTIC_RESTART_COUNT": "3"},
             store_kwargs={},
-            timeout_s=0.01,
+            timeout_s=0.5,
         ).find()

@@ -301,6 +301,28 @@ def test_a_wrong_token_is_refused(tmp_path: Path, port: int) -> None:
         assert "has another token" in refused
 
 
+def test_a_second_job_at_the_same_port_ends_and_does_not_disturb(tmp_path: Path, port: int) -> None:
+    kwargs = {"host_name": "localhost", "port": port}
+    local = {"store_file": "", "store_kwargs": kwargs}
+    with (
+        job(tmp_path / "first", 2, **local) as first,
+        job(tmp_path / "second", 3, **local) as other,
+    ):
+        ranks = first.begin()
+        host, *others = other.start()
+        line = host.line()
+        assert line.startswith("refused ")
+        assert "another job or program uses the port; give this job another MASTER_PORT" in line
+        for rank in others:
+            assert rank.line() == "ready"
+            rank.do("enter", "join 0")
+            assert "give each job a MASTER_PORT of its own" in rank.hear("Dismissed")["text"]
+        ranks[0].do("complete 0")
+        ranks[1].do("complete 0")
+        for rank in ranks:
+            assert rank.hear("Finished")["epoch"] == 0
+
+
 def test_silent_connections_keep_nobody_out(tmp_path: Path, port: int) -> None:
     kwargs = {"host_name": "localhost", "port": port}
     with job(tmp_path, 2, store_file="", store_kwargs=kwargs) as made:

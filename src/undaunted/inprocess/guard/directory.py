@@ -216,6 +216,7 @@ def _run(environ: Mapping[str, str]) -> str:
         "TORCHELASTIC_RESTART_COUNT",
         "SLURM_STEP_ID",
         "SLURM_RESTART_COUNT",
+        "PMIX_NAMESPACE",  # mpirun, and srun --mpi=pmix
     )
     return ".".join(environ.get(name, "") for name in names)
 

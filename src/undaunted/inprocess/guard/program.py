@@ -21,11 +21,14 @@ from undaunted import __version__
 from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
 from undaunted.inprocess.guard import startup
+from undaunted.inprocess.guard.doorkeeper import Doorkeeper
 from undaunted.inprocess.guard.host import ControllerHost
 from undaunted.inprocess.guard.notes import line
+from undaunted.inprocess.guard.peer import peer
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
+    from undaunted.coordinator.wire.connection import Handler
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.server import Server
     from undaunted.inprocess.core.commands import Note
@@ -79,6 +82,7 @@ class _Guard:
         # heartbeat_timeout before its rank is told that there is none.
         self._silence_s = begin.heartbeat_timeout_s / 3
         self._until = time.monotonic() + begin.barrier_timeout_s
+        self._undo = contextlib.ExitStack()
 
     async def run(self) -> None:
         """Serve until nobody needs this guard any more.
@@ -146,8 +150,12 @@ class _Guard:
         except asyncio.CancelledError:
             return False
         except WireError as error:
-            remedy = "" if error.refused else "; it is in rank 0's guard, see whether that one runs"
-            raise _RefusedError(f"the controller of the job: {error}{remedy}") from None
+            remedy = (
+                "if another job uses the same port, give each a MASTER_PORT of its own"
+                if error.refused
+                else "it is in rank 0's guard, see whether that one runs"
+            )
+            raise _RefusedError(f"the controller of the job: {error}; {remedy}") from None
         finally:
             loop.remove_reader(self._sock)
         return True
@@ -176,6 +184,7 @@ class _Guard:
             await self._unneeded(host)
         finally:
             host.close()
+            self._undo.close()
             if server is not None:
                 await server.close("the controller ends")
 
@@ -184,8 +193,9 @@ class _Guard:
         from undaunted.coordinator.wire.server import Server
         from undaunted.inprocess.guard.link_messages import ToController
 
+        handler = self._doorkeeper(host)
         server = Server(
-            self._begin.address, host, self._terms(), remark=self._say, messages=ToController
+            self._begin.address, handler, self._terms(), remark=self._say, messages=ToController
         )
         server.nodes = self._begin.world_size
         server.longest = MAX_MESSAGE_BYTES
@@ -194,9 +204,19 @@ class _Guard:
             await server.start()
         except WireError as error:
             raise _RefusedError(
-                f'{error}; give a free port with store_kwargs={{"port": ...}}'
+                f"{error}: another job or program uses the port; give this job another MASTER_PORT "
+                "(the guard of rank 0 listens at the one after it), or a free port with "
+                'store_kwargs={"port": ...}'
             ) from None
         return server
+
+    def _doorkeeper(self, host: ControllerHost) -> Handler:
+        """Return who hears what guards say: a token keeps those of other jobs out."""
+        if self._begin.token:
+            return host
+        keeper = Doorkeeper(host, peer(self._sock).pid, self._begin.world_size, remark=self._say)
+        self._undo.callback(keeper.close)
+        return keeper
 
     async def _unneeded(self, host: ControllerHost) -> None:
         """Wait until all ranks have come, as long as they may take, and all guards are gone."""

@@ -1,0 +1,144 @@
+"""Keeps ranks of other jobs out, where jobs cannot be told apart by a secret.
+
+Without a token all jobs are on one machine. Two that were given the same port meet at the
+controller of the first; ranks of the second say that they are the first one's. Processes that the
+same process has started, or a shell as one job of its own, belong together. Others are taken in as
+well, since they may have been started by hand, but later, so that the job's own ranks come first.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base.process import read_stat
+from undaunted.base.timers import Timers
+from undaunted.inprocess.core.messages import Dismissed, Enter, Resume
+from undaunted.inprocess.guard.link_messages import Lease, Told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.coordinator.wire.connection import Connection
+    from undaunted.inprocess.guard.host import ControllerHost
+
+# For so long a rank that is perhaps of another job waits for the job's own, seconds.
+HOLD_S = 3.0
+
+
+class Doorkeeper:
+    """Handler of a server's connections; what it lets pass goes to the host."""
+
+    def __init__(
+        self,
+        host: ControllerHost,
+        pid: int,
+        world_size: int,
+        *,
+        remark: Callable[[str], None],
+        related: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        """Serve from now on.
+
+        Args:
+            host: of the controller.
+            pid: of rank 0's process.
+            world_size: how many ranks the job has.
+            remark: called with lines about ranks that are kept out.
+            related: whether two processes seem to be of one job; None = as this module says.
+        """
+        self._host = host
+        self._world_size = world_size
+        self._remark = remark
+        self._related = related or _related
+        self._pids = {0: pid}  # of the job's ranks
+        self._held: dict[Connection, list[Any]] = {}  # what they have said
+        self._refused: set[Connection] = set()
+        self._timers = Timers()
+
+    def opened(self, connection: Connection) -> None:
+        """A guard is there."""
+        self._host.opened(connection)
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """A guard has said something."""
+        if isinstance(message, Lease):
+            self._host.received(connection, message)
+        elif connection in self._held:
+            self._held[connection].append(message)
+        elif connection not in self._refused:
+            self._judge(connection, message)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """A guard is gone."""
+        self._held.pop(connection, None)
+        self._refused.discard(connection)
+        self._host.closed(connection, reason)
+
+    def close(self) -> None:
+        """Nobody comes any more."""
+        self._timers.cancel()
+
+    def _judge(self, connection: Connection, message: Any, *, held: bool = False) -> None:
+        enter = message.enter if isinstance(message, Resume) else message
+        if isinstance(enter, Enter) and self._pids.get(enter.job_rank) != enter.pid:
+            foreign = not self._related(enter.pid, self._pids[0])
+            if self._is_taken(enter) and (foreign or self._complete):
+                self._refuse(connection, enter)
+                return
+            if foreign and not held:
+                self._hold(connection, message)
+                return
+            self._pids.setdefault(enter.job_rank, enter.pid)
+        self._host.received(connection, message)
+        if self._complete:
+            self._let_in()
+
+    def _is_taken(self, enter: Enter) -> bool:
+        return enter.job_rank in self._pids or enter.world_size != self._world_size
+
+    @property
+    def _complete(self) -> bool:
+        return len(self._pids) >= self._world_size
+
+    def _refuse(self, connection: Connection, enter: Enter) -> None:
+        known = self._pids.get(enter.job_rank)
+        whose = f"process {known}" if known is not None else "no rank of it"
+        text = (
+            f"another job of this machine, with {self._world_size} ranks, uses the same port: rank "
+            f"{enter.job_rank} there is {whose}, this is process {enter.pid}, of a job with "
+            f"{enter.world_size} ranks; give each job a MASTER_PORT of its own"
+        )
+        self._refused.add(connection)
+        self._remark(f"process {enter.pid} is kept out: {text}")
+        told = Dismissed(enter.call, enter.job_rank, text)
+        connection.send(Told((enter.job_rank,), told))
+
+    def _hold(self, connection: Connection, message: Any) -> None:
+        self._held[connection] = [message]
+        self._timers.set(f"held {id(connection)}", HOLD_S, partial(self._let_in, connection))
+
+    def _let_in(self, *connections: Connection) -> None:
+        """Judge again those that were held, all of them if none is named."""
+        for connection in connections or tuple(self._held):
+            for message in self._held.pop(connection, ()):
+                if connection not in self._refused:
+                    self._judge(connection, message, held=True)
+
+
+def _related(pid: int, other: int) -> bool:
+    """Whether the same process has started both, or a shell as one job; unknown = yes."""
+    one, two = _family(pid), _family(other)
+    if one is None or two is None:
+        return True
+    return one[0] == two[0] or (one[1] == two[1] and one[1] > 1)
+
+
+def _family(pid: int) -> tuple[int, int] | None:
+    """Return a process's group and parent."""
+    stat = read_stat(pid)
+    try:
+        return None if stat is None else (os.getpgid(pid), stat.ppid)
+    except ProcessLookupError:
+        return None
