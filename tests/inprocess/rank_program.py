@@ -116,6 +116,18 @@ def some_do_not_come(call: CallWrapper) -> int:
     return call.iteration
 
 
+def they_do_not_find_each_other(call: CallWrapper) -> int:
+    """All ranks wait in init_process_group, under names that do not fit."""
+    import torch.distributed as dist
+
+    name = "group" if call.iteration else f"group {rank()}"
+    store = dist.PrefixStore(name, call.store)
+    dist.init_process_group("gloo", store=store, rank=rank(), world_size=world())
+    dist.barrier()
+    dist.destroy_process_group()
+    return call.iteration
+
+
 def lock_the_gil() -> None:
     re.match(r"(a?){40}b", "a" * 40)
     re.match(r"(a+)+b", "a" * 60)
@@ -143,6 +155,7 @@ SCENARIOS = {
         one_is_in_atomic,
         collectives,
         some_do_not_come,
+        they_do_not_find_each_other,
     )
 }
 

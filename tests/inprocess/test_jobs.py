@@ -102,3 +102,10 @@ def test_a_fault_while_a_group_is_made(tmp_path: Path) -> None:
     with Job(tmp_path, 3, "some_do_not_come") as job:
         outcomes = job.wait()
     assert [outcome.results() for outcome in outcomes] == [[1]] * 3
+
+
+def test_a_group_whose_making_hangs(tmp_path: Path) -> None:
+    limits = SHORT | {"soft_timeout": 1, "hard_timeout": 60}
+    with Job(tmp_path, 3, "they_do_not_find_each_other", limits=limits) as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[1]] * 3

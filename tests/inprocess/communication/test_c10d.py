@@ -95,9 +95,21 @@ def test_nothing_is_dropped_of_groups_that_are_there(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.torch
+def test_a_default_group_that_is_not_in_the_books_is_dropped() -> None:
+    """As it is when the books are cleared while `init_process_group` is about to return."""
+    dist = pytest.importorskip("torch.distributed")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    c10d.module()._world.pg_map.clear()
+    c10d.destroy_groups()
+    assert not dist.is_initialized()
+    assert c10d.module()._world.group_count == 0
+
+
+@pytest.mark.torch
 def test_torch_has_what_is_used() -> None:
     torch_c10d = pytest.importorskip(NAME)
     assert callable(torch_c10d._abort_process_group)
+    assert callable(torch_c10d._update_default_pg)
     assert all(hasattr(torch_c10d._world, name) for name in (*BOOKS, "group_count"))
     assert c10d.module() is torch_c10d
 

@@ -95,6 +95,15 @@ def test_after_an_abort_no_group_is_made_until_the_watch_is_left() -> None:
         dist.destroy_process_group()
 
 
+def test_groups_are_numbered_from_0_in_every_run() -> None:
+    """Or ranks of which one has failed before do not find each other."""
+    with creation.watch(), pytest.raises(RuntimeError, match="rank < size"):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=7, world_size=1)
+    assert c10d.module()._world.group_count == 1
+    with creation.watch():
+        assert c10d.module()._world.group_count == 0
+
+
 @pytest.mark.usefixtures("environment")
 def test_who_waits_for_the_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")

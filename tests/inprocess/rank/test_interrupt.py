@@ -423,6 +423,30 @@ def test_atomic_is_not_entered_when_it_is_over(guard: FakeGuard) -> None:
     assert call(train, None, abort=abort) == 1
 
 
+def test_nothing_is_begun_while_communication_is_aborted(guard: FakeGuard) -> None:
+    """What the function would begin then, such as a group, the abort has not seen."""
+    aborting, called = threading.Event(), threading.Event()
+    iterations = []
+
+    def assign(context: Any) -> Any:
+        if context.state.iteration == 0:
+            guard.stop(0, 0)
+            assert aborting.wait(LONG_S)
+        return context
+
+    def abort(state: Any) -> None:
+        aborting.set()
+        called.wait(0.05)
+
+    def train(wrapper: CallWrapper) -> int:
+        called.set()
+        iterations.append(wrapper.iteration)
+        return wrapper.iteration
+
+    call(train, None, abort=abort, rank_assignment=assign)
+    assert iterations == [1]
+
+
 def test_an_error_in_atomic_leaves_it(guard: FakeGuard) -> None:
     def train(wrapper: CallWrapper) -> int:
         if wrapper.iteration == 0:

@@ -78,6 +78,8 @@ def destroy_groups() -> None:
     if c10d.is_initialized():
         with contextlib.suppress(AssertionError, ValueError):  # the function was quicker
             c10d.destroy_process_group()
+    if c10d.is_initialized():  # it was made after the books were cleared: not in there
+        c10d._update_default_pg(None)  # noqa: SLF001
     forget_unfinished()
     if groups:
         background.start(groups.clear, "release")

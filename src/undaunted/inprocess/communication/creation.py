@@ -154,6 +154,7 @@ def watch(prefix: str = "") -> Iterator[None]:
         yield
         return
     gloo.release()
+    c10d.forget_unfinished()  # all ranks number their groups from 0
     hook = sys.excepthook
     creations = _active = Creations(prefix)
     try:

@@ -94,7 +94,11 @@ class Gate:
             raise
 
     def _raise_if_over(self) -> None:
-        if self._raising.is_set():
+        """An abort that began before this sees nothing of what the user's code would begin."""
+        with self._lock:
+            over = self._terminating
+        if over:
+            self._raising.wait(_ABORT_S)
             raise RankShouldRestart(self._message)
 
     def _shut(self, close: Callable[[], None]) -> None:
