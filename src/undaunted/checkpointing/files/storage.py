@@ -22,7 +22,13 @@ class FileReader(Protocol):
 
 
 class Storage(Protocol):
-    """The place of all checkpoints of a run. Errors are OSErrors that name the path."""
+    """The place of all checkpoints of a run. Errors are OSErrors that name the path.
+
+    Attributes:
+        place: the folder or URL, for messages.
+    """
+
+    place: str
 
     def target(self, step: int, session: str, attempt: int) -> str:
         """Return where the files of an attempt are written: what the writer process gets."""
