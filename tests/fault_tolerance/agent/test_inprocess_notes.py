@@ -68,6 +68,17 @@ def test_a_restart_is_one_event_for_each_phase_and_one_line() -> None:
     assert line == f"in-process restart 1: {took} rank 1: ValueError('x') (and 1 more)"
 
 
+def test_the_line_says_where_it_was_raised_and_counts_consequences() -> None:
+    reasons = (
+        Reason("EXCEPTION", 1, text="KeyError(3)", where="step (train.py:7)"),
+        Reason("EXCEPTION", 2, text="KeyError(4)"),
+        Reason("EXCEPTION", 3, text="Connection reset by peer", consequence=True),
+    )
+    told = noted(Note("recorded", 0, 1, (0,), reasons, took_s=0.5))
+    cause = "rank 1: KeyError(3), in step (train.py:7) (and 1 more, 1 consequence)"
+    assert told.lines == [f"in-process restart 1: 1 rank running again 500 ms after {cause}"]
+
+
 def test_beginning_and_end_of_a_call() -> None:
     told = noted(Note("recorded", 0, 0, (0, 1, 2, 3), took_s=1.0), Note("finished", 0, 0))
     calls = cast("list[InProcessCall]", told.events)

@@ -50,6 +50,24 @@ def test_reasons_that_come_while_the_others_recover_are_in_the_record() -> None:
     assert record.terminated == (3,)
 
 
+def test_what_a_loss_has_caused_is_not_the_first_reason_even_if_it_came_first() -> None:
+    reset = m.Reason("EXCEPTION", 0, text="Connection reset by peer", consequence=True)
+    job = running().feed(m.Fault(0, 0, 0, reset))
+    assert job.told(3) == [m.Stop(0, 0, (reset,))]
+    job.feed(job.lost(1)).joins(1, 0, 2, 3)
+    kinds = [(reason.kind, reason.job_rank) for reason in record_of(job).reasons]
+    assert kinds == [("TERMINATED", 1), ("EXCEPTION", 0)]
+
+
+def test_a_cause_is_not_left_out_for_its_consequences() -> None:
+    job = Job(world_size=100).begin()
+    for rank in range(99):
+        reset = m.Reason("EXCEPTION", rank, text="Connection reset by peer", consequence=True)
+        job.feed(m.Fault(0, rank, 0, reset))
+    job.feed(job.lost(99)).joins(1, *range(99))
+    assert record_of(job).reasons[0].job_rank == 99
+
+
 def test_a_lost_rank_is_not_in_the_next_epoch() -> None:
     job = running().feed(Job().lost(1)).joins(1, 0, 2, 3)
     assert record_of(job).members == (0, 2, 3)

@@ -16,6 +16,12 @@ def test_a_record() -> None:
     )
 
 
+def test_where_it_was_raised() -> None:
+    reasons = (Reason("EXCEPTION", 3, 1, "KeyError(3)", where="step (train.py:7)"),)
+    text = line(Note("stopped", 0, 2, reasons=reasons))
+    assert text == "call 0, epoch 2 stopped; rank 3: EXCEPTION: KeyError(3), in step (train.py:7)"
+
+
 def test_not_all_of_many_reasons_are_shown() -> None:
     reasons = tuple(Reason("EXCEPTION", rank, text="x") for rank in range(7))
     assert line(Note("stopped", 0, 0, reasons=reasons)).endswith("EXCEPTION: x; 3 more reasons")

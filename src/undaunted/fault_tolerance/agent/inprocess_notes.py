@@ -85,8 +85,11 @@ class Notes:
 def _first_of(reasons: tuple[Reason, ...]) -> str:
     if not reasons:
         return "it was stopped"
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return _line(reasons[0]) + more
+    consequences = sum(reason.consequence for reason in reasons[1:])
+    more = len(reasons) - 1 - consequences
+    others = [f"{more} more"] if more else []
+    others += [_count(consequences, "consequence")] if consequences else []
+    return _line(reasons[0]) + (f" (and {', '.join(others)})" if others else "")
 
 
 def _lines(reasons: tuple[Reason, ...]) -> list[str]:
@@ -94,7 +97,8 @@ def _lines(reasons: tuple[Reason, ...]) -> list[str]:
 
 
 def _line(reason: Reason) -> str:
-    return one_line(f"rank {reason.job_rank}: {reason.text or reason.kind}", longest=300)
+    place = f", in {one_line(reason.where)}" if reason.where else ""
+    return one_line(f"rank {reason.job_rank}: {reason.text or reason.kind}", longest=300) + place
 
 
 def _count(number: int, noun: str) -> str:

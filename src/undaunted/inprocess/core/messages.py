@@ -26,6 +26,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
         rank: the rank it had in that epoch, -1 = none yet.
         text: for people; at most 1000 characters.
         fingerprint: equal for two failures that are probably the same, "" = unknown.
+        where: the innermost place in the user's code, ``step (train.py:23)``, "" = unknown.
+        consequence: it tells that a peer is gone: what has happened to that one is the cause.
     """
 
     kind: str
@@ -33,6 +35,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     rank: int = -1
     text: str = ""
     fingerprint: str = ""
+    where: str = ""
+    consequence: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -97,9 +97,13 @@ def _with_rank(reason: m.Reason, rank_of: Mapping[int, int]) -> m.Reason:
 
 
 def add_reasons(reasons: tuple[m.Reason, ...], more: Iterable[m.Reason]) -> tuple[m.Reason, ...]:
-    """Append those that are new, as long as there is room; texts are cut."""
+    """Append those that are new, as long as there is room; texts are cut.
+
+    In the order in which they came, which need not be the one in which they happened: who notices
+    that a peer is gone may be faster than who watches that peer. So consequences come last.
+    """
     result = dict.fromkeys([*reasons, *map(_cut, more)])
-    return tuple(result)[:MAX_REASONS]
+    return tuple(sorted(result, key=lambda reason: reason.consequence))[:MAX_REASONS]
 
 
 def _cut(reason: m.Reason) -> m.Reason:

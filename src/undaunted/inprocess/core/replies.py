@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 
@@ -34,7 +36,7 @@ def about(job_rank: int, reason: m.Reason) -> m.Reason:
     """Nobody is lost in another's name."""
     if reason.job_rank == job_rank:
         return reason
-    return m.Reason(reason.kind, job_rank, reason.rank, reason.text, reason.fingerprint)
+    return msgspec.structs.replace(reason, job_rank=job_rank)
 
 
 def refusal_of(enter: m.Enter) -> str:

@@ -30,4 +30,5 @@ def line(note: Note) -> str:
 
 
 def _reason(reason: Reason) -> str:
-    return one_line(f"rank {reason.job_rank}: {reason.kind}: {reason.text}", longest=300)
+    place = f", in {one_line(reason.where)}" if reason.where else ""
+    return one_line(f"rank {reason.job_rank}: {reason.kind}: {reason.text}", longest=300) + place

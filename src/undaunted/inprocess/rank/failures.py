@@ -15,6 +15,7 @@ from undaunted.inprocess.attribution import (
 )
 from undaunted.inprocess.core.messages import Reason, Stop
 from undaunted.inprocess.guard.start import VARIABLE
+from undaunted.inprocess.rank.raised import names_lost_peer, where
 from undaunted.inprocess.utils import format_exc
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
         error: the exception.
     """
     now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
-    _log.log(level, "[%s] rank=%s %s: %s", now, rank, tag, format_exc(error))
+    place = where(error)
+    text = f"{format_exc(error)}, in {place}" if place else format_exc(error)
+    _log.log(level, "[%s] rank=%s %s: %s", now, rank, tag, text)
 
 
 def log_restart(record: Record, rank: int) -> None:
@@ -53,12 +56,13 @@ def log_restart(record: Record, rank: int) -> None:
     first, count = record.reasons[0], len(record.reasons)
     more = f", and {count - 1} more" if count > 1 else ""
     _log.warning(
-        "[undaunted] iteration %d begins with %d ranks; rank %d of the one before: %s: %s%s",
+        "[undaunted] iteration %d begins with %d ranks; rank %d of the one before: %s: %s%s%s",
         record.epoch,
         len(record.members),
         first.rank if first.rank >= 0 else first.job_rank,
         first.kind,
         first.text or "no more is known",
+        f", in {first.where}" if first.where else "",
         more,
     )
 
@@ -71,6 +75,8 @@ def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int
         rank=rank,
         text=format_exc(error)[:_TEXT],
         fingerprint=_fingerprint(error),
+        where=where(error)[:_TEXT],
+        consequence=names_lost_peer(error),
     )
 
 
