@@ -1,0 +1,205 @@
+"""The memory into which a rank copies its state: one slot, with a header that says what is in it.
+
+The header is the first page: words of 64 bits, native byte order. A reader trusts the content only
+when the state is `COMPLETE` and the description has the checksum the header gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import zlib
+
+import msgspec
+
+from undaunted.base.memory import create_memfd
+from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.format.image import ALIGNMENT, Image
+
+HEADER_BYTES = 4096
+_MAGIC = int.from_bytes(b"UNDSLOT1", "little")
+# Words of the header.
+MAGIC, GENERATION, STATE, IMAGE_BYTES, DESCRIPTION_AT, DESCRIPTION_BYTES, DESCRIPTION_CRC = range(7)
+# Raised by the writer process with each block; the trainer only reads it.
+PROGRESS = 8
+
+EMPTY, COPYING, COMPLETE = range(3)
+
+_TOUCHED_AT_ONCE = 4 << 20
+
+
+class ArenaTooSmallError(CheckpointError):
+    """The state has no room in the arena; nothing was copied.
+
+    Attributes:
+        needed: bytes an arena must have, with room to grow.
+    """
+
+    def __init__(self, needed: int, size: int) -> None:
+        super().__init__(f"an arena of {size} bytes is too small: {needed} bytes are needed")
+        self.needed = needed
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What a complete snapshot is of.
+
+    Attributes:
+        step: of training.
+        epoch: of the round that took it; 0 without a launcher.
+        session: of the run that took it.
+        rank: in the job.
+        world_size: ranks of the job.
+        structure: fingerprint of the structure of the state, hexadecimal.
+        files: where the files lie.
+        report: where in them the objects lie that are not tensors (``Staged.report``).
+        metadata: on rank 0 what its ``.metadata`` will be, where that is known already.
+    """
+
+    step: int
+    epoch: int
+    session: str
+    rank: int
+    world_size: int
+    structure: str
+    files: list[Image]
+    report: bytes = b""
+    metadata: bytes = b""
+
+
+class Arena:
+    """Shared memory without a name, mapped here. Owns a descriptor and a mapping.
+
+    Attributes:
+        fd: of the memory, close-on-exec.
+        size: bytes, the header among them.
+        memory: all of it.
+        occupant: whose heads and tails lie in it, see ``dcp/items.py``; never shared.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map the memory behind ``fd``, which belongs to the arena from now on."""
+        self.fd = fd
+        try:
+            self.size = os.fstat(fd).st_size
+            self._mapping = mmap.mmap(fd, self.size)
+            self.memory = memoryview(self._mapping)
+            self._header = self.memory[:HEADER_BYTES]
+            self._words = self._header.cast("Q")
+        except BaseException:
+            os.close(fd)
+            raise
+        self.occupant: object = None
+
+    @classmethod
+    def create(cls, name: str, size: int) -> Arena:
+        """Allocate an arena; its pages are reserved, but not touched yet (see :meth:`touch`).
+
+        Args:
+            name: what ``/proc/PID/fd`` shows, for people.
+            size: bytes, see ``Planned.arena_bytes``.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        arena = cls(create_memfd(name, max(size, HEADER_BYTES)))
+        arena._words[STATE] = EMPTY
+        arena._words[MAGIC] = _MAGIC
+        return arena
+
+    @classmethod
+    def open(cls, fd: int) -> Arena:
+        """Map an arena that another process has created; the descriptor is the arena's from now on.
+
+        Raises:
+            ValueError: this is no arena.
+        """
+        arena = cls(fd)
+        if arena.size < HEADER_BYTES or arena._words[MAGIC] != _MAGIC:
+            arena.close()
+            raise ValueError("the shared memory is not an arena, or one of another version")
+        return arena
+
+    @property
+    def generation(self) -> int:
+        """How many snapshots have been begun."""
+        return int(self._words[GENERATION])
+
+    @property
+    def progress(self) -> int:
+        """A count that rises while the writer process writes from this arena."""
+        return int(self._words[PROGRESS])
+
+    def touch(self) -> None:
+        """Have the pages mapped, so that the first snapshot does not wait for that.
+
+        Takes about 0.3 s per GiB, without holding the interpreter's lock: call it on a thread,
+        before the first snapshot, as it clears what is there.
+        """
+        zero = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for at in range(HEADER_BYTES, self.size, _TOUCHED_AT_ONCE):
+                end = min(at + _TOUCHED_AT_ONCE, self.size)
+                with self.memory[at:end] as part:
+                    os.readv(zero, [part])
+        finally:
+            os.close(zero)
+
+    def begin(self) -> None:
+        """Say that the content is about to change: until :meth:`complete` it counts for nothing."""
+        self._words[STATE] = COPYING
+        self._words[GENERATION] += 1
+
+    def complete(self, description: Description) -> None:
+        """Say that the content is whole, and what it is.
+
+        Raises:
+            ArenaTooSmallError: there is no room for the description.
+        """
+        body = msgspec.msgpack.encode(description)
+        at = max((aligned(i.offset + i.size) for i in description.files), default=HEADER_BYTES)
+        if at + len(body) > self.size:
+            raise ArenaTooSmallError(aligned(at + len(body) * 2), self.size)
+        self.memory[at : at + len(body)] = body
+        self._words[IMAGE_BYTES] = at - HEADER_BYTES
+        self._words[DESCRIPTION_AT] = at
+        self._words[DESCRIPTION_BYTES] = len(body)
+        self._words[DESCRIPTION_CRC] = zlib.crc32(body)
+        self._words[STATE] = COMPLETE
+
+    def description(self) -> Description | None:
+        """Return what lies here, None when no snapshot is complete."""
+        if self._words[STATE] != COMPLETE:
+            return None
+        at, length = self._words[DESCRIPTION_AT], self._words[DESCRIPTION_BYTES]
+        if at + length > self.size:
+            return None
+        body = bytes(self.memory[at : at + length])
+        if zlib.crc32(body) != self._words[DESCRIPTION_CRC]:
+            return None
+        try:
+            return msgspec.msgpack.decode(body, type=Description)
+        except msgspec.DecodeError:
+            return None
+
+    def close(self) -> None:
+        """Give the memory back; again and again without harm.
+
+        Memory that somebody still looks at (tensors over it) goes with the last of them.
+        """
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        self.occupant = None
+        self._words.release()
+        self._header.release()
+        self.memory.release()
+        with contextlib.suppress(BufferError):
+            self._mapping.close()
+        del self._mapping
+
+
+def aligned(size: int) -> int:
+    """Return the next multiple of 4096."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

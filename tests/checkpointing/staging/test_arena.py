@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.staging import arena as arenas
+from undaunted.checkpointing.staging.arena import Arena, ArenaTooSmallError, Description
+
+SIZE = 1 << 16
+
+
+@pytest.fixture
+def arena():
+    one = Arena.create("test", SIZE)
+    yield one
+    one.close()
+
+
+def description(**changes: object) -> Description:
+    told = Description(step=3, epoch=1, session="s", rank=0, world_size=2, structure="ab", files=[])
+    return msgspec.structs.replace(told, **changes)
+
+
+def test_a_new_one_has_nothing_to_tell(arena: Arena) -> None:
+    assert arena.size == SIZE
+    assert len(arena.memory) == SIZE
+    assert arena.generation == 0
+    assert arena.description() is None
+
+
+def test_another_process_sees_what_was_completed(arena: Arena) -> None:
+    told = description(files=[Image("a", 4096, 5000)], report=b"r", metadata=b"m")
+    arena.begin()
+    assert arena.description() is None
+    arena.memory[4096:4100] = b"data"
+    arena.complete(told)
+    other = Arena.open(os.dup(arena.fd))
+    assert other.description() == told
+    assert other.generation == 1
+    assert bytes(other.memory[4096:4100]) == b"data"
+    other.close()
+
+
+def test_copying_makes_the_former_content_count_for_nothing(arena: Arena) -> None:
+    arena.begin()
+    arena.complete(description())
+    arena.begin()
+    assert arena.description() is None
+    assert arena.generation == 2
+
+
+@pytest.mark.parametrize("word", [arenas.DESCRIPTION_AT, arenas.DESCRIPTION_CRC])
+def test_a_damaged_description_counts_for_nothing(arena: Arena, word: int) -> None:
+    arena.begin()
+    arena.complete(description())
+    with arena.memory[: arenas.HEADER_BYTES].cast("Q") as words:
+        words[word] ^= 1 << 40
+    assert arena.description() is None
+
+
+def test_no_room_for_the_description(arena: Arena) -> None:
+    with pytest.raises(ArenaTooSmallError) as caught:
+        arena.complete(description(metadata=bytes(SIZE)))
+    assert caught.value.needed > SIZE
+    assert arena.description() is None
+
+
+def test_what_is_no_arena_is_refused() -> None:
+    for size in (10, 8192):
+        fd = os.memfd_create("other")
+        os.ftruncate(fd, size)
+        with pytest.raises(ValueError, match="arena"):
+            Arena.open(fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_touching_leaves_zeros(arena: Arena) -> None:
+    arena.memory[5000] = 1
+    arena.touch()
+    assert bytes(arena.memory[arenas.HEADER_BYTES :]) == bytes(SIZE - arenas.HEADER_BYTES)
+    assert arena.description() is None
+
+
+def test_close_leaves_the_memory_to_those_who_look_at_it(arena: Arena) -> None:
+    looking = arena.memory[4096:8192]
+    arena.close()
+    arena.close()
+    assert bytes(looking[:2]) == b"\0\0"
+    looking.release()
