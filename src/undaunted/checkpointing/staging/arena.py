@@ -114,11 +114,14 @@ class Arena:
         Raises:
             ValueError: this is no arena.
         """
-        arena = cls(fd)
-        if arena.size < HEADER_BYTES or arena._words[MAGIC] != _MAGIC:
+        if os.fstat(fd).st_size >= HEADER_BYTES:
+            arena = cls(fd)
+            if arena._words[MAGIC] == _MAGIC:
+                return arena
             arena.close()
-            raise ValueError("the shared memory is not an arena, or one of another version")
-        return arena
+        else:
+            os.close(fd)
+        raise ValueError("the shared memory is not an arena, or one of another version")
 
     @property
     def generation(self) -> int:
