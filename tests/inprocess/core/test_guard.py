@@ -229,6 +229,15 @@ def test_a_rank_that_hangs_on_its_way_out_is_ended(running: Story) -> None:
     assert running.seconds == 141.0
 
 
+def test_one_that_was_dismissed_comes_to_an_end_with_its_recovery(running: Story) -> None:
+    fresh = {"auto_ns": 10_000 * NS, "phase": Phase.RECOVERING}
+    running.do(STOP, at=50)
+    assert running.look(170, **fresh) == []
+    running.do(m.Dismissed(0, 2, ""), at=170)
+    assert running.look(**fresh)[0] == TERM
+    assert running.seconds == 260.0
+
+
 def test_nobody_looks_while_nothing_is_called(running: Story) -> None:
     running.do(m.Finished(0, 0), at=50)
     assert running.look(phase=Phase.OUTSIDE) == []

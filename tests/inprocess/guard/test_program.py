@@ -353,4 +353,7 @@ def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with job(tmp_path, 1) as made:
         made.directory = tmp_path / "missing"
         (rank,) = made.start()
-        assert "No such file or directory" in rank.line()
+        line = rank.line()
+        path = str(tmp_path / "missing" / "0.log")
+        assert f"monitor_process_logfile={path!r} cannot be written: No such file" in line
+        assert "give a file in a directory that exists" in line

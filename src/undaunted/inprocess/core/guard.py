@@ -237,4 +237,6 @@ def _has_done(told: m.ToRank, standing: Standing, reading: Reading) -> bool:
         return up or bool(standing.said)
     if isinstance(told, m.Stop):
         return reading.phase is Phase.RECOVERING or standing.has_left(told.epoch)
-    return reading.phase in {Phase.OUTSIDE, Phase.RECOVERING}
+    # One that is dismissed while it recovers must come to an end with that as well.
+    busy = reading.phase is Phase.RECOVERING and not isinstance(told, m.Dismissed)
+    return reading.phase is Phase.OUTSIDE or busy

@@ -251,7 +251,7 @@ def _redirect(logfile: str) -> None:
     """Let go of the rank's standard streams."""
     null = os.open(os.devnull, os.O_RDWR)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    log = os.open(logfile, flags, 0o600) if logfile else null
+    log = _open("monitor_process_logfile", logfile, flags) if logfile else null
     for fd, target in enumerate((null, log, log)):
         os.dup2(target, fd)
     for fd in {null, log} - {0, 1, 2}:
@@ -262,9 +262,20 @@ def _leave_pid(begin: startup.Begin) -> None:
     if not begin.pidfile:
         return
     how = os.O_APPEND if begin.append_pid else os.O_TRUNC
-    fd = os.open(begin.pidfile, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
-    with os.fdopen(fd, "w") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how
+    with os.fdopen(_open("monitor_process_pidfile", begin.pidfile, flags), "w") as file:
         file.write(f"{os.getpid()}\n")
+
+
+def _open(argument: str, path: str, flags: int) -> int:
+    """Open a file that an argument of `Wrapper` names."""
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise _RefusedError(
+            f"{argument}={path!r} cannot be written: {error.strerror}; give a file in a directory "
+            "that exists on this node and may be written to, or leave the argument out"
+        ) from error
 
 
 def _say(begin: startup.Begin, text: str) -> None:
