@@ -17,6 +17,7 @@ from undaunted import __version__
 from undaunted.base import process
 from undaunted.base.deadline import within
 from undaunted.base.timers import Timers
+from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import leftovers
 from undaunted.fault_tolerance.agent.attribution import Attribution
@@ -109,7 +110,8 @@ class Agent:
             config, self._area, self._pipes, self._workers, self._watch, self._scribe
         )
         self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
-        self._rounds = RoundFactory(config, begun, self._logs.open)
+        self._shelf = Shelf(self._scribe.say)
+        self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
         self._turns = Turns()
         self._news = News(self._rounds, self._scribe, self._rank_errored)
         self._inprocess = InProcess(config, self._scribe)
@@ -152,6 +154,7 @@ class Agent:
         tell_of_failed_callbacks(loop, self._failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
         self._outside.open()
+        self._open_shelf()
         self._watch.open()
         self._logs.begin()
         self._scribe.job_started()
@@ -177,11 +180,18 @@ class Agent:
         await self._finishing.wait()
         await self._attribution.close()
         self._rounds.close()
+        self._shelf.close()
         self._area.close()
         self._pipes.close()
         self._scribe.close_log()
         await self._logs.close()
         self._scribe.close()
+
+    def _open_shelf(self) -> None:
+        try:
+            self._shelf.open()
+        except OSError as error:
+            self._scribe.say(f"copies of checkpoints are not kept over a restart: {error}")
 
     async def _join(self) -> None:
         """Take part in the job, if this node is healthy. The template imports meanwhile."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import oom
+from undaunted.checkpointing.keeping import messages as keeping
 from undaunted.fault_tolerance.agent import binding, error_files
 from undaunted.fault_tolerance.agent.environment import RankPlace, worker_environment
 from undaunted.fault_tolerance.agent.master_port import ReservedPort
@@ -79,12 +80,15 @@ class Round:
 class RoundFactory:
     """Makes rounds from the run's configuration."""
 
-    def __init__(self, config: RunConfig, begun: Begun, open_log: OpenLog = open_here) -> None:
+    def __init__(
+        self, config: RunConfig, begun: Begun, open_log: OpenLog = open_here, arenas: str = ""
+    ) -> None:
+        """``arenas`` is the name of the socket where ranks have their arenas kept."""
         self._config = config
         self._open_log = open_log
         self._area = begun.area
         self._pipes = begun.pipes
-        self._shared = begun.environment
+        self._shared = {**begun.environment, keeping.VARIABLE: arenas}
         self._plug_in = begun.plug_in
         self._faults = FaultPlan.parse(config.faults)
         self._port: ReservedPort | None = None  # for the next round

@@ -1,0 +1,1 @@
+"""Arenas outlive their trainer: the node agent keeps them on a shelf."""

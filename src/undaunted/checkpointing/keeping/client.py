@@ -1,0 +1,118 @@
+"""A rank's side of the shelf. Whatever goes wrong with it, a checkpoint is saved all the same."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from dataclasses import dataclass
+
+import msgspec
+
+from undaunted.checkpointing.keeping.messages import (
+    MAX_PACKET_BYTES,
+    VARIABLE,
+    Answer,
+    Done,
+    Drop,
+    Keep,
+    Kept,
+    List,
+    Request,
+)
+
+_TIMEOUT_S = 5.0
+_decoder = msgspec.msgpack.Decoder(Answer)
+
+
+@dataclass(frozen=True)
+class Left:
+    """An arena that a process of an earlier round has left; ``fd`` belongs to who asked for it."""
+
+    rank: int
+    slot: int
+    fd: int
+
+
+class ShelfClient:
+    """A connection to the agent's shelf, for one rank and one place."""
+
+    def __init__(self, sock: socket.socket, rank: int, place: str) -> None:
+        """Use a connected socket, which is the client's from now on."""
+        self._sock = sock
+        self._rank = rank
+        self._place = place
+
+    @classmethod
+    def connect(cls, rank: int, place: str) -> ShelfClient | None:
+        """Return a client, or None where there is no agent that keeps arenas."""
+        name = os.environ.get(VARIABLE)
+        if not name:
+            return None
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.settimeout(_TIMEOUT_S)
+            sock.connect(f"\0{name}")
+        except OSError:
+            sock.close()
+            return None
+        return cls(sock, rank, place)
+
+    def keep(self, slot: int, fd: int) -> None:
+        """Have the arena kept until this rank gives another one for the slot.
+
+        Raises:
+            OSError: it is not kept.
+        """
+        self._ask(Keep(self._rank, self._place, slot), fd)
+
+    def left(self) -> list[Left]:
+        """Return what processes of earlier rounds have left on this node.
+
+        Raises:
+            OSError: the agent does not answer.
+        """
+        return self._ask(List(self._place))
+
+    def drop(self) -> None:
+        """Have the agent forget what earlier rounds have left.
+
+        Raises:
+            OSError: the agent does not answer.
+        """
+        self._ask(Drop(self._place))
+
+    def close(self) -> None:
+        """End the connection; what is kept stays kept."""
+        self._sock.close()
+
+    def _ask(self, request: Request, fd: int | None = None) -> list[Left]:
+        ancillary = (
+            [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        )
+        self._sock.sendmsg([msgspec.msgpack.encode(request)], ancillary, socket.MSG_NOSIGNAL)
+        left: list[Left] = []
+        try:
+            while (answer := self._answer(left)) is None:
+                pass
+        except BaseException:
+            for one in left:
+                os.close(one.fd)
+            raise
+        if answer.problem:
+            raise OSError(answer.problem)
+        return left
+
+    def _answer(self, left: list[Left]) -> Done | None:
+        packet, fds, _, _ = socket.recv_fds(
+            self._sock, MAX_PACKET_BYTES, 4, socket.MSG_CMSG_CLOEXEC
+        )
+        if not packet:
+            raise ConnectionResetError("the agent has closed the shelf of arenas")
+        answer = _decoder.decode(packet)
+        if isinstance(answer, Kept) and len(fds) == 1:
+            left.append(Left(answer.rank, answer.slot, fds[0]))
+            return None
+        for fd in fds:
+            os.close(fd)
+        return answer if isinstance(answer, Done) else None

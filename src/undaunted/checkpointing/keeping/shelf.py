@@ -1,0 +1,211 @@
+"""The agent's side: holds descriptors of arenas, and hands them to the ranks of later rounds.
+
+Nothing of an arena is read here. A connection belongs to one process of a rank; what it has put
+here stays when it ends, and is what ``List`` is about. All is bounded: connections, arenas per
+node, and the size of a packet.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.checkpointing.keeping.messages import (
+    MAX_PACKET_BYTES,
+    Answer,
+    Done,
+    Drop,
+    Keep,
+    Kept,
+    List,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BACKLOG = 128
+_MAX_CONNECTIONS = 256
+_MAX_ARENAS = 512
+_PACKETS_IN_A_ROW = 64
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_decoder = msgspec.msgpack.Decoder(Request)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What an arena is kept under."""
+
+    rank: int
+    place: str
+    slot: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """An arena that is kept, and whose it is: None when its process has ended."""
+
+    fd: int
+    owner: socket.socket | None
+
+
+class Shelf:
+    """Serves the ranks of a node on the loop of its agent. Owns sockets and descriptors.
+
+    Args:
+        remark: called with a line about what was refused.
+
+    Attributes:
+        name: of the socket, without the leading NUL.
+    """
+
+    def __init__(self, remark: Callable[[str], None]) -> None:
+        self._remark = remark
+        self._items: dict[Key, Item] = {}
+        self._peers: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        self.name = f"undaunted-{os.urandom(16).hex()}"  # abstract: nothing is left of it
+
+    def open(self) -> None:
+        """Listen under the name.
+
+        Raises:
+            OSError: there is no socket to be had.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            listener.bind(f"\0{self.name}")
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Release everything; arenas that nobody else holds are gone."""
+        loop = asyncio.get_running_loop()
+        if self._listener is not None:
+            loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for peer in list(self._peers):
+            self._leave(peer)
+        for item in self._items.values():
+            os.close(item.fd)
+        self._items.clear()
+
+    def arenas(self) -> dict[Key, int]:
+        """Return the descriptors of all arenas; they stay the shelf's."""
+        return {key: item.fd for key, item in self._items.items()}
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return  # gone already, or no descriptor is left: the rank goes on without a shelf
+        uid = _CREDENTIALS.unpack(
+            peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )[1]
+        if uid != os.getuid() or len(self._peers) >= _MAX_CONNECTIONS:
+            self._remark(f"a process of user {uid} was not let at the arenas of this node")
+            peer.close()
+            return
+        peer.setblocking(False)
+        self._peers.add(peer)
+        asyncio.get_running_loop().add_reader(peer, self._serve, peer)
+
+    def _leave(self, peer: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(peer)
+        self._peers.discard(peer)
+        peer.close()
+        for key, item in self._items.items():
+            if item.owner is peer:
+                self._items[key] = Item(item.fd, None)
+
+    def _serve(self, peer: socket.socket) -> None:
+        for _ in range(_PACKETS_IN_A_ROW):
+            try:
+                packet, fds = _receive(peer)
+                if packet:
+                    self._handle(peer, packet, fds)
+                    continue
+            except BlockingIOError:
+                return
+            except (OSError, ValueError) as error:
+                self._remark(f"a rank that talks to the shelf of arenas was cut off: {error}")
+            self._leave(peer)
+            return
+
+    def _handle(self, peer: socket.socket, packet: bytes, fds: list[int]) -> None:
+        try:
+            request = _decoder.decode(packet)
+        except msgspec.DecodeError:
+            _close(fds)
+            raise
+        match request:
+            case Keep() if len(fds) == 1:
+                _send(peer, Done(self._keep(peer, request, fds[0])))
+            case List(place=place):
+                _close(fds)
+                self._hand_out(peer, place)
+            case Drop(place=place):
+                _close(fds)
+                self._drop(place)
+                _send(peer, Done())
+            case _:
+                _close(fds)
+                _send(peer, Done("an arena is kept by its one descriptor"))
+
+    def _keep(self, peer: socket.socket, request: Keep, fd: int) -> str:
+        key = Key(request.rank, request.place, request.slot)
+        former = self._items.get(key)
+        if former is None and len(self._items) >= _MAX_ARENAS:
+            os.close(fd)
+            return f"the shelf is full: {_MAX_ARENAS} arenas"
+        if former is not None:
+            os.close(former.fd)
+        self._items[key] = Item(fd, peer)
+        return ""
+
+    def _hand_out(self, peer: socket.socket, place: str) -> None:
+        for key, item in self._items.items():
+            if key.place == place and item.owner is None:
+                _send(peer, Kept(key.rank, key.slot), item.fd)
+        _send(peer, Done())
+
+    def _drop(self, place: str) -> None:
+        for key, item in list(self._items.items()):
+            if key.place == place and item.owner is None:
+                del self._items[key]
+                os.close(item.fd)
+
+
+def _receive(peer: socket.socket) -> tuple[bytes, list[int]]:
+    packet, fds, flags, _ = socket.recv_fds(peer, MAX_PACKET_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        _close(fds)
+        raise ValueError(f"a packet is longer than {MAX_PACKET_BYTES} bytes")
+    if not packet:
+        _close(fds)
+    return packet, list(fds)
+
+
+def _send(peer: socket.socket, answer: Answer, fd: int | None = None) -> None:
+    ancillary = (
+        [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    )
+    peer.sendmsg([msgspec.msgpack.encode(answer)], ancillary, socket.MSG_NOSIGNAL)
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
