@@ -1,0 +1,215 @@
+"""Reads parts of a file straight to where they are wanted, checking every block on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import mmap
+import threading
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.checkpointing.files.direct import DirectReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from undaunted.checkpointing.files.storage import FileReader
+    from undaunted.checkpointing.format.manifest import File
+
+# Blocks with more parts are read into one buffer and taken apart there.
+_MOST_PARTS = 256
+# From here on a copy is worth a foreign call, which lets other threads run.
+_LARGE_BYTES = 128 << 10
+
+
+class DamagedBlock(Exception):  # noqa: N818 - the caller makes an error of it that has names
+    """A block does not have the bytes that were written, or is not there.
+
+    Attributes:
+        block: its index.
+    """
+
+    def __init__(self, block: int) -> None:
+        super().__init__(f"block {block} is damaged")
+        self.block = block
+
+
+class Piece(NamedTuple):
+    """Bytes of a file and where they go.
+
+    Attributes:
+        offset: in the file.
+        destination: contiguous and writable; its length is the piece's.
+    """
+
+    offset: int
+    destination: memoryview
+
+
+def read_verified(
+    open_file: Callable[[], FileReader],
+    file: File,
+    block_bytes: int,
+    pieces: Sequence[Piece],
+    threads: int,
+    read: Callable[[int], None],
+) -> None:
+    """Fill the destinations of all pieces from one file. No byte that was not checked counts.
+
+    Whole blocks are read, those that have something of a piece. When this raises, what is in
+    the destinations is of no meaning.
+
+    Args:
+        open_file: called in each thread.
+        file: size and checksums, from the manifest.
+        block_bytes: from the manifest.
+        pieces: in any order.
+        threads: how many read at the same time, at most.
+        read: called with the number of bytes after each block, by any thread; what it raises ends
+            the reading and is raised here.
+
+    Raises:
+        DamagedBlock: the content is not what was written.
+        OSError: the file cannot be read.
+        ValueError: a piece does not lie in the file.
+    """
+    parts = _by_block(pieces, file.size, block_bytes)
+    checksums = _checksums(file, block_bytes)
+    reading = _Reading(open_file, file.size, block_bytes, checksums, parts, read)
+    reading.run(min(threads, len(parts)))
+
+
+class _Part(NamedTuple):
+    """What is wanted of one block."""
+
+    start: int  # in the block
+    destination: memoryview
+
+
+def _by_block(pieces: Sequence[Piece], size: int, block_bytes: int) -> dict[int, list[_Part]]:
+    parts: dict[int, list[_Part]] = {}
+    for offset, memory in pieces:
+        destination = memory if memory.format == "B" and memory.ndim == 1 else memory.cast("B")
+        count = len(destination)
+        if offset < 0 or offset + count > size:
+            raise ValueError(f"bytes {offset} to {offset + count} of a file of {size} are wanted")
+        done = 0
+        while done < count:
+            block, start = divmod(offset + done, block_bytes)
+            until = min(count, done + block_bytes - start)
+            parts.setdefault(block, []).append(_Part(start, destination[done:until]))
+            done = until
+    return parts
+
+
+def _checksums(file: File, block_bytes: int) -> list[int]:
+    try:
+        checksums = file.checksums()
+    except ValueError:
+        checksums = []
+    if len(checksums) != -(-file.size // block_bytes):
+        raise DamagedBlock(0)
+    return checksums
+
+
+class _Reading:
+    """One file."""
+
+    def __init__(
+        self,
+        open_file: Callable[[], FileReader],
+        size: int,
+        block_bytes: int,
+        checksums: list[int],
+        parts: dict[int, list[_Part]],
+        read: Callable[[int], None],
+    ) -> None:
+        self._open_file = open_file
+        self._size = size
+        self._block_bytes = block_bytes
+        self._checksums = checksums
+        self._parts = parts
+        self._read = read
+        self._blocks = sorted(parts)
+        self._next = itertools.count()
+        self._error: BaseException | None = None
+
+    def run(self, threads: int) -> None:
+        others = [
+            threading.Thread(target=self._work, name="undaunted-read", daemon=True)
+            for _ in range(threads - 1)
+        ]
+        for thread in others:
+            thread.start()
+        if self._blocks:
+            self._work()
+        for thread in others:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        """Read blocks until there are none left, or one has failed."""
+        try:
+            scratch = memoryview(mmap.mmap(-1, self._block_bytes))  # begins at a page
+            with contextlib.closing(self._open_file()) as reader:
+                while self._error is None and (at := next(self._next)) < len(self._blocks):
+                    self._read(self._read_block(self._blocks[at], reader, scratch))
+        except BaseException as error:  # noqa: BLE001 - raised by run
+            self._error = self._error or error
+
+    def _read_block(self, block: int, reader: FileReader, scratch: memoryview) -> int:
+        offset = block * self._block_bytes
+        content = scratch[: min(self._block_bytes, self._size - offset)]
+        parts = self._parts[block]
+        if isinstance(reader, DirectReader):
+            buffers = _side_by_side(parts, content)
+            if buffers and reader.read_cached(offset, buffers):
+                self._check(block, buffers)
+                return len(content)
+        try:
+            reader.read_into(offset, content)
+        except EOFError:
+            raise DamagedBlock(block) from None
+        self._check(block, [content])
+        for start, destination in parts:
+            _copy(destination, content[start : start + len(destination)])
+        return len(content)
+
+    def _check(self, block: int, buffers: Sequence[memoryview]) -> None:
+        checksum = 0
+        for buffer in buffers:
+            checksum = zlib.crc32(buffer, checksum)
+        if checksum != self._checksums[block]:
+            raise DamagedBlock(block)
+
+
+def _side_by_side(parts: list[_Part], scratch: memoryview) -> list[memoryview]:
+    """Return buffers for a whole block: destinations, and scratch memory where nobody wants it.
+
+    Nothing is returned when that does not go: many parts, or several for the same bytes.
+    """
+    if len(parts) > _MOST_PARTS:
+        return []
+    buffers: list[memoryview] = []
+    at = 0
+    for start, destination in sorted(parts, key=lambda part: part.start):
+        if start < at:
+            return []
+        if start > at:
+            buffers.append(scratch[at:start])
+        buffers.append(destination)
+        at = start + len(destination)
+    if at < len(scratch):
+        buffers.append(scratch[at:])
+    return buffers
+
+
+def _copy(destination: memoryview, source: memoryview) -> None:
+    if len(source) < _LARGE_BYTES:
+        destination[:] = source
+        return
+    to, origin = (ctypes.addressof(ctypes.c_char.from_buffer(m)) for m in (destination, source))
+    ctypes.memmove(to, origin, len(source))
