@@ -176,13 +176,27 @@ class Shelf:
         self._items[key] = Item(fd, peer)
         return ""
 
+    def _notice_ends(self) -> None:
+        """Leave those that have ended: the loop may tell of a request first that came after it."""
+        for peer in list(self._peers):
+            try:
+                ended = not peer.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                self._leave(peer)
+
     def _hand_out(self, peer: socket.socket, place: str) -> None:
+        self._notice_ends()
         for key, item in self._items.items():
             if key.place == place and item.owner is None:
                 _send(peer, Kept(key.rank, key.slot), item.fd)
         _send(peer, Done())
 
     def _drop(self, place: str) -> None:
+        self._notice_ends()
         for key, item in list(self._items.items()):
             if key.place == place and item.owner is None:
                 del self._items[key]
