@@ -159,7 +159,7 @@ class Shelf:
                 self._hand_out(peer, place)
             case Drop(place=place):
                 _close(fds)
-                self._drop(place)
+                self._drop(peer, place)
                 _send(peer, Done())
             case _:
                 _close(fds)
@@ -176,9 +176,9 @@ class Shelf:
         self._items[key] = Item(fd, peer)
         return ""
 
-    def _notice_ends(self) -> None:
+    def _notice_ends(self, asking: socket.socket) -> None:
         """Leave those that have ended: the loop may tell of a request first that came after it."""
-        for peer in list(self._peers):
+        for peer in self._peers - {asking}:
             try:
                 ended = not peer.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
@@ -189,14 +189,14 @@ class Shelf:
                 self._leave(peer)
 
     def _hand_out(self, peer: socket.socket, place: str) -> None:
-        self._notice_ends()
+        self._notice_ends(peer)
         for key, item in self._items.items():
             if key.place == place and item.owner is None:
                 _send(peer, Kept(key.rank, key.slot), item.fd)
         _send(peer, Done())
 
-    def _drop(self, place: str) -> None:
-        self._notice_ends()
+    def _drop(self, peer: socket.socket, place: str) -> None:
+        self._notice_ends(peer)
         for key, item in list(self._items.items()):
             if key.place == place and item.owner is None:
                 del self._items[key]
