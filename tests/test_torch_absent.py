@@ -12,7 +12,16 @@ import pytest
 from tests.test_layers import SRC, modules
 
 # Modules that are imported only where torch is: add one here when it needs torch at import time.
-WORKER_SIDE = frozenset({"undaunted.inprocess.store", "undaunted.inprocess.wrap"})
+WORKER_SIDE = frozenset(
+    {
+        "undaunted.checkpointing.local.basic_state_dict",
+        "undaunted.checkpointing.local.buffers",
+        "undaunted.checkpointing.local.flat",
+        "undaunted.checkpointing.local.values",
+        "undaunted.inprocess.store",
+        "undaunted.inprocess.wrap",
+    }
+)
 # Run by path, never imported.
 PROGRAMS = frozenset({"undaunted.fault_tolerance.worker.boot"})
 

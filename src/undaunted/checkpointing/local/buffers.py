@@ -1,0 +1,149 @@
+"""Flat memory for shards: allocated once, used again, never more than a given number."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_log = logging.getLogger("nvrx")
+_PAGE = 4096
+
+
+class Buffer:
+    """Memory of whole pages, which devices copy into directly where there is one.
+
+    Attributes:
+        size: bytes, a multiple of 4096.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Allocate it.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        self.size = max(-(-size // _PAGE), 1) * _PAGE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+        self._map = mmap.mmap(-1, self.size, flags=flags)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+        self.tensor: Any = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.memory = memoryview(self._map)
+        self._registered = _register(self.tensor)
+
+    def close(self) -> None:
+        """Give the memory back, as soon as nobody looks at it any more."""
+        if self._registered:
+            torch.cuda.cudart().cudaHostUnregister(self.tensor.data_ptr())
+            self._registered = False
+        self.tensor = None
+        self.memory.release()
+        with contextlib.suppress(BufferError):  # a view is left: it goes with the last one
+            self._map.close()
+
+
+class Lease:
+    """A buffer that one shard has for itself, until it is released or forgotten."""
+
+    def __init__(self, pool: Buffers, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self._pool: Buffers | None = pool
+
+    def release(self) -> None:
+        """Give it back; again and again without harm."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.give_back(self.buffer)
+
+    def __enter__(self) -> Lease:  # noqa: PYI034
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class Buffers:
+    """At most ``count`` buffers; who wants one more waits."""
+
+    def __init__(self, count: int = 2) -> None:
+        self._count = count
+        self._free: list[Buffer] = []
+        self._lent = 0
+        self._closed = False
+        # Reentrant: a lease may be collected, and so given back, while the lock is held.
+        self._changed = threading.Condition(threading.RLock())
+
+    def take(self, size: int, timeout_s: float) -> Lease:
+        """Return a buffer of at least this size.
+
+        Raises:
+            TimeoutError: none became free in time.
+            OSError: there is not enough memory.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._lent >= self._count:
+                if not self._changed.wait(max(deadline - time.monotonic(), 0)):
+                    raise TimeoutError(
+                        f"no buffer became free within {timeout_s:g} s: the saves before this one "
+                        "are not done yet"
+                    )
+            self._lent += 1
+            found = self._free.pop() if self._free else None
+        try:
+            if found is not None and found.size < size:
+                found.close()
+                found = None
+            return Lease(self, found or Buffer(size))
+        except BaseException:
+            with self._changed:
+                self._lent -= 1
+                self._changed.notify()
+            raise
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Take a buffer back; what leases do."""
+        with self._changed:
+            self._lent -= 1
+            if self._closed:
+                buffer.close()
+            else:
+                self._free.append(buffer)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Free all memory: that which is lent, as soon as it comes back."""
+        with self._changed:
+            self._closed = True
+            free, self._free = self._free, []
+        for buffer in free:
+            buffer.close()
+
+
+def _register(tensor: Any) -> bool:
+    """Make memory one that devices copy into directly; returns whether it is."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return False
+    error = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel(), 0)
+    if int(error) == 0:
+        return True
+    _log.warning("Memory for local checkpoints cannot be pinned (CUDA error %s)", int(error))
+    return False

@@ -1,0 +1,201 @@
+"""Between a state and its flat form: one buffer with everything in it, see `shard`."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.format.plain import PlainError
+from undaunted.checkpointing.local import shard
+from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict
+    from undaunted.checkpointing.local.shard import Head
+
+
+class Identity(NamedTuple):
+    """Which shard of which save it is; see `shard.Head`."""
+
+    iteration: int
+    rank: int
+    world_size: int
+    session: str
+    save: str
+    saved_at: float
+
+
+class Prepared(NamedTuple):
+    """A state that is about to be copied.
+
+    Attributes:
+        head: encoded, with its prefix.
+        tensors: each once, with its offset in the image.
+        size: of the image, bytes.
+    """
+
+    head: bytes
+    tensors: list[tuple[torch.Tensor, int]]
+    size: int
+
+
+def prepare(
+    state: TensorAwareStateDict, identity: Identity, allow_pickle: bool = False
+) -> Prepared:
+    """Lay out a state; it is as before afterwards.
+
+    Raises:
+        PlainError: it has something that is neither plain data nor a tensor; it is named.
+    """
+    tensors = state.pop_tensors()
+    try:
+        for index, tensor in enumerate(tensors):
+            _check(tensor, index)
+        kind, hollow = encode_state(state, allow_pickle)
+    finally:
+        state.insert_tensors(tensors)
+    tensors = [tensor.detach() for tensor in tensors]
+    first = _first_of_each(tensors)
+    offsets, end = shard.place_tensors([tensors[at].nbytes for at in dict.fromkeys(first)])
+    by_first = dict(zip(dict.fromkeys(first), offsets, strict=True))
+    head = shard.encode_head(
+        shard.Head(
+            format=shard.FORMAT_VERSION,
+            **identity._asdict(),
+            kind=kind,
+            state=hollow,
+            tensors=[
+                shard.Tensor(dtype_name(one.dtype), list(one.shape), by_first[at], one.nbytes)
+                for one, at in zip(tensors, first, strict=True)
+            ],
+            data_bytes=end,
+        )
+    )
+    start = shard.data_offset(len(head))
+    return Prepared(
+        head, [(tensors[at], start + offset) for at, offset in by_first.items()], start + end
+    )
+
+
+def copy_into(prepared: Prepared, flat: torch.Tensor) -> None:
+    """Copy a state into a buffer; when this returns, its content is fixed.
+
+    Args:
+        prepared: the state.
+        flat: bytes in host memory, at least as many as it has.
+    """
+    flat[: len(prepared.head)] = torch.frombuffer(bytearray(prepared.head), dtype=torch.uint8)
+    devices = set()
+    for tensor, offset in prepared.tensors:
+        if tensor.nbytes:
+            place = flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            place.copy_(tensor, non_blocking=tensor.device.type != "cpu")
+            devices.add(tensor.device)
+    for device in devices:
+        if device.type != "cpu":
+            getattr(torch, device.type).synchronize(device)
+
+
+def new_tensors(head: Head, path: str) -> list[torch.Tensor]:
+    """Return empty tensors in host memory for a shard; tied ones are one and the same.
+
+    Raises:
+        DamagedCheckpointError: the head describes tensors that cannot be.
+    """
+    made: dict[tuple[int, str, tuple[int, ...]], torch.Tensor] = {}
+    tensors = []
+    for one in head.tensors:
+        key = (one.offset, one.dtype, tuple(one.shape))
+        if key not in made or not one.size:
+            try:
+                dtype = dtype_of(one.dtype)
+            except ValueError as error:
+                raise DamagedCheckpointError(f"{path}: {error}", path) from error
+            if min(one.shape, default=0) < 0 or math.prod(one.shape) * dtype.itemsize != one.size:
+                raise DamagedCheckpointError(f"{path}: the head contradicts itself", path)
+            made[key] = torch.empty(one.shape, dtype=dtype)
+        tensors.append(made[key])
+    return tensors
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor in host memory; the tensor must outlive them."""
+    if not tensor.nbytes:
+        return memoryview(b"")
+    # Without numpy, which some installations of torch lack.
+    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
+
+
+def rebuild(
+    head: Head, tensors: Sequence[torch.Tensor], path: str, allow_pickle: bool = False
+) -> TensorAwareStateDict:
+    """Return the state with its tensors, each on its device.
+
+    Raises:
+        DamagedCheckpointError: the head does not fit to itself, or must not be read.
+    """
+    try:
+        state = decode_state(head.kind, head.state, allow_pickle)
+        state.insert_tensors(list(tensors))
+    except (PlainError, ValueError) as error:
+        raise DamagedCheckpointError(f"{path}: {error}", path) from error
+    state.restore_tensor_device(non_blocking=False)
+    return state
+
+
+def rebuild_from(flat: torch.Tensor, path: str, allow_pickle: bool = False) -> TensorAwareStateDict:
+    """Return the state in a buffer, in memory of its own.
+
+    Raises:
+        DamagedCheckpointError: it is not a shard.
+    """
+    prefix = memory_of(flat[: shard.PREFIX_BYTES]).tobytes()
+    end, _ = shard.head_length(prefix, path)
+    head = shard.decode_head(memory_of(flat[:end]).tobytes(), path)
+    start = shard.data_offset(end)
+    tensors = new_tensors(head, path)
+    for tensor, one in zip(tensors, head.tensors, strict=True):
+        if one.size:
+            content = flat[start + one.offset : start + one.offset + one.size]
+            tensor.reshape(-1).view(torch.uint8).copy_(content)
+    return rebuild(head, tensors, path, allow_pickle)
+
+
+def _check(tensor: Any, index: int) -> None:
+    """Refuse what has no bytes of its own."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        hint = ": give its local part, to_local()" if hasattr(tensor, "to_local") else ""
+        raise PlainError(f"tensor {index} is a {type(tensor).__name__}{hint}")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise PlainError(
+            f"tensor {index} has no plain bytes (layout {tensor.layout}, {tensor.dtype}, device "
+            f"{tensor.device})"
+        )
+
+
+def _first_of_each(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return for each tensor the index of the first one that is the same memory."""
+    seen: dict[Any, int] = {}
+    return [
+        seen.setdefault(
+            (
+                one.device,
+                one.data_ptr(),
+                one.dtype,
+                one.shape,
+                one.stride(),
+                one.is_conj(),
+                one.is_neg(),
+            )
+            if one.nbytes
+            else at,
+            at,
+        )
+        for at, one in enumerate(tensors)
+    ]

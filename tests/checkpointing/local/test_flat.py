@@ -1,0 +1,159 @@
+"""States, and the buffers that hold everything in them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+from undaunted.checkpointing.errors import DamagedCheckpointError  # noqa: E402
+from undaunted.checkpointing.format.plain import PlainError  # noqa: E402
+from undaunted.checkpointing.local import flat, shard  # noqa: E402
+from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict  # noqa: E402
+from undaunted.checkpointing.local.basic_state_dict import (  # noqa: E402
+    BasicTensorAwareStateDict,
+)
+
+pytestmark = pytest.mark.torch
+WHO = flat.Identity(3, 0, 1, "", "s", 0.0)
+
+
+class Unplain:
+    """Neither plain nor a tensor."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unplain)
+
+    __hash__ = None
+
+
+class OwnState(BasicTensorAwareStateDict):
+    """A class without a plain form, as those of other libraries."""
+
+    plain_state = TensorAwareStateDict.plain_state
+
+
+def there_and_back(state, allow_pickle=False, spoil=None):
+    prepared = flat.prepare(BasicTensorAwareStateDict(state), WHO, allow_pickle)
+    buffer = torch.empty(prepared.size + 10, dtype=torch.uint8)
+    flat.copy_into(prepared, buffer)
+    if spoil:
+        spoil()
+    return flat.rebuild_from(buffer, "f", allow_pickle).state_dict
+
+
+def test_everything_comes_back_as_it_was_when_it_was_copied() -> None:
+    tied = torch.randn(4, 4)
+    model = torch.nn.Linear(3, 2)
+    state = {
+        "model": model.state_dict(),
+        "tied": [tied, tied],
+        "view": tied[1:, ::2],
+        "transposed": tied.t(),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "bf16": torch.randn(5).bfloat16(),
+        "fp8": torch.randn(5).to(torch.float8_e4m3fn),
+        "bool": torch.tensor([True, False]),
+        "complex": torch.randn(2, dtype=torch.complex64),
+        "conjugate": torch.randn(2, dtype=torch.complex64).conj(),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "types": (torch.float16, torch.device("cpu"), torch.Size([2])),
+        "random": np.random.RandomState(1).get_state(),
+        "array": np.arange(6, dtype=np.float16).reshape(2, 3),
+        "numpy": np.float32(1.5),
+        1: {2: "x"},
+    }
+    before = torch.tensor(0)
+    expected = {k: v.detach().clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
+
+    def spoil() -> None:
+        tied.zero_()
+        state["array"][:] = 0
+        for value in state.values():
+            if isinstance(value, torch.Tensor) and value.numel() and not value.is_conj():
+                value.detach().zero_()
+
+    back = there_and_back(state, spoil=spoil)
+    assert before.item() == 0
+    assert list(back) == list(state)
+    for name, tensor in expected.items():
+        assert back[name].dtype == tensor.dtype
+        assert back[name].shape == tensor.shape
+        assert torch.equal(
+            back[name].float() if "fp8" in name else back[name],
+            tensor.float() if "fp8" in name else tensor,
+        ), name
+    assert isinstance(back["model"], OrderedDict)
+    assert back["model"]._metadata == model.state_dict()._metadata
+    assert back["tied"][0] is back["tied"][1]
+    assert back["types"] == (torch.float16, torch.device("cpu"), torch.Size([2]))
+    assert np.array_equal(back["array"], np.arange(6).reshape(2, 3))
+    assert isinstance(back["numpy"], np.float32)
+    np.random.RandomState(2).set_state(back["random"])
+
+
+def test_tied_tensors_are_stored_once() -> None:
+    one = torch.zeros(1 << 16)
+    assert flat.prepare(BasicTensorAwareStateDict([one, one, one]), WHO).size < 2 * one.nbytes
+
+
+def test_the_state_is_whole_after_it_was_copied_or_refused() -> None:
+    tensor = torch.ones(1)
+    state = BasicTensorAwareStateDict({"t": tensor, "x": Unplain()})
+    with pytest.raises(PlainError, match=r"x: an object of type .*Unplain.*allow_pickle=True"):
+        flat.prepare(state, WHO)
+    assert state.state_dict["t"] is tensor
+
+
+def test_other_objects_need_permission_on_both_sides() -> None:
+    assert there_and_back([Unplain()], allow_pickle=True) == [Unplain()]
+    prepared = flat.prepare(BasicTensorAwareStateDict([Unplain()]), WHO, allow_pickle=True)
+    with pytest.raises(DamagedCheckpointError, match="give allow_pickle=True only if"):
+        flat.rebuild_from(torch.frombuffer(bytearray(prepared.head), dtype=torch.uint8), "f")
+
+
+def test_classes_without_a_plain_form_need_permission() -> None:
+    state = OwnState([torch.ones(2)])
+    with pytest.raises(PlainError, match=r"OwnState has no plain form"):
+        flat.prepare(state, WHO)
+    prepared = flat.prepare(state, WHO, allow_pickle=True)
+    buffer = torch.empty(prepared.size, dtype=torch.uint8)
+    flat.copy_into(prepared, buffer)
+    back = flat.rebuild_from(buffer, "f", allow_pickle=True)
+    assert type(back).__name__ == "OwnState"
+    assert torch.equal(next(iter(back.tensors)), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        (torch.ones(2, device="meta"), "no plain bytes"),
+        (torch.ones(2).to_sparse(), "sparse_coo"),
+    ],
+)
+def test_tensors_without_bytes_are_refused(tensor, why: str) -> None:
+    with pytest.raises(PlainError, match=why):
+        flat.prepare(BasicTensorAwareStateDict([tensor]), WHO)
+
+
+@pytest.mark.parametrize(
+    "one", [("nonsense", [1], 0, 1), ("int8", [-1], 0, 1), ("int8", [2], 0, 1)]
+)
+def test_impossible_tensors(one) -> None:
+    head = shard.Head(
+        format=1, **WHO._asdict(), kind="k", state=b"", tensors=[shard.Tensor(*one)], data_bytes=1
+    )
+    with pytest.raises(DamagedCheckpointError):
+        flat.new_tensors(head, "f")
+
+
+def test_unknown_class() -> None:
+    head = shard.Head(
+        format=1, **WHO._asdict(), kind="no.such", state=b"", tensors=[], data_bytes=0
+    )
+    with pytest.raises(DamagedCheckpointError, match=r"no\.such is not known here: import it"):
+        flat.rebuild(head, [], "f")
