@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from undaunted.chaos.inprocess import host
 from undaunted.chaos.inprocess.setup import Setup
+from undaunted.inprocess.core import links
 from undaunted.inprocess.core.epochs import Call
 from undaunted.inprocess.core.guard import RankGuard
 from undaunted.inprocess.core.takeover import Takeover
@@ -73,6 +75,14 @@ def swallowed_stops_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RankGuard, "_pass", trusting)
 
 
+def a_reset_counts_as_the_end_of_a_guard(patch: pytest.MonkeyPatch) -> None:
+    def short(unreachable_s: float, *, in_order: bool, back: bool = False) -> float:
+        del unreachable_s, in_order, back
+        return links.GRACE_S
+
+    patch.setattr(host, "patience_s", short)
+
+
 BUGS = [
     Bug(
         "nobody is waited for",
@@ -101,5 +111,12 @@ BUGS = [
         "no healthy rank is lost",
         Setup(4),
         ("swallow", "raise"),
+    ),
+    Bug(
+        "a reset counts as the end of a guard",
+        a_reset_counts_as_the_end_of_a_guard,
+        "no rank in two epochs",
+        Setup(4),
+        ("reset", "cut"),
     ),
 ]

@@ -22,6 +22,7 @@ from undaunted.coordinator.protocol import (
     Seat,
 )
 from undaunted.coordinator.wire import connection as module
+from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import MAX_WAITING_BYTES, describe
 from undaunted.coordinator.wire.handshake import ClientHandshake
@@ -67,6 +68,26 @@ async def test_messages_go_both_ways_in_order() -> None:
     assert at_client.messages == [Beat(epoch=i) for i in range(200)]
     assert at_server.ends == ["the other side closed the connection"]
     assert at_client.ends == ["the test is over"]
+    for connection in (served, client):
+        assert connection.in_order  # on one machine
+        connection.peer = Address("10.0.0.1", 1)
+    assert (served.in_order, client.in_order) == (True, False)
+
+
+@on_loop
+async def test_a_reset_is_not_in_order() -> None:
+    at_server = Recorder()
+    async with serving(at_server) as server:
+        raw, peer = await proved(server)
+        await at_server.until(lambda: bool(at_server.connections))
+        sock = peer.writer.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.writer.transport.abort()
+        await at_server.until(lambda: bool(at_server.ends))
+        await raw.__aexit__(None, None, None)
+    assert at_server.ends == ["connection reset by peer"]
+    at_server.connections[0].peer = Address("10.0.0.1", 1)
+    assert not at_server.connections[0].in_order
 
 
 @on_loop

@@ -14,8 +14,8 @@ from tests.inprocess.guard.talk import Controlling, Served, enter, join, record
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.server import Server
 from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import links as module
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.guard import host as module
 from undaunted.inprocess.guard.host import ControllerHost
 from undaunted.inprocess.guard.link_messages import ToController
 from undaunted.inprocess.guard.remote import RemoteUplink

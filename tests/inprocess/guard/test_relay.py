@@ -11,6 +11,7 @@ import pytest
 from tests.coordinator.wire.talk import on_loop
 from tests.inprocess.guard.talk import LIMITS, Changing, Served, enter, join, record
 from undaunted.coordinator import protocol as p
+from undaunted.inprocess.core import links
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.guard import relay
 from undaunted.inprocess.guard.relay import RelayController, RelayUplink
@@ -80,7 +81,7 @@ class Node:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "GRACE_S", 0.01)
+    monkeypatch.setattr(links, "GRACE_S", 0.01)
 
 
 def begun(job: Job) -> tuple[Node, Node]:

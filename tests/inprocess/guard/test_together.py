@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tests.coordinator.wire.talk import on_loop, terms
 from tests.inprocess.guard.talk import Peer, enter, join
 from undaunted.coordinator.wire.server import Server
+from undaunted.inprocess.core import links
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.controller import Controller
-from undaunted.inprocess.guard import host as host_module
 from undaunted.inprocess.guard import remote as remote_module
 from undaunted.inprocess.guard.host import ControllerHost
 from undaunted.inprocess.guard.link_messages import ToController
@@ -77,7 +77,7 @@ async def two_ranks() -> AsyncIterator[list[Rank]]:
 
 @on_loop
 async def test_a_fault_while_a_link_is_cut_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "GRACE_S", LONG_S)
+    monkeypatch.setattr(links, "GRACE_S", LONG_S)
     async with two_ranks() as (first, second):
         second.uplink._connection.drop("cut")  # type: ignore[union-attr]
         await second.peer.say(second.fault())
@@ -91,7 +91,7 @@ async def test_a_fault_while_a_link_is_cut_is_heard_of(monkeypatch: pytest.Monke
 async def test_what_is_said_while_a_link_is_cut_is_said_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host_module, "GRACE_S", LONG_S)
+    monkeypatch.setattr(links, "GRACE_S", LONG_S)
     monkeypatch.setattr(remote_module, "_SHORTEST_PAUSE_S", 0.2)
     async with two_ranks() as (first, second):
         monkeypatch.setattr(second.uplink, "_address", "127.0.0.1:1")
@@ -110,7 +110,7 @@ async def test_what_is_said_while_a_link_is_cut_is_said_again(
 
 @on_loop
 async def test_a_link_that_stays_cut_costs_its_rank_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "GRACE_S", 0.05)
+    monkeypatch.setattr(links, "GRACE_S", 0.05)
     async with two_ranks() as (first, second):
         monkeypatch.setattr(second.uplink, "_address", "127.0.0.1:1")
         address = first.uplink._address

@@ -10,7 +10,10 @@ from undaunted.chaos.inprocess.setup import UNREACHABLE_S
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.controller import Controller
+from undaunted.inprocess.core.links import patience_s
+from undaunted.inprocess.guard.link_messages import Bye
 from undaunted.simulation import messages as s
+from undaunted.simulation.network import END_OF_FILE
 
 if TYPE_CHECKING:
     from undaunted.chaos.inprocess.cluster import Cluster
@@ -44,6 +47,7 @@ class Host:
         self._heard: dict[int, int] = {}  # by link
         self._posted: dict[int, m.FromGuard] = {}
         self._posts = 0
+        self._back: set[int] = set()  # links whose guards have said that they come back
 
     def post(self, message: m.FromGuard) -> int:
         """Keep what the guard here reports until its turn comes; return its number."""
@@ -64,6 +68,9 @@ class Host:
             commands.append(_timer(f"silent {link}"))
         if isinstance(message, Lease):
             return [*commands, s.Send(link, message)]
+        if isinstance(message, Bye):
+            self._back.add(link)
+            return commands
         assert isinstance(message, m.FromGuard)
         job_rank = message.enter.job_rank if isinstance(message, m.Resume) else message.job_rank
         if link < self._links.get(job_rank, link):
@@ -71,9 +78,13 @@ class Host:
         self._links[job_rank] = link
         return commands + self._feed(message, now)
 
-    def closed(self, link: int) -> list[s.Command]:
+    def closed(self, link: int, reason: str) -> list[s.Command]:
         """A connection is gone; its guard may come back over another one."""
-        return [_timer(f"lost {link}")] if self._heard.pop(link, None) is not None else []
+        if self._heard.pop(link, None) is None:
+            return []
+        in_order = reason == END_OF_FILE
+        wait_s = patience_s(UNREACHABLE_S, in_order=in_order, back=link in self._back)
+        return [_timer(f"lost {link}", wait_s)]
 
     def close(self) -> list[s.Command]:
         """The controller is not here any more."""
@@ -126,5 +137,5 @@ class Host:
         return [each if link == _HERE else s.Send(link, each) for link, each in told.items()]
 
 
-def _timer(name: str) -> s.Command:
-    return s.SetTimer(name, round(UNREACHABLE_S * _NS))
+def _timer(name: str, delay_s: float = UNREACHABLE_S) -> s.Command:
+    return s.SetTimer(name, round(delay_s * _NS))

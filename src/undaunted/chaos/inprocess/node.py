@@ -10,6 +10,7 @@ from undaunted.chaos.inprocess.setup import LEASE_S, RECONNECT_S, SILENCE_S
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.guard import RankGuard
+from undaunted.inprocess.guard.link_messages import Bye
 from undaunted.simulation import messages as s
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class Node:
                 self._local.add(connection)
             case s.Received(connection=connection, message=message):
                 self._received(connection, message)
-            case s.Closed(connection=connection):
-                self._closed(connection)
+            case s.Closed(connection=connection, reason=reason):
+                self._closed(connection, reason)
             case s.TimerFired(name=name):
                 self._timer(name)
 
@@ -200,7 +201,7 @@ class Node:
 
     # --- connections and timers -----------------------------------------------------------------
 
-    def _closed(self, connection: int) -> None:
+    def _closed(self, connection: int, reason: str) -> None:
         served = self._served.get(connection)
         if served is not None:
             reading = served.rank.read(self._now) if served.rank is not None else None
@@ -210,7 +211,7 @@ class Node:
             self._feed_all(c.LinkDown())
             self._set_timer("retry", RECONNECT_S)
         elif self.host is not None:
-            self._commands += self.host.closed(connection)
+            self._commands += self.host.closed(connection, reason)
 
     def _timer(self, name: str) -> None:
         what, _, rest = name.partition(" ")
@@ -239,6 +240,8 @@ class Node:
         if left_ns > 0:
             self._commands.append(s.SetTimer("silence", left_ns))
         else:
+            assert self._link is not None
+            self._commands.append(s.Send(self._link, Bye(back=True)))
             self._link_down()
             self._connect()
 

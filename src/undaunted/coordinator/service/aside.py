@@ -24,7 +24,8 @@ class BesideLeader(Protocol):
         Args:
             connection: over which something may have been received.
             reason: for people.
-            silent: the leader has ended it: the other side may live, and not know it.
+            silent: the leader or the network has ended it: the other side may live, and not know
+                it.
         """
 
     def close(self) -> None:

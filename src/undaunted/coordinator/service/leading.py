@@ -91,7 +91,7 @@ class Leading:
         """A connection has ended."""
         link = self._links.pop(connection, None)
         if link is not None and self._beside is not None:
-            self._beside.closed(connection, reason, silent=False)
+            self._beside.closed(connection, reason, silent=not connection.in_order)
         if link is not None and self._connections.pop(link, None) is not None:
             self._feed(c.Closed(link, reason))
 

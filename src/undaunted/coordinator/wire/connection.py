@@ -16,12 +16,12 @@ import msgspec
 
 from undaunted.base.text import format_duration, one_line
 from undaunted.coordinator.protocol import MAX_HANDSHAKE_BYTES, MAX_MESSAGE_BYTES
+from undaunted.coordinator.wire.address import Address, is_loopback
 from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from undaunted.coordinator.wire.address import Address
     from undaunted.coordinator.wire.handshake import Handshake
 
 # What may wait for a peer that does not read, in bytes, beside the message that is sent last.
@@ -149,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = peer
         self.node = ""
         self.longest = MAX_MESSAGE_BYTES
+        self._has_closed = False  # the other side
         self._sock = sock
         self._handshake = handshake
         self._handler = handler
@@ -186,6 +187,14 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._transport.write(encode(content))
         return True
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the other side has closed it, or its kernel when its process ended.
+
+        A reset may come from the network; on one machine there is none.
+        """
+        return self._has_closed or is_loopback(self.peer.host)
 
     def close(self, reason: str) -> None:
         """End it when what was sent before is delivered, after 2 s at the latest.
@@ -248,6 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         """Nothing more will come."""
+        self._has_closed = self._state is _State.OPEN
         self._finish(End("the other side closed the connection"))
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from undaunted.base.timers import Timers
 from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core.links import patience_s
 from undaunted.inprocess.core.messages import Enter, Resume
 from undaunted.inprocess.guard.link_messages import Bye, Lease, Telling
 from undaunted.inprocess.guard.silence import Silence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from undaunted.inprocess.core.controller import Controller
     from undaunted.inprocess.core.messages import FromGuard, ToRank
     from undaunted.inprocess.guard.uplink import Downlink
-
-# A guard whose connection has broken is back within milliseconds if it lives.
-GRACE_S = 1.0
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -122,8 +120,9 @@ class ControllerHost:
         else:
             self._broken.add(guard)
             text = f"the connection to its guard has broken: {reason}"
-            grace_s = self._silence_s if guard.back else GRACE_S
-            self._timers.set(f"link {id(guard)}", grace_s, partial(self.left, guard, text))
+            in_order = connection.in_order
+            wait_s = patience_s(self._silence_s, in_order=in_order, back=guard.back)
+            self._timers.set(f"link {id(guard)}", wait_s, partial(self.left, guard, text))
         self._changed.set()
 
     # --- what links tell ------------------------------------------------------------------------

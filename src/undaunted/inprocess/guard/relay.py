@@ -14,8 +14,9 @@ import msgspec
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.inprocess.core.controller import Controller
+from undaunted.inprocess.core.links import patience_s
 from undaunted.inprocess.core.messages import Enter, FromGuard, Resume, ToRank
-from undaunted.inprocess.guard.host import GRACE_S, ControllerHost
+from undaunted.inprocess.guard.host import ControllerHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,7 @@ class RelayController:
         node = self._nodes.pop(connection, None)
         if node is None:
             return
-        delay_s = self._cut_off_s if silent else GRACE_S
+        delay_s = patience_s(self._cut_off_s, in_order=not silent)
         text = f"its node is lost: {reason}"
         self._timers.set(f"node {node.number}", delay_s, partial(self._left, node, text))
 
