@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from undaunted.inprocess.communication import name_server
+from undaunted.base import name_server
 
 
 def again_after_s() -> int:
