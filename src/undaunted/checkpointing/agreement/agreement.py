@@ -1,0 +1,194 @@
+"""All ranks agree within a deadline, over a torch store.
+
+The first verdict that is written decides for all ranks, so that no rank believes what another does
+not: rank 0's, that of a rank that failed, or that of one that waited in vain. See `Turn`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from undaunted.checkpointing.agreement.bounded import AbortedError, Bounded, TimedOutError
+from undaunted.checkpointing.agreement.messages import Failure, Verdict
+from undaunted.checkpointing.agreement.turn import Place, Turn, named
+from undaunted.checkpointing.errors import CheckpointError, SaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Agreement", "Agreeing", "Failure", "Link"]
+
+
+class Agreeing(Protocol):
+    """What `Agreement` and `Alone` have in common."""
+
+    rank: int
+    world_size: int
+    session: str
+
+    def round(
+        self,
+        name: str,
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], bytes],
+        timeout_s: float,
+    ) -> bytes:
+        """See `Agreement.round`."""
+
+    def abort(self) -> None:
+        """See `Agreement.abort`."""
+
+
+class Link(Protocol):
+    """The connection to a store's server."""
+
+    def interrupt(self) -> None:
+        """Have the calls that wait in the store fail; it is of no use afterwards."""
+
+    def reopen(self, timeout_s: float) -> Any:
+        """Return another store, connected to the same server."""
+
+
+class Agreement:
+    """Rounds of all ranks, one after the other, in the same order on each.
+
+    Attributes:
+        rank: of this process, from 0.
+        world_size: how many take part.
+        session: name of this run, the same on all ranks and new for each run.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        session: str,
+        lane: str = "main",
+        link: Link | None = None,
+    ) -> None:
+        """Take part.
+
+        Args:
+            store: a torch store that nobody else waits in, as its waits exclude each other.
+            rank: see the class.
+            world_size: see the class.
+            session: see the class.
+            lane: tells several agreements of one session apart.
+            link: of the store; None means that its server is in this process and never stands
+                still.
+        """
+        self.rank = rank
+        self.world_size = world_size
+        self.session = session
+        self._place = Place(store, rank, world_size)
+        self._link = link
+        self._prefix = f"undaunted/checkpointing/{session}/{lane}"
+        self._next = 0
+        self._finished: list[str] = []  # rounds whose keys are still there; rank 0 only
+        self._broken = False
+        self._bounded = Bounded(self._interrupt)
+
+    def round(
+        self,
+        name: str,
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], bytes],
+        timeout_s: float,
+    ) -> bytes:
+        """Return what rank 0 decides from the contributions of all ranks.
+
+        Args:
+            name: what this is about, the same on all ranks; for messages.
+            contribution: of this rank, or why it has none: that ends the round on all ranks at
+                once.
+            decide: called on rank 0 only, with the contributions in the order of ranks. What it
+                raises is raised on all ranks.
+            timeout_s: how long rank 0 waits for the contributions, and, when all are there, the
+                others for the decision.
+
+        Raises:
+            SaveError: with the ranks that failed or did not answer. Other errors of
+                ``undaunted.checkpointing.errors`` as a rank contributed or ``decide`` raised them.
+        """
+        prefix = f"{self._prefix}/{self._next}"
+        self._next += 1
+        try:
+            self._connect(timeout_s)
+            turn = Turn(self._place, prefix, name, timeout_s)
+            if self.rank == 0:
+                return self._lead(turn, contribution, decide)
+            return self._follow(turn, contribution)
+        except (AbortedError, CheckpointError) as error:
+            if isinstance(error, TimedOutError):
+                self._broken = True
+                raise SaveError(
+                    f"{name}: rank 0, whose process serves the agreement, did not answer within "
+                    f"{timeout_s:g} s: it is stopped, or its node cannot be reached",
+                    (0,),
+                ) from error
+            raise
+        except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
+            self._broken = True
+            raise SaveError(
+                f"{name}: the process of rank 0, which serves the agreement, is gone or cannot be "
+                f"reached: {error}",
+                (0,),
+            ) from error
+
+    def abort(self) -> None:
+        """Have the round in progress, and all later ones, raise at once; nobody is told."""
+        self._bounded.abort()
+
+    def close(self) -> None:
+        """Take part no more; lets go of the store."""
+        self._bounded.abort()
+        self._place.store = None
+
+    def _lead(
+        self,
+        turn: Turn,
+        contribution: bytes | Failure,
+        decide: Callable[[Sequence[bytes]], bytes],
+    ) -> bytes:
+        gathered = self._bounded.call(lambda: turn.gather(contribution), turn.limit_s)
+        if isinstance(gathered, Verdict):
+            final = self._bounded.call(lambda: turn.close(gathered), turn.limit_s)
+            return self._ended(turn, final)
+        error: Exception | None = None
+        try:
+            verdict = Verdict(decide(gathered))
+        except Exception as raised:  # noqa: BLE001 - raised on all ranks
+            error = raised
+            verdict = Verdict(failure=named(Failure.of(raised), turn.name, 0), ranks=(0,))
+        # All ranks are in this round: nobody reads the keys of earlier ones any more.
+        over, self._finished = self._finished, []
+        final = self._bounded.call(lambda: turn.close(verdict, over), turn.limit_s)
+        return self._ended(turn, final, error)
+
+    def _ended(self, turn: Turn, final: Verdict, cause: Exception | None = None) -> bytes:
+        self._finished.append(turn.prefix)
+        try:
+            return final.answer()
+        except CheckpointError as error:
+            raise error from cause
+
+    def _follow(self, turn: Turn, contribution: bytes | Failure) -> bytes:
+        verdict = self._bounded.call(lambda: turn.take_part(contribution), turn.limit_s)
+        if verdict is None:
+            verdict = self._bounded.call(turn.await_decision, turn.limit_s)
+        return verdict.answer()
+
+    def _connect(self, timeout_s: float) -> None:
+        """Replace a connection that was given up."""
+        if self._broken:
+            link = self._link
+            if link is None:
+                raise SaveError("the connection of the ranks was lost", (0,))
+            self._place.store = self._bounded.call(lambda: link.reopen(timeout_s), timeout_s)
+            self._broken = False
+
+    def _interrupt(self) -> None:
+        self._broken = True
+        if self._link is not None:
+            self._link.interrupt()

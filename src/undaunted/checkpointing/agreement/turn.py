@@ -1,0 +1,193 @@
+"""What one rank does in the store for one round.
+
+Keys of a round: each rank's contribution, ``count``, the number of them, ``go``, which wakes rank
+0, and ``verdict``, which is written once. A rank deletes its contribution when it has the verdict.
+Rank 0 deletes the rest when every rank has contributed to a later round: by then nobody reads it
+any more.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.base.text import format_ranks
+from undaunted.checkpointing.agreement.messages import Contribution, Failure, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A store may say a little early that time is up.
+_EARLY_S = 0.1
+
+
+class Place:
+    """Of one rank among the others.
+
+    It has the store, so that nothing else keeps that alive: frames of exceptions, for example.
+
+    Attributes:
+        store: a torch store; None after the end.
+        rank: of this process.
+        world_size: how many take part.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        self.store = store
+        self.rank = rank
+        self.world_size = world_size
+
+
+class Turn:
+    """One rank in one round. Methods wait in the store; the caller bounds them by `limit_s`.
+
+    Attributes:
+        name: what the round is about.
+        prefix: of its keys.
+        limit_s: seconds after which a method has returned, unless the store's server stands still.
+    """
+
+    def __init__(self, place: Place, prefix: str, name: str, timeout_s: float) -> None:
+        """Args: see `Agreement`."""
+        self.name = name
+        self.prefix = prefix
+        self._place = place
+        self._rank = place.rank
+        self._world_size = place.world_size
+        self._timeout_s = timeout_s
+        margin_s = min(5.0, 0.2 + timeout_s / 10)
+        # Who does not decide waits a little longer than who does. Not all equally long: a client of
+        # a TCPStore whose wait is over just when the key appears may wait for ever (torch 2.13).
+        self._longer_s = timeout_s + margin_s * (2 - 1 / max(1, place.rank))
+        self.limit_s = timeout_s + 3 * margin_s
+
+    @property
+    def _store(self) -> Any:
+        return self._place.store
+
+    def gather(self, contribution: bytes | Failure) -> list[bytes] | Verdict:
+        """On rank 0: return all contributions, or why they are not there."""
+        self._contribute(contribution)
+        if not self._wait("go", self._timeout_s):
+            return self._given_up(self._missing())
+        if self._store.check([self._key("verdict")]):
+            return self._verdict()
+        found = [
+            msgspec.msgpack.decode(one, type=Contribution)
+            for one in self._get([self._of(rank) for rank in range(self._world_size)])
+        ]
+        strangers = tuple(rank for rank, one in enumerate(found) if one.name != self.name)
+        if strangers:
+            message = (
+                f"rank 0 is at {self.name!r}, but rank {format_ranks(strangers)} at "
+                f"{found[strangers[0]].name!r}: all ranks have to make the same calls in the same "
+                "order"
+            )
+            return Verdict(failure=Failure(message), ranks=strangers)
+        return [one.content for one in found]
+
+    def close(self, verdict: Verdict, over: Sequence[str] = ()) -> Verdict:
+        """On rank 0: write the verdict unless there is one; return which holds.
+
+        Args:
+            verdict: what rank 0 thinks.
+            over: prefixes of rounds whose keys are deleted.
+        """
+        final = self._decide(verdict)
+        for prefix in over:
+            for what in ("count", "go", "verdict"):
+                self._store.delete_key(f"{prefix}/{what}")
+        self._store.delete_key(self._of(0))
+        return final
+
+    def take_part(self, contribution: bytes | Failure) -> Verdict | None:
+        """On another rank: return the verdict; None = rank 0 has all it needs to decide."""
+        self._contribute(contribution)
+        if not self._wait("verdict", self._longer_s):
+            missing = self._missing()
+            if not missing:
+                return None
+            self._decide(self._given_up(missing))
+        return self._read_and_leave()
+
+    def await_decision(self) -> Verdict:
+        """On another rank: return the verdict, or give up."""
+        if not self._wait("verdict", self._longer_s):
+            failure = Failure(
+                f"{self.name}: all ranks have answered, but rank 0 has not decided within another "
+                f"{self._timeout_s:g} s: it is hung, stopped or gone; its log and stack say where"
+            )
+            self._decide(Verdict(failure=failure, ranks=(0,)))
+        return self._read_and_leave()
+
+    def _contribute(self, contribution: bytes | Failure) -> None:
+        if isinstance(contribution, Failure):
+            self._store.set(self._of(self._rank), self._encoded(b""))
+            failure = named(contribution, self.name, self._rank)
+            self._decide(Verdict(failure=failure, ranks=(self._rank,)))
+            self._store.set(self._key("go"), b"")
+            return
+        self._store.set(self._of(self._rank), self._encoded(contribution))
+        if self._store.add(self._key("count"), 1) == self._world_size:
+            self._store.set(self._key("go"), b"")
+
+    def _given_up(self, missing: tuple[int, ...]) -> Verdict:
+        many = "ranks" if len(missing) > 1 else "rank"
+        failure = Failure(
+            f"{self.name}: {many} {format_ranks(missing)} of {self._world_size} did not answer "
+            f"within {self._timeout_s:g} s: hung, stopped, gone, or much slower than the others; "
+            "their logs and stacks say where they are"
+        )
+        return Verdict(failure=failure, ranks=missing)
+
+    def _missing(self) -> tuple[int, ...]:
+        ranks = range(self._world_size)
+        return tuple(rank for rank in ranks if not self._store.check([self._of(rank)]))
+
+    def _decide(self, verdict: Verdict) -> Verdict:
+        mine = msgspec.msgpack.encode(verdict)
+        written = self._store.compare_set(self._key("verdict"), "", mine)
+        return msgspec.msgpack.decode(written, type=Verdict)
+
+    def _read_and_leave(self) -> Verdict:
+        verdict = self._verdict()
+        self._store.delete_key(self._of(self._rank))
+        return verdict
+
+    def _verdict(self) -> Verdict:
+        return msgspec.msgpack.decode(self._store.get(self._key("verdict")), type=Verdict)
+
+    def _wait(self, what: str, timeout_s: float) -> bool:
+        """Wait for a key; False when time is up."""
+        began = time.monotonic()
+        key = self._key(what)
+        try:
+            self._store.wait([key], timedelta(seconds=timeout_s))
+        except RuntimeError:  # which one it is, is not the same for all stores
+            if time.monotonic() - began < timeout_s - _EARLY_S:
+                raise
+            return bool(self._store.check([key]))
+        return True
+
+    def _get(self, keys: list[str]) -> list[bytes]:
+        if self._store.has_extended_api():
+            found: list[bytes] = self._store.multi_get(keys)
+            return found
+        return [self._store.get(key) for key in keys]
+
+    def _encoded(self, content: bytes) -> bytes:
+        return msgspec.msgpack.encode(Contribution(self.name, content))
+
+    def _of(self, rank: int) -> str:
+        return f"{self.prefix}/{rank}"
+
+    def _key(self, what: str) -> str:
+        return f"{self.prefix}/{what}"
+
+
+def named(failure: Failure, name: str, rank: int) -> Failure:
+    """Say in the message who failed at what."""
+    return msgspec.structs.replace(failure, message=f"{name}: rank {rank}: {failure.message}")

@@ -1,0 +1,277 @@
+"""Ranks are threads here; real processes are in test_processes.py."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from undaunted.base import name_server
+from undaunted.checkpointing.agreement.agreement import Agreement, Failure
+from undaunted.checkpointing.errors import (
+    DamagedCheckpointError,
+    NoCheckpointError,
+    SaveError,
+    StaleEpochError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Ranks = Callable[[int], list[Agreement]]
+
+dist = pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.torch
+
+LONG_S = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first_store() -> None:
+    """Torch keeps a pipe of the first store until the process ends."""
+    dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+
+@pytest.fixture(params=["HashStore", "TCPStore"])
+def stores(request: pytest.FixtureRequest) -> Iterator[Callable[[int], list[Any]]]:
+    """Makes connections to one new server."""
+    made: list[Any] = []
+
+    def make(count: int) -> list[Any]:
+        if request.param == "HashStore":
+            return [dist.HashStore()] * count
+        timeout = timedelta(seconds=LONG_S)
+        with name_server.asked_again_soon():
+            for _ in range(count):
+                port = made[0].port if made else 0
+                made.append(
+                    dist.TCPStore(
+                        "127.0.0.1", port, None, not made, timeout, wait_for_workers=False
+                    )
+                )
+        return made
+
+    yield make
+    for one in agreements:
+        one.close()
+    agreements.clear()
+    made.clear()
+
+
+agreements: list[Agreement] = []
+
+
+def ranks_of(stores: list[Any]) -> list[Agreement]:
+    made = [Agreement(one, rank, len(stores), "s0") for rank, one in enumerate(stores)]
+    agreements.extend(made)
+    return made
+
+
+def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each call returned or raised."""
+
+    def outcome(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(outcome, calls))
+
+
+def everyone(
+    ranks: list[Agreement], contribution: Callable[[int], Any], decide: Any, timeout_s: float
+) -> list[Any]:
+    return together(
+        [lambda one=one: one.round("r", contribution(one.rank), decide, timeout_s) for one in ranks]
+    )
+
+
+def fail(contributions: Sequence[bytes]) -> bytes:
+    raise AssertionError("nothing was to be decided")
+
+
+def test_rank_0_decides_for_all_from_what_all_contributed(stores: Any) -> None:
+    ranks = ranks_of(stores(4))
+    for number in range(3):
+        answers = everyone(ranks, lambda rank, n=number: b"%d%d" % (n, rank), b"".join, LONG_S)
+        assert answers == [b"".join(b"%d%d" % (number, rank) for rank in range(4))] * 4
+
+
+def test_any_bytes_can_be_contributed_and_decided(stores: Any) -> None:
+    everything = bytes(range(256)) * 1000
+    assert (
+        everyone(ranks_of(stores(2)), lambda _: everything, b"".join, LONG_S)
+        == [everything * 2] * 2
+    )
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_failure_ends_the_round_at_once_for_all(stores: Any, failing: int) -> None:
+    """Rank 1 never comes, and nobody waits for it."""
+    ranks = ranks_of(stores(4))
+    here = [ranks[0], ranks[2], ranks[3]]
+    failure = Failure("/data/x: No space left on device", errno=28)
+    began = time.monotonic()
+    errors = everyone(here, lambda rank: failure if rank == failing else b"", fail, LONG_S)
+    assert time.monotonic() - began < LONG_S / 2
+    for error in errors:
+        assert type(error) is SaveError
+        assert error.ranks == (failing,)
+        assert error.errno == 28
+        assert str(error) == f"r: rank {failing}: /data/x: No space left on device"
+
+
+def test_who_comes_late_to_a_failed_round_learns_it_at_once_and_the_next_works(stores: Any) -> None:
+    ranks = ranks_of(stores(3))
+    everyone(ranks[:2], lambda rank: Failure("disk") if rank == 1 else b"", fail, LONG_S)
+    with pytest.raises(SaveError, match="disk"):
+        ranks[2].round("r", b"", fail, LONG_S)
+    assert everyone(ranks, lambda _: b"x", b"".join, LONG_S) == [b"xxx"] * 3
+
+
+def test_ranks_that_do_not_answer_are_named_on_all_others(stores: Any) -> None:
+    ranks = ranks_of(stores(4))
+    errors = everyone([ranks[0], ranks[2]], lambda _: b"", fail, 0.3)
+    assert [error.ranks for error in errors] == [(1, 3)] * 2
+    assert "ranks 1,3 of 4 did not answer within 0.3 s" in str(errors[0])
+
+
+def test_a_rank_0_that_does_not_answer_is_named(stores: Any) -> None:
+    ranks = ranks_of(stores(3))
+    errors = everyone(ranks[1:], lambda _: b"", fail, 0.3)
+    assert [error.ranks for error in errors] == [(0,)] * 2
+    # It learns, when it comes, what the others believe, and decides nothing.
+    with pytest.raises(SaveError) as late:
+        ranks[0].round("r", b"", fail, 0.3)
+    assert str(late.value) == str(errors[0])
+
+
+def test_a_decision_may_take_longer_than_the_others_have_waited(stores: Any) -> None:
+    ranks = ranks_of(stores(2))
+
+    def slow(contributions: Sequence[bytes]) -> bytes:
+        threading.Event().wait(0.9)  # longer than rank 1 waits for contributions
+        return b"done"
+
+    assert everyone(ranks, lambda _: b"", slow, 0.5) == [b"done"] * 2
+
+
+def test_a_rank_0_that_never_decides_is_given_up_and_bound_by_that(stores: Any) -> None:
+    ranks = ranks_of(stores(2))
+    given_up = threading.Event()
+
+    def hangs(contributions: Sequence[bytes]) -> bytes:
+        given_up.wait(LONG_S)
+        return b"done"
+
+    def rank_1() -> Any:
+        try:
+            return ranks[1].round("r", b"", fail, 0.2)
+        finally:
+            given_up.set()
+
+    errors = together([lambda: ranks[0].round("r", b"", hangs, 0.2), rank_1])
+    assert [type(error) for error in errors] == [SaveError] * 2
+    assert "rank 0 has not decided" in str(errors[0])
+    assert str(errors[0]) == str(errors[1])
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (OSError(5, "Input/output error", "/data"), SaveError),
+        (StaleEpochError("round 3 has begun", [0]), StaleEpochError),
+        (NoCheckpointError("nothing there"), NoCheckpointError),
+        (DamagedCheckpointError("bad block", "/x", ["w"], 3), DamagedCheckpointError),
+        (KeyError("x"), SaveError),
+    ],
+)
+def test_what_rank_0_raises_is_raised_by_all(
+    stores: Any, raised: Exception, expected: type[Exception]
+) -> None:
+    def decide(contributions: Sequence[bytes]) -> bytes:
+        raise raised
+
+    errors = everyone(ranks_of(stores(2)), lambda _: b"", decide, LONG_S)
+    assert [type(error) for error in errors] == [expected] * 2
+    assert errors[0].__cause__ is raised
+    assert str(errors[0]) == str(errors[1])
+    assert errors[1].__dict__ == errors[0].__dict__
+    if isinstance(raised, OSError):
+        assert errors[1].errno == 5
+        assert "rank 0: OSError: [Errno 5] Input/output error: '/data'" in str(errors[1])
+    if isinstance(raised, DamagedCheckpointError):
+        assert (errors[1].path, errors[1].names, errors[1].block) == ("/x", ("w",), 3)
+
+
+def test_ranks_that_are_at_different_calls_are_told(stores: Any) -> None:
+    ranks = ranks_of(stores(3))
+    errors = together(
+        [
+            lambda one=one, name=name: one.round(name, b"", fail, LONG_S)
+            for one, name in zip(ranks, ("save-3", "save-3", "find-1"), strict=True)
+        ]
+    )
+    assert {str(error) for error in errors} == {
+        (
+            "rank 0 is at 'save-3', but rank 2 at 'find-1': all ranks have to make the same calls "
+            "in the same order"
+        )
+    }
+
+
+def test_keys_do_not_pile_up(stores: Any) -> None:
+    connections = stores(3)
+    ranks = ranks_of(connections)
+    before = connections[0].num_keys()
+    after = []
+    for number in range(8):
+        everyone(ranks, lambda _, n=number: Failure("x") if n in (2, 3) else b"", b"".join, LONG_S)
+        after.append(connections[0].num_keys() - before)
+    assert after[-1] <= 3
+    assert max(after) <= 3 * 4
+
+
+def test_lanes_and_sessions_do_not_meet(stores: Any) -> None:
+    store = stores(1)[0]
+    alone = [Agreement(store, 0, 1, session, lane) for session in "ab" for lane in "cd"]
+    agreements.extend(alone)
+    for number, one in enumerate(alone):
+        mine = b"%d" % number
+        assert one.round("r", mine, lambda found: found[0], LONG_S) == mine
+
+
+def test_abort_ends_a_wait_and_all_later_ones() -> None:
+    class Link:
+        """Wakes the store's waits, as shutting a connection down does."""
+
+        def interrupt(self) -> None:
+            for key in ("go", "verdict"):
+                store.set(f"undaunted/checkpointing/s0/main/0/{key}", b"\xc0")
+
+    store = dist.HashStore()
+    rank = Agreement(store, 0, 2, "s0", link=Link())
+    contributed = threading.Event()
+
+    def wait() -> None:
+        store.wait(["undaunted/checkpointing/s0/main/0/0"])
+        contributed.set()
+
+    watcher = threading.Thread(target=wait)
+    watcher.start()
+
+    def abort() -> None:
+        assert contributed.wait(LONG_S)
+        rank.abort()
+
+    errors = together([lambda: rank.round("r", b"", fail, LONG_S), abort])
+    watcher.join()
+    assert "given up" in str(errors[0])
+    with pytest.raises(SaveError, match="given up"):
+        rank.round("r", b"", fail, LONG_S)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.checkpointing.format.retention import Rule, to_delete
+
+STEPS = st.lists(st.integers(0, 1000), unique=True)
+RULES = st.builds(
+    Rule,
+    keep=st.none() | st.integers(1, 10),
+    every=st.none() | st.integers(1, 100),
+)
+
+
+def test_the_newest_are_kept() -> None:
+    assert to_delete([300, 100, 200, 400], Rule(keep=2)) == [100, 200]
+
+
+def test_without_a_number_all_are_kept() -> None:
+    assert to_delete([1, 2, 3], Rule(every=2)) == []
+
+
+def test_some_are_kept_for_ever() -> None:
+    assert to_delete([0, 100, 150, 200, 250, 300], Rule(keep=1, every=100)) == [150, 250]
+
+
+def test_the_newest_good_one_is_kept_although_damaged_ones_have_newer_names() -> None:
+    assert to_delete([100, 110, 200, 300], Rule(keep=2), good=110) == [100]
+
+
+@given(STEPS, RULES, st.integers(0, 1000))
+def test_never_too_much(steps: list[int], rule: Rule, good: int) -> None:
+    deleted = to_delete(steps, rule, good)
+    kept = set(steps) - set(deleted)
+    assert deleted == sorted(set(deleted) & set(steps))
+    assert good not in deleted
+    if steps:
+        assert max(steps) in kept
+    assert len(kept) >= min(len(steps), rule.keep or len(steps))
+    if rule.every:
+        assert all(step % rule.every for step in deleted)
+    # It has done its work: nothing more is to be deleted.
+    assert to_delete(sorted(kept), rule, good) == []
