@@ -14,10 +14,17 @@ from tests.test_layers import SRC, modules
 # Modules that are imported only where torch is: add one here when it needs torch at import time.
 WORKER_SIDE = frozenset(
     {
+        "undaunted.checkpointing.dcp.fingerprint",
+        "undaunted.checkpointing.dcp.items",
+        "undaunted.checkpointing.dcp.metadata",
+        "undaunted.checkpointing.dcp.plan_codec",
+        "undaunted.checkpointing.dcp.saving",
+        "undaunted.checkpointing.dcp.torch_private",
         "undaunted.checkpointing.local.basic_state_dict",
         "undaunted.checkpointing.local.buffers",
         "undaunted.checkpointing.local.flat",
         "undaunted.checkpointing.local.values",
+        "undaunted.checkpointing.staging.copy",
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",
     }

@@ -136,8 +136,8 @@ class _Archive:
             fields = (44, _VERSION, _VERSION, 0, 0, count, count, length, at)
             end = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", *fields)
             end += struct.pack("<4sIQI", b"PK\6\7", 0, at + length, 1)
-        fields = (0, 0, count, count, length, min(at, _LARGE), 0)
-        end += struct.pack("<4sHHHHIIH", b"PK\5\6", *fields)
+        last = (0, 0, count, count, length, min(at, _LARGE), 0)
+        end += struct.pack("<4sHHHHIIH", b"PK\5\6", *last)
         return bytes(self._records + self._directory) + end
 
 

@@ -10,12 +10,16 @@ import contextlib
 import mmap
 import os
 import zlib
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base.memory import create_memfd
 from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.format.image import ALIGNMENT, Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HEADER_BYTES = 4096
 _MAGIC = int.from_bytes(b"UNDSLOT1", "little")
@@ -75,6 +79,7 @@ class Arena:
         size: bytes, the header among them.
         memory: all of it.
         occupant: whose heads and tails lie in it, see ``dcp/items.py``; never shared.
+        before_close: called when the memory is given back.
     """
 
     def __init__(self, fd: int) -> None:
@@ -90,6 +95,7 @@ class Arena:
             os.close(fd)
             raise
         self.occupant: object = None
+        self.before_close: Callable[[], object] | None = None
 
     @classmethod
     def create(cls, name: str, size: int) -> Arena:
@@ -192,6 +198,8 @@ class Arena:
         """
         if self.fd < 0:
             return
+        if self.before_close is not None:
+            self.before_close()
         os.close(self.fd)
         self.fd = -1
         self.occupant = None

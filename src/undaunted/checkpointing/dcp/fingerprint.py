@@ -1,0 +1,78 @@
+"""A fingerprint of the structure of a state: whether the plan of the save before fits this one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BYTES = 16
+
+
+def digest(content: bytes) -> bytes:
+    """Return the fingerprint of bytes."""
+    return hashlib.blake2b(content, digest_size=BYTES).digest()
+
+
+def fingerprint(state_dict: Mapping[str, Any]) -> bytes | None:
+    """Return a fingerprint of names, shapes, dtypes and shards; values have no part in it.
+
+    Args:
+        state_dict: flat, as a planner has it.
+
+    Returns:
+        16 bytes; None when there is something in it of which only a plan can be made.
+    """
+    shardings: dict[tuple[int, Any], int] = {}
+    described: list[Any] = []
+    tensors: list[Any] = []
+    for fqn, value in state_dict.items():
+        if isinstance(value, DTensor):
+            key = (id(value.device_mesh), value.placements)
+            sharding = shardings.get(key)
+            if sharding is None:
+                sharding = shardings[key] = len(shardings)
+                described.append(_sharding(value))
+            shape = (tuple(value.shape), tuple(value.to_local().shape))
+            tensors.append((fqn, shape, _DTYPES[value.dtype], value.requires_grad, sharding))
+        elif isinstance(value, torch.Tensor):
+            if hasattr(value, "__create_write_items__") or value.layout != torch.strided:
+                return None
+            tensors.append((fqn, tuple(value.shape), _DTYPES[value.dtype], value.requires_grad))
+        elif _is_sharded(value):
+            return None
+        else:
+            tensors.append(fqn)
+    return digest(msgspec.msgpack.encode((tensors, described)))
+
+
+class _Names(dict[torch.dtype, str]):
+    """Names of dtypes, which are slow to make."""
+
+    def __missing__(self, dtype: torch.dtype) -> str:
+        name = self[dtype] = str(dtype)
+        return name
+
+
+_DTYPES = _Names()
+
+
+def _sharding(tensor: Any) -> tuple[str, str, list[int] | None]:
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    return (
+        str(tensor.placements),
+        str(mesh.mesh.tolist()),
+        None if coordinate is None else list(coordinate),
+    )
+
+
+def _is_sharded(value: Any) -> bool:
+    """Whether a planner would make more of it than an object."""
+    return hasattr(value, "__create_write_items__") or hasattr(value, "local_shards")

@@ -1,0 +1,211 @@
+"""The items of a plan in a data file: where they lie, and copying them there."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from undaunted.checkpointing.errors import StructureError
+from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, Frame, frame
+from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.staging.arena import HEADER_BYTES, ArenaTooSmallError, aligned
+from undaunted.checkpointing.staging.copy import copy_into, view_of
+from undaunted.checkpointing.staging.layout import Place, end_of, place_frames, place_others
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed.checkpoint.planner import WriteItem
+
+    from undaunted.checkpointing.staging.arena import Arena
+
+    Resolve = Callable[[WriteItem], "torch.Tensor | io.BytesIO"]
+
+# For each item without a frame until its length is known: most are numbers and short texts.
+_OTHER_BYTES = 2048
+# For the description of a snapshot, without metadata.
+_DESCRIPTION_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """The items of one file and where they lie.
+
+    Attributes:
+        name: of the file.
+        framed: tensors whose bytes are copied to their place.
+        frames: of these.
+        places: of these, in the file.
+        others: items that are written as ``torch.save`` makes them; their lengths are not known.
+    """
+
+    name: str
+    framed: list[WriteItem]
+    frames: list[Frame]
+    places: list[Place]
+    others: list[WriteItem]
+
+    def placed(self, others: Sequence[tuple[int, int]]) -> Iterator[tuple[WriteItem, int, int]]:
+        """Return every item with its offset and length, given those of ``others``."""
+        for items, places in ((self.framed, self.places), (self.others, others)):
+            for item, (offset, length) in zip(items, places, strict=True):
+                yield item, offset, length
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that lies in the arena.
+
+    Attributes:
+        image: the file.
+        others: offset and length in the file of each of ``Laid.others``.
+    """
+
+    image: Image
+    others: list[Place]
+
+
+def lay_out(name: str, items: Sequence[WriteItem]) -> Laid:
+    """Decide where the items of a file lie. The same items give the same layout on every rank."""
+    frames = [_frame_of(item) for item in items]
+    known = [one for one in frames if one is not None]
+    return Laid(
+        name=name,
+        framed=[item for item, one in zip(items, frames, strict=True) if one is not None],
+        frames=known,
+        places=place_frames(one.length for one in known),
+        others=[item for item, one in zip(items, frames, strict=True) if one is None],
+    )
+
+
+def _frame_of(item: WriteItem) -> Frame | None:
+    data = item.tensor_data
+    if data is None or data.properties.layout != torch.strided:
+        return None
+    dtype = str(data.properties.dtype).removeprefix("torch.")
+    return frame(dtype, tuple(data.chunk.sizes)) if dtype in DTYPES else None
+
+
+def arena_bytes(laid: Sequence[Laid], others_bytes: int = 0) -> int:
+    """Return how large an arena for these files should be.
+
+    Args:
+        laid: the files.
+        others_bytes: how much the items without a frame had the last time, 0 if not known.
+    """
+    total = HEADER_BYTES + _DESCRIPTION_BYTES
+    for one in laid:
+        total += aligned(end_of(one.places) + len(one.others) * _OTHER_BYTES)
+    return aligned(total + others_bytes * 5 // 4)
+
+
+def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[StagedFile]:
+    """Copy the items of all files into the arena: when this returns, their content is fixed.
+
+    Calls ``arena.begin()`` before the first byte changes; ``arena.complete()`` is the caller's.
+
+    Args:
+        laid: the files; the same object as at the save before makes this one faster.
+        resolve: a planner's ``resolve_data``.
+        arena: where to.
+
+    Raises:
+        ArenaTooSmallError: nothing was copied.
+        StructureError: the planner does not give what its plan says; nothing was copied.
+    """
+    sources = [_sources(one, resolve) for one in laid]
+    others = [[_serialised(resolve(item)) for item in one.others] for one in laid]
+    staged, end = _images(laid, others)
+    if end + _DESCRIPTION_BYTES > arena.size:
+        needed = arena_bytes(laid, sum(len(o) for of_file in others for o in of_file))
+        raise ArenaTooSmallError(max(needed, aligned(end + end // 8)), arena.size)
+    arena.begin()
+    views = _prepared(laid, [file.image.offset for file in staged], arena)
+    for of_file, tensors in zip(views.of_files, sources, strict=True):
+        copy_into(of_file, tensors, arena)
+    for file, contents in zip(staged, others, strict=True):
+        for (offset, length), content in zip(file.others, contents, strict=True):
+            at = file.image.offset + offset
+            arena.memory[at : at + length] = content
+    return staged
+
+
+def _sources(laid: Laid, resolve: Resolve) -> list[torch.Tensor]:
+    tensors = []
+    for item in laid.framed:
+        tensor: Any = resolve(item)
+        data = item.tensor_data
+        if getattr(type(tensor), "dequantize", None) is not torch.Tensor.dequantize:
+            tensor = _plain(tensor, item)
+        if tensor.shape != data.chunk.sizes or tensor.dtype != data.properties.dtype:
+            raise StructureError(
+                f"{item.index.fqn} is {tensor.dtype} {tuple(tensor.shape)}, but its plan says "
+                f"{data.properties.dtype} {tuple(data.chunk.sizes)}"
+            )
+        tensors.append(tensor)
+    return tensors
+
+
+def _plain(value: Any, item: WriteItem) -> torch.Tensor:
+    """Tensors of a class that packs its values unpack them."""
+    if not isinstance(value, torch.Tensor):
+        raise StructureError(f"{item.index.fqn} is {type(value)}, but its plan says it is a tensor")
+    tensor: torch.Tensor = value.dequantize()
+    return tensor
+
+
+def _serialised(value: torch.Tensor | io.BytesIO) -> memoryview:
+    if isinstance(value, torch.Tensor):
+        buffer = io.BytesIO()
+        torch.save(value.detach().cpu(), buffer)
+        return buffer.getbuffer()
+    return value.getbuffer()
+
+
+def _images(
+    laid: Sequence[Laid], others: Sequence[Sequence[memoryview]]
+) -> tuple[list[StagedFile], int]:
+    staged = []
+    at = HEADER_BYTES
+    for one, contents in zip(laid, others, strict=True):
+        places = place_others(one.places, map(len, contents))
+        size = end_of(places) if places else end_of(one.places)
+        staged.append(StagedFile(Image(one.name, at, size), places))
+        at += aligned(size)
+    return staged, at
+
+
+@dataclass(frozen=True, eq=False)
+class _Views:
+    """Tensors over the places of all items; heads and tails are in place already."""
+
+    laid: Sequence[Laid]
+    offsets: list[int]
+    of_files: list[list[torch.Tensor]]
+
+
+def _prepared(laid: Sequence[Laid], offsets: list[int], arena: Arena) -> _Views:
+    views = arena.occupant
+    if not (isinstance(views, _Views) and views.laid is laid and views.offsets == offsets):
+        pairs = zip(laid, offsets, strict=True)
+        views = _Views(laid, offsets, [_prepare(one, start, arena) for one, start in pairs])
+        arena.occupant = views
+    return views
+
+
+def _prepare(laid: Laid, start: int, arena: Arena) -> list[torch.Tensor]:
+    """Write what surrounds the tensors of a file, and zeros between its items."""
+    views = []
+    end = start + end_of(laid.places)
+    ends = [*(start + place.offset for place in laid.places[1:]), end]
+    for item, parts, place, until in zip(laid.framed, laid.frames, laid.places, ends, strict=True):
+        at = start + place.offset
+        arena.memory[at : at + HEAD_BYTES] = parts.head
+        tail = at + HEAD_BYTES + parts.size
+        arena.memory[tail:until] = parts.tail.ljust(until - tail, b"\0")
+        data = item.tensor_data
+        views.append(view_of(arena, at + HEAD_BYTES, data.properties.dtype, data.chunk.sizes))
+    return views

@@ -1,0 +1,112 @@
+"""``.metadata``: what torch's distributed checkpoint says of a checkpoint, by definition a pickle.
+
+It is read with a list of the classes that may be in it: a file that names anything else is refused
+before that is imported or called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from undaunted.checkpointing.dcp.garbage import collection_paused
+from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
+from undaunted.checkpointing.errors import DamagedCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from undaunted.checkpointing.dcp.items import Laid
+
+NAME = ".metadata"
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_ALLOWED = frozenset(
+    {
+        *((_METADATA, name) for name in (
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        # of torch before 2.3
+        ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
+        ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("collections", "OrderedDict"),
+        ("pathlib", "Path"),
+        ("pathlib", "PosixPath"),
+        ("pathlib", "PurePosixPath"),
+        ("pathlib._local", "Path"),
+        ("pathlib._local", "PosixPath"),
+        ("pathlib._local", "PurePosixPath"),
+    }
+)  # fmt: skip
+
+
+def encode(metadata: Metadata, files: Iterable[tuple[Laid, Sequence[tuple[int, int]]]]) -> bytes:
+    """Return the content of ``.metadata``.
+
+    Args:
+        metadata: what the planner has made; it is left as it is.
+        files: of all ranks, each with offset and length of ``Laid.others``.
+    """
+    places = {}
+    for laid, others in files:
+        for item, offset, length in laid.placed(others):
+            places[item.index] = storage_info(laid.name, offset, length)
+    return pickle.dumps(
+        Metadata(
+            state_dict_metadata=metadata.state_dict_metadata,
+            planner_data=metadata.planner_data,
+            storage_data=places,
+            storage_meta=StorageMeta(),
+            version=METADATA_VERSION,
+        )
+    )
+
+
+def decode(content: bytes | bytearray | memoryview, path: str) -> Metadata:
+    """Read the content of ``.metadata``.
+
+    Raises:
+        DamagedCheckpointError: it is no metadata, or names something that has no business there.
+    """
+    try:
+        with collection_paused():
+            metadata = _Reader(io.BytesIO(content)).load()
+    except pickle.UnpicklingError as error:
+        raise DamagedCheckpointError(f"{path}: {error}", path) from error
+    except Exception as error:
+        raise DamagedCheckpointError(
+            f"{path}: not the metadata of a checkpoint ({type(error).__name__}: {error})", path
+        ) from error
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise DamagedCheckpointError(f"{path}: not the metadata of a checkpoint", path)
+    return metadata
+
+
+class _Reader(pickle.Unpickler):
+    """Makes nothing but what belongs into metadata."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class or function by its name, if it is on the list."""
+        if (module, name) in _ALLOWED:
+            return getattr(importlib.import_module(module), name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(
+            f"names {module}.{name}, which does not belong into the metadata of a checkpoint; it "
+            "was not loaded"
+        )

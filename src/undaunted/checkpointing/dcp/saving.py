@@ -1,0 +1,283 @@
+"""From a state to files in the arena: planning with all ranks, and copying.
+
+torch's planners decide which rank writes what. As long as no rank's structure changes, what they
+have decided is used again: then a save costs one small agreement and the copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.stateful import Stateful
+
+from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.dcp import fingerprint as fingerprints
+from undaunted.checkpointing.dcp import items, metadata, plan_codec
+from undaunted.checkpointing.dcp.garbage import collection_paused
+from undaunted.checkpointing.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+
+    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.format.image import Image
+    from undaunted.checkpointing.staging.arena import Arena
+
+_REUSE = b"reuse"
+_ANEW = b"anew"
+
+
+class _Look(msgspec.Struct, array_like=True, frozen=True):
+    """Of one rank at the beginning of a save: the number of its plan, and its structure now."""
+
+    plan: int
+    structure: bytes
+
+
+class _Decision(msgspec.Struct, array_like=True, frozen=True):
+    """Of rank 0: the plans of all ranks, see ``plan_codec.encode_part``."""
+
+    number: int
+    parts: list[bytes]
+    structure: str
+
+
+@dataclass(eq=False)
+class _Plan:
+    """What holds as long as the structure stays.
+
+    Attributes:
+        number: from 1.
+        structure: fingerprint of all ranks, hexadecimal.
+        final: what this rank writes.
+        laid: where; a list of one file, or of none.
+        overall: on rank 0 what it keeps to make the metadata, else None.
+        others_bytes: length of the items without a frame at the last save.
+    """
+
+    number: int
+    structure: str
+    final: SavePlan
+    laid: list[items.Laid]
+    overall: _Overall | None
+    others_bytes: int = 0
+
+
+@dataclass(eq=False)
+class _Overall:
+    """The files of all ranks, on rank 0."""
+
+    looks: list[bytes]
+    metadata: Metadata
+    files: list[list[items.Laid]]
+    encoded: tuple[list[bytes], bytes] | None = field(default=None)
+
+    def encode(self, reports: Sequence[bytes]) -> bytes:
+        if self.encoded is None or self.encoded[0] != list(reports):
+            pairs: list[tuple[items.Laid, list[tuple[int, int]]]] = []
+            for laid, report in zip(self.files, reports, strict=True):
+                pairs += zip(laid, _decode_report(report), strict=True)
+            with collection_paused():
+                self.encoded = (list(reports), metadata.encode(self.metadata, pairs))
+        return self.encoded[1]
+
+
+def _decode_report(report: bytes) -> list[list[tuple[int, int]]]:
+    return msgspec.msgpack.decode(report, type=list[list[tuple[int, int]]])
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A copy of the state in the arena.
+
+    Attributes:
+        files: what this rank has to write; empty when other ranks write all.
+        report: what rank 0 has to know for the metadata.
+    """
+
+    files: list[Image]
+    report: bytes
+
+
+class Planned:
+    """What will be saved of one state; good for one save.
+
+    Attributes:
+        structure: fingerprint of the structure, hexadecimal, the same on all ranks.
+    """
+
+    def __init__(self, plan: _Plan, planner: SavePlanner) -> None:
+        self._plan = plan
+        self._planner = planner
+        self.structure = plan.structure
+
+    @property
+    def arena_bytes(self) -> int:
+        """How large an arena should be. Objects may have grown: see :meth:`stage`."""
+        return items.arena_bytes(self._plan.laid, self._plan.others_bytes)
+
+    def stage(self, arena: Arena) -> Staged:
+        """Copy the state into the arena: when this returns, its content is fixed.
+
+        Calls ``arena.begin()`` before the first byte changes.
+
+        Raises:
+            ArenaTooSmallError: nothing was copied; it says how large the arena must be.
+            CheckpointError: an object cannot be saved; nothing was copied.
+        """
+        try:
+            files = items.stage_items(self._plan.laid, self._planner.resolve_data, arena)
+        except (CheckpointError, OSError):
+            raise
+        except Exception as error:
+            raise CheckpointError(
+                f"the state cannot be copied: {type(error).__name__}: {error}"
+            ) from error
+        self._plan.others_bytes = sum(place.length for file in files for place in file.others)
+        report = msgspec.msgpack.encode([[tuple(p) for p in file.others] for file in files])
+        return Staged([file.image for file in files], report)
+
+    def metadata(self, reports: Sequence[bytes]) -> bytes:
+        """Return the content of ``.metadata``; on rank 0 only.
+
+        Args:
+            reports: ``Staged.report`` of all ranks, in their order.
+        """
+        if self._plan.overall is None:
+            raise ValueError("only rank 0 knows the metadata")
+        return self._plan.overall.encode(reports)
+
+
+class Saver:
+    """Plans saves together with the savers of all other ranks."""
+
+    def __init__(
+        self,
+        agreement: Agreeing,
+        planner_factory: Callable[[], SavePlanner] = DefaultSavePlanner,
+    ) -> None:
+        """Nothing is done yet.
+
+        Args:
+            agreement: of all ranks that save.
+            planner_factory: makes a planner for each save.
+        """
+        self._agreement = agreement
+        self._factory = planner_factory
+        self._plan: _Plan | None = None
+        self._number = 0
+        self._looks: list[bytes] = []
+
+    def plan(self, state_dict: dict[str, Any], timeout_s: float) -> Planned:
+        """Decide with all ranks what each one writes; all call this for the same save.
+
+        Args:
+            state_dict: of any nesting; objects with a ``state_dict`` method are asked for theirs.
+            timeout_s: for each of at most two agreements.
+
+        Raises:
+            SaveError: a rank's state cannot be planned, or a rank did not answer.
+        """
+        planner = self._factory()
+        look: bytes | Failure
+        cause: Exception | None = None
+        try:
+            local, structure = self._look(planner, state_dict)
+            number = 0 if self._plan is None else self._plan.number
+            look = msgspec.msgpack.encode(_Look(number, structure))
+        except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
+            look, cause = Failure.of(error), error
+        try:
+            verdict = self._agreement.round("structure", look, self._compare, timeout_s)
+        except CheckpointError as told:
+            raise told from cause
+        if verdict == _REUSE and self._plan is not None:
+            planner.finish_plan(self._plan.final)
+        else:
+            self._plan_anew(planner, local, timeout_s)
+        assert self._plan is not None
+        return Planned(self._plan, planner)
+
+    def _look(
+        self, planner: SavePlanner, state_dict: dict[str, Any]
+    ) -> tuple[SavePlan | None, bytes]:
+        """Return the fingerprint of the state, and the local plan where one was made for it."""
+        plain = {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in state_dict.items()}
+        planner.set_up_planner(plain, StorageMeta(), self._agreement.rank == 0)
+        if _plans_by_default(planner):
+            structure = fingerprints.fingerprint(planner.state_dict)
+            if structure is not None:
+                return None, structure
+        local = planner.create_local_plan()
+        return local, fingerprints.digest(plan_codec.encode_plan(local))
+
+    def _compare(self, looks: Sequence[bytes]) -> bytes:
+        """On rank 0: whether every rank's structure is the one of the plan in use."""
+        overall = None if self._plan is None else self._plan.overall
+        self._looks = list(looks)
+        return _REUSE if overall is not None and overall.looks == self._looks else _ANEW
+
+    def _plan_anew(self, planner: SavePlanner, local: SavePlan | None, timeout_s: float) -> None:
+        self._plan = None
+        mine: bytes | Failure
+        cause: Exception | None = None
+        overall: list[_Overall] = []
+        try:
+            local = local or planner.create_local_plan()
+            mine = plan_codec.encode_plan(local)
+        except Exception as error:  # noqa: BLE001 - as above
+            mine, cause = Failure.of(error), error
+
+        def decide(plans: Sequence[bytes]) -> bytes:
+            with collection_paused():
+                decision, known = self._decide(planner, plans)
+            overall.append(known)
+            return msgspec.msgpack.encode(decision)
+
+        try:
+            verdict = self._agreement.round("plan", mine, decide, timeout_s)
+        except CheckpointError as told:
+            raise told from cause
+        assert local is not None
+        decision = msgspec.msgpack.decode(verdict, type=_Decision)
+        decided = plan_codec.decode_part(local, decision.parts[self._agreement.rank])
+        final = planner.finish_plan(decided)
+        if final.items != decided.items:
+            raise CheckpointError(
+                f"{type(planner).__name__}.finish_plan changes which items are written: that is "
+                "not supported, do it in create_global_plan"
+            )
+        laid = _lay_out(self._agreement.rank, final)
+        known = overall[0] if overall else None
+        self._plan = _Plan(decision.number, decision.structure, final, laid, known)
+
+    def _decide(self, planner: SavePlanner, plans: Sequence[bytes]) -> tuple[_Decision, _Overall]:
+        self._number += 1
+        local = [plan_codec.decode_plan(plan) for plan in plans]
+        final, overall = planner.create_global_plan(local)
+        pairs = zip(local, final, strict=True)
+        parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]
+        structures = [msgspec.msgpack.decode(look, type=_Look).structure for look in self._looks]
+        looks = [msgspec.msgpack.encode(_Look(self._number, one)) for one in structures]
+        files = [_lay_out(rank, plan) for rank, plan in enumerate(final)]
+        structure = fingerprints.digest(b"".join(structures)).hex()
+        return _Decision(self._number, parts, structure), _Overall(looks, overall, files)
+
+
+def _lay_out(rank: int, plan: SavePlan) -> list[items.Laid]:
+    return [items.lay_out(f"__{rank}_0.distcp", plan.items)] if plan.items else []
+
+
+def _plans_by_default(planner: SavePlanner) -> bool:
+    """Whether the plan follows from the flat state alone, so that this may be compared instead."""
+    return isinstance(planner, DefaultSavePlanner) and all(
+        getattr(type(planner), name) is getattr(DefaultSavePlanner, name)
+        for name in ("create_local_plan", "create_global_plan", "finish_plan")
+    )

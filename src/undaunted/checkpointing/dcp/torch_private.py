@@ -1,0 +1,40 @@
+"""The only module that uses names which torch does not promise to keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What torch's own reader accepts; written into `.metadata`.
+METADATA_VERSION = "1.0.0"
+
+
+def storage_info(name: str, offset: int, length: int) -> Any:
+    """Return what ``.metadata`` says of the place of an item."""
+    return _storage_info_class()(name, offset, length)
+
+
+def _storage_info_class() -> Any:
+    try:
+        from torch.distributed.checkpoint.filesystem import _StorageInfo
+    except ImportError as error:
+        raise RuntimeError(
+            f"torch {torch.__version__} has no torch.distributed.checkpoint.filesystem."
+            "_StorageInfo any more: checkpoints cannot be written in its format; use torch 2.13 or "
+            "a newer version of undaunted"
+        ) from error
+    return _StorageInfo
+
+
+def copy_each(destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy tensors of the CPU, each to its destination; faster than a loop when they are small."""
+    copy_all = getattr(torch, "_foreach_copy_", None)
+    if copy_all is not None:
+        copy_all(destinations, sources)
+        return
+    for destination, source in zip(destinations, sources, strict=True):
+        destination.copy_(source)

@@ -1,0 +1,88 @@
+"""Copying the state into the arena: what training waits for."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from undaunted.checkpointing.dcp.torch_private import copy_each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.checkpointing.staging.arena import Arena
+
+_log = logging.getLogger(__name__)
+
+
+def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """Return a tensor over the arena's memory; it keeps the memory alive."""
+    count = 1
+    for length in shape:
+        count *= length
+    if not count:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset).view(
+        tuple(shape)
+    )
+
+
+def copy_into(
+    destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], arena: Arena
+) -> None:
+    """Copy every source to its destination in the arena; all is there when this returns.
+
+    Args:
+        destinations: views of the arena.
+        sources: of the same shapes, on any device, contiguous or not, with or without gradients.
+        arena: whose memory is pinned when something comes from a CUDA device.
+    """
+    with torch.no_grad():
+        there = [not source.is_cpu for source in sources]
+        if not any(there):
+            copy_each(destinations, sources)
+            return
+        pin(arena)
+        pairs = list(zip(destinations, sources, there, strict=True))
+        for destination, source, elsewhere in pairs:
+            if elsewhere:
+                destination.copy_(source, non_blocking=True)
+        here = [(d, s) for d, s, elsewhere in pairs if not elsewhere]
+        if here:  # while the devices copy
+            copy_each([d for d, _ in here], [s for _, s in here])
+        _synchronise({source.device for _, source, elsewhere in pairs if elsewhere})
+
+
+def _synchronise(devices: set[torch.device]) -> None:
+    for device in devices:
+        torch.get_device_module(device).current_stream(device).synchronize()
+
+
+def warm_up(arena: Arena) -> None:
+    """Make an arena ready for its first snapshot: pages mapped, and pinned where there is CUDA.
+
+    Call it on a thread of its own, before the first snapshot; it does not hold the interpreter's
+    lock.
+    """
+    arena.touch()
+    if torch.cuda.is_initialized():
+        pin(arena)
+
+
+def pin(arena: Arena) -> None:
+    """Register the arena with CUDA, so that devices copy to it at full speed; only once.
+
+    Where that does not go, copies are slower, and that is all.
+    """
+    if arena.before_close is not None or not torch.cuda.is_initialized():
+        return
+    address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
+    runtime: Any = torch.cuda.cudart()
+    problem = int(runtime.cudaHostRegister(address, arena.size, 0))
+    if problem:
+        _log.warning("copies of checkpoints will be slow: cudaHostRegister says error %d", problem)
+        arena.before_close = lambda: None
+        return
+    arena.before_close = lambda: runtime.cudaHostUnregister(address)
