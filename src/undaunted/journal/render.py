@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, format_ranks, one_line, printable
+from undaunted.journal.checkpoint_lines import checkpoint_lines
 from undaunted.journal.tables import (
     Line,
     class_cells,
@@ -122,6 +123,8 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
         took = "" if run.duration_ns is None else f", took {format_duration(run.duration_ns / 1e9)}"
         yield [("started:  ", "dim"), (_utc(run.started_wall) + took, "")]
     yield [("restarts: ", "dim"), (_restarts(run), "")]
+    if run.checkpoints is not None:
+        yield from checkpoint_lines(run.checkpoints)
 
 
 def _restarts(run: RunSummary) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base.text import format_duration
+from undaunted.journal.checkpoints import Checkpoints, checkpoints
 from undaunted.journal.events import (
     AgentPaused,
     AttributionResult,
@@ -145,6 +146,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
             ``undaunted.step``.
         log_dir: redirected output of the ranks, "" if there is none.
         rounds: all rounds, by number.
+        checkpoints: what they have cost; None if no rank has told of any.
         notes: what else a reader should know, one line each.
     """
 
@@ -169,6 +171,7 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     goodput: float | None = None
     log_dir: str = ""
     rounds: list[RoundSummary] = []
+    checkpoints: Checkpoints | None = None
     notes: list[str] = []
 
 
@@ -207,6 +210,7 @@ def summarize(events: Sequence[Event], *, running: bool | None = None) -> RunSum
         goodput=spent.goodput,
         log_dir=job.log_dir if job else "",
         rounds=rounds,
+        checkpoints=checkpoints(events, spent.total.total_ns),
         notes=_notes(events),
     )
 
