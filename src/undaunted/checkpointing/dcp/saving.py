@@ -15,8 +15,9 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.stateful import Stateful
 
 from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
-from undaunted.checkpointing.dcp import items, metadata, plan_codec
+from undaunted.checkpointing.dcp import items, plan_codec
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.errors import CheckpointError
 
@@ -78,19 +79,20 @@ class _Overall:
     metadata: Metadata
     files: list[list[items.Laid]]
     encoded: tuple[list[bytes], bytes] | None = field(default=None)
+    drawn: bytes | None = field(default=None)
 
     def encode(self, reports: Sequence[bytes]) -> bytes:
         if self.encoded is None or self.encoded[0] != list(reports):
-            pairs: list[tuple[items.Laid, list[tuple[int, int]]]] = []
-            for laid, report in zip(self.files, reports, strict=True):
-                pairs += zip(laid, _decode_report(report), strict=True)
             with collection_paused():
-                self.encoded = (list(reports), metadata.encode(self.metadata, pairs))
+                content = blueprints.assemble(self.metadata, self.files, reports)
+            self.encoded = (list(reports), content)
         return self.encoded[1]
 
-
-def _decode_report(report: bytes) -> list[list[tuple[int, int]]]:
-    return msgspec.msgpack.decode(report, type=list[list[tuple[int, int]]])
+    def draw(self) -> bytes:
+        if self.drawn is None:
+            with collection_paused():
+                self.drawn = blueprints.draw(self.metadata, self.files)
+        return self.drawn
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ class Planned:
         self._plan.others_bytes = sum(place.length for file in files for place in file.others)
         report = msgspec.msgpack.encode([[tuple(p) for p in file.others] for file in files])
         return Staged([file.image for file in files], report)
+
+    def blueprint(self) -> bytes:
+        """Return what another process would make the metadata from; empty but on rank 0."""
+        return b"" if self._plan.overall is None else self._plan.overall.draw()
 
     def metadata(self, reports: Sequence[bytes]) -> bytes:
         """Return the content of ``.metadata``; on rank 0 only.
@@ -254,7 +260,7 @@ class Saver:
                 f"{type(planner).__name__}.finish_plan changes which items are written: that is "
                 "not supported, do it in create_global_plan"
             )
-        laid = _lay_out(self._agreement.rank, final)
+        laid = blueprints.lay_out(self._agreement.rank, final)
         known = overall[0] if overall else None
         self._plan = _Plan(decision.number, decision.structure, final, laid, known)
 
@@ -266,13 +272,9 @@ class Saver:
         parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]
         structures = [msgspec.msgpack.decode(look, type=_Look).structure for look in self._looks]
         looks = [msgspec.msgpack.encode(_Look(self._number, one)) for one in structures]
-        files = [_lay_out(rank, plan) for rank, plan in enumerate(final)]
+        files = [blueprints.lay_out(rank, plan) for rank, plan in enumerate(final)]
         structure = fingerprints.digest(b"".join(structures)).hex()
         return _Decision(self._number, parts, structure), _Overall(looks, overall, files)
-
-
-def _lay_out(rank: int, plan: SavePlan) -> list[items.Laid]:
-    return [items.lay_out(f"__{rank}_0.distcp", plan.items)] if plan.items else []
 
 
 def _plans_by_default(planner: SavePlanner) -> bool:
