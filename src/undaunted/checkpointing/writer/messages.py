@@ -1,7 +1,7 @@
 """What trainer and writer process say to each other, over a Unix stream socket.
 
-A frame is 4 bytes of length (big-endian) and MessagePack of one message. The arena's descriptor
-comes with ``Arena`` as ancillary data (SCM_RIGHTS).
+A frame is 4 bytes of length (big-endian) and MessagePack of one message. The first one to the
+writer is ``Begin``. Descriptors come with their message as ancillary data (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -9,8 +9,21 @@ from __future__ import annotations
 import msgspec
 
 from undaunted.checkpointing.format.image import Image  # noqa: TC001 - a type of a field
+from undaunted.checkpointing.writer.options import WriterOptions  # noqa: TC001 - likewise
 
 MAX_MESSAGE_BYTES = 64 << 20
+
+
+class Begin(msgspec.Struct, tag=True, frozen=True):
+    """To the writer: what it is there for; the descriptor of its `page` is with it.
+
+    Attributes:
+        url: the place of all checkpoints, folder or URL.
+        options: how to write.
+    """
+
+    url: str
+    options: WriterOptions
 
 
 class Arena(msgspec.Struct, tag=True, frozen=True):
@@ -67,5 +80,5 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     errno: int | None = None
 
 
-ToWriter = Arena | Write | Cancel
+ToWriter = Begin | Arena | Write | Cancel
 FromWriter = Written | Failed

@@ -1,0 +1,375 @@
+"""The writer process as the trainer sees it: it writes, fails, dies and stops."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.checkpointing.writer.processes import (
+    BLOCK,
+    LONG_S,
+    Watch,
+    shared,
+    takes_at_most,
+    whole,
+    writer,
+)
+from undaunted.base import process
+from undaunted.checkpointing.errors import SaveError, WriterError
+from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.writer.handle import WriterProcess
+from undaunted.checkpointing.writer.options import WriterOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.e2e
+
+SLOW = 1.0  # bytes per second: what is begun does not end
+
+
+def test_files_are_written_and_their_checksums_told(tmp_path: Path) -> None:
+    target = tmp_path / "root" / ".step-1"
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        files = [Image("a", 0, 3 * BLOCK + 5), Image("b", BLOCK, 10), Image("empty", 0, 0)]
+        job = handle.write(str(target), 0, files, BLOCK)
+        written = job.wait(LONG_S)
+        assert job.done()
+        assert job.bytes_written() == written.bytes == 3 * BLOCK + 15
+        assert job.wait(0) == written
+    content = memory.content[: 3 * BLOCK + 5]
+    assert (target / "a").read_bytes() == content
+    assert (target / "b").read_bytes() == memory.content[BLOCK : BLOCK + 10]
+    assert (target / "empty").read_bytes() == b""
+    blocks = [content[at : at + BLOCK] for at in range(0, len(content), BLOCK)]
+    assert written.crc32["a"] == "".join(f"{zlib.crc32(block):08x}" for block in blocks)
+    assert written.crc32["empty"] == ""
+    assert written.seconds >= 0
+    assert {path.stat().st_mode & 0o777 for path in (target, target.parent)} == {0o700}
+
+
+def test_several_jobs_and_slots_are_done_in_order(tmp_path: Path) -> None:
+    with shared() as one, shared() as two, writer(tmp_path) as handle:
+        handle.share(0, one.fd, one.size)
+        first = handle.write(str(tmp_path / "a"), 0, whole(one))
+        handle.share(1, two.fd, two.size)
+        second = handle.write(str(tmp_path / "b"), 1, whole(two))
+        handle.share(0, two.fd, two.size)  # the first job keeps what it began with
+        third = handle.write(str(tmp_path / "c"), 0, whole(two))
+        third.wait(LONG_S)
+        assert first.done()
+        assert second.done()
+    for folder, memory in (("a", one), ("b", two), ("c", two)):
+        assert (tmp_path / folder / "file").read_bytes() == memory.content
+
+
+def test_many_files_at_once_do_not_block_who_hands_them_over(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        os.kill(handle.pid, signal.SIGSTOP)
+        handle.share(0, memory.fd, memory.size)
+        files = [Image("x" * 50_000 + str(n), 0, 0) for n in range(20)]
+        job = handle.write(str(tmp_path / "a"), 0, files)  # more than the socket takes
+        assert not job.done()
+        os.kill(handle.pid, signal.SIGCONT)
+        with pytest.raises(SaveError, match="File name too long") as caught:
+            job.wait(LONG_S)
+        assert caught.value.errno == errno.ENAMETOOLONG
+
+
+def test_threads_may_wait_for_different_jobs(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        jobs = [handle.write(str(tmp_path / str(n)), 0, whole(memory)) for n in range(6)]
+        results: list[int] = []
+        threads = [
+            threading.Thread(target=lambda job=job: results.append(job.wait(LONG_S).job))
+            for job in reversed(jobs)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG_S)
+        assert sorted(results) == [job.number for job in jobs]
+
+
+def test_an_error_of_the_system_says_path_errno_and_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "file" / "below"), 0, whole(memory))
+        with pytest.raises(
+            SaveError, match=r"/below: Not a directory \[ENOTDIR\]; a file"
+        ) as caught:
+            job.wait(LONG_S)
+        assert caught.value.errno == errno.ENOTDIR
+        assert not isinstance(caught.value, WriterError)
+        handle.write(str(tmp_path / "good"), 0, whole(memory)).wait(LONG_S)
+
+
+def test_missing_space_leaves_nothing_and_the_next_save_works(tmp_path: Path) -> None:
+    with shared(8) as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        limit = 4 * BLOCK
+        before = resource.prlimit(handle.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        files = [Image("small", 0, BLOCK), Image("large", 0, memory.size)]
+        job = handle.write(str(tmp_path / "a"), 0, files)
+        with pytest.raises(SaveError, match=rf"File too large \({memory.size} bytes are needed"):
+            job.wait(LONG_S)
+        assert list((tmp_path / "a").iterdir()) == []
+        assert before
+        handle.write(str(tmp_path / "b"), 0, files[:1]).wait(LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (Image("file", 0, 5 * BLOCK), "does not lie in its arena"),
+        (Image("../file", 0, 1), "no name of a file"),
+        (Image("..", 0, 1), "no name of a file"),
+        (Image("file", -4096, 1), "does not lie"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path: Path, image: Image, words: str) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        with pytest.raises(SaveError, match=words):
+            handle.write(str(tmp_path / "a"), 0, [image]).wait(LONG_S)
+        with pytest.raises(SaveError, match="no arena in slot 1"):
+            handle.write(str(tmp_path / "a"), 1, [image]).wait(LONG_S)
+
+
+def test_an_arena_shorter_than_it_is_said_to_be(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, 2 * memory.size)
+        with pytest.raises(SaveError, match="does not lie in its arena of 0 bytes"):
+            handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
+
+
+def test_a_job_is_cancelled_between_two_blocks(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+        handle.share(0, memory.fd, memory.size)
+        watch = Watch(tmp_path / "a")
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        later = handle.write(str(tmp_path / "b"), 0, whole(memory), BLOCK)
+        watch.wait()
+        later.cancel()
+        job.cancel()
+        for each in (job, later):
+            with pytest.raises(SaveError, match="cancelled"):
+                each.wait(LONG_S)
+        assert list((tmp_path / "a").iterdir()) == []
+        assert not (tmp_path / "b").exists()
+        job.cancel()
+
+
+def test_a_deadline_cancels_the_job_and_the_writer_goes_on(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        with pytest.raises(SaveError, match=r"/a: not written within 0\.01 s") as caught:
+            job.wait(0.01)
+        assert caught.value.errno == errno.ETIMEDOUT
+        handle.write(str(tmp_path / "b"), 0, [Image("f", 0, BLOCK)], BLOCK).wait(LONG_S)
+        assert job.done()
+
+
+# --- it dies --------------------------------------------------------------------------------------
+
+
+def test_killed_at_its_start(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        os.kill(handle.pid, signal.SIGKILL)
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory))
+        expected = rf"/a: the writer process \(pid {handle.pid}\) was killed \(SIGKILL\); see dmesg"
+        with takes_at_most(5.0), pytest.raises(WriterError, match=expected):
+            job.wait(LONG_S)
+        assert not handle.alive
+        with pytest.raises(WriterError, match="was killed"):
+            handle.write(str(tmp_path / "b"), 0, whole(memory)).wait(LONG_S)
+
+
+def test_killed_in_mid_write(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+        handle.share(0, memory.fd, memory.size)
+        watch = Watch(tmp_path / "a")
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        watch.wait()
+        os.kill(handle.pid, signal.SIGSEGV)
+        with takes_at_most(5.0), pytest.raises(WriterError, match="was ended by SIGSEGV"):
+            job.wait(LONG_S)
+
+
+def test_killed_after_the_answer(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
+        os.kill(handle.pid, signal.SIGKILL)
+        pidfd = handle._child.pidfd
+        assert process.wait_pidfd(pidfd, LONG_S)
+        assert not handle.alive
+
+
+def test_what_it_said_before_it_died_counts(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory))
+        assert process.wait_readable(handle._connection.fileno(), LONG_S)
+        os.kill(handle.pid, signal.SIGKILL)
+        assert process.wait_pidfd(handle._child.pidfd, LONG_S)
+        assert job.wait(LONG_S).bytes == memory.size
+
+
+def test_a_writer_that_talks_nonsense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with writer(tmp_path) as handle:
+        handle._connection.close()
+        ours.setblocking(False)
+        handle._connection._sock = ours
+        theirs.send(b"\0\0\0\1\xc1")
+        os.kill(handle.pid, signal.SIGSTOP)
+        with pytest.raises(WriterError, match=r"the writer process \(pid"):
+            handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
+    theirs.close()
+
+
+# --- it stops -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["at its start", "in mid-write", "before the next job"])
+def test_stopped(tmp_path: Path, when: str) -> None:
+    slow = SLOW if when == "in mid-write" else None
+    with shared() as memory, writer(tmp_path, bandwidth=slow, stall_timeout_s=3.0) as handle:
+        if when == "at its start":
+            os.kill(handle.pid, signal.SIGSTOP)
+        handle.share(0, memory.fd, memory.size)
+        if when == "before the next job":
+            handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
+            os.kill(handle.pid, signal.SIGSTOP)
+        watch = Watch(tmp_path / "b")
+        job = handle.write(str(tmp_path / "b"), 0, whole(memory), BLOCK)
+        if when == "in mid-write":
+            watch.wait()
+            os.kill(handle.pid, signal.SIGSTOP)
+        else:
+            watch.inotify.close()
+        expected = r"has made no progress for \d s .*was killed; it is stopped \(SIGSTOP\)"
+        with takes_at_most(10.0), pytest.raises(WriterError, match=expected):
+            job.wait(LONG_S)
+
+
+def test_who_waits_for_the_rate_limit_does_not_stand_still(tmp_path: Path) -> None:
+    with (
+        shared(3) as memory,
+        writer(tmp_path, bandwidth=BLOCK / 3, stall_timeout_s=2.0, threads=1) as handle,
+    ):
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        assert job.wait(LONG_S).seconds > 5.0
+
+
+# --- it is ended ----------------------------------------------------------------------------------
+
+
+def test_close_waits_for_the_jobs(tmp_path: Path) -> None:
+    with shared() as memory:
+        handle = WriterProcess(str(tmp_path))
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory))
+        handle.close(LONG_S)
+        assert job.wait(0).bytes == memory.size
+        handle.close(LONG_S)
+        handle.abort()
+        with pytest.raises(WriterError, match="was closed"):
+            handle.write(str(tmp_path / "b"), 0, whole(memory)).wait(LONG_S)
+
+
+def test_close_of_a_stopped_writer(tmp_path: Path) -> None:
+    handle = WriterProcess(str(tmp_path))
+    os.kill(handle.pid, signal.SIGSTOP)
+    job = handle.write(str(tmp_path / "a"), 0, [])
+    with takes_at_most(5.0):
+        handle.close(0.2)
+    with pytest.raises(WriterError, match="was closed"):
+        job.wait(0)
+
+
+def test_abort_wakes_who_waits(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+        handle.share(0, memory.fd, memory.size)
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        errors: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                job.wait(LONG_S)
+            except WriterError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=wait) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        handle.abort()
+        for thread in threads:
+            thread.join(LONG_S)
+        assert [str(error).partition("was ")[2] for error in errors] == ["aborted", "aborted"]
+        assert job.bytes_written() == 0
+
+
+def test_a_handle_that_nobody_keeps_ends_its_process(tmp_path: Path) -> None:
+    handle = WriterProcess(str(tmp_path))
+    pidfd = process.open_pidfd(handle.pid)
+    assert pidfd is not None
+    del handle
+    assert process.wait_pidfd(pidfd, LONG_S)
+    os.close(pidfd)
+
+
+def test_a_fork_of_the_trainer_leaves_the_writer_alone(tmp_path: Path) -> None:
+    with shared() as memory, writer(tmp_path) as handle:
+        pid = os.fork()
+        if not pid:
+            with contextlib.suppress(BaseException):
+                handle.close(LONG_S)
+                handle.abort()
+                handle.__del__()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        handle.share(0, memory.fd, memory.size)
+        handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
+
+
+def test_it_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/missing/python")
+    with pytest.raises(WriterError, match=r"cannot be started: .*/missing/python"):
+        WriterProcess(str(tmp_path))
+
+
+def test_it_ends_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with writer(tmp_path) as handle, pytest.raises(WriterError, match="ended with exit code 1"):
+        handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
+
+
+def test_options_that_make_no_sense(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="threads=0"):
+        WriterProcess(str(tmp_path), WriterOptions(threads=0))
+
+
+def test_the_start_and_the_hand_over_are_quick(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with writer(tmp_path) as handle:
+        handle.write(str(tmp_path / "a"), 0, [])
+        assert time.monotonic() - began < 1.0  # 2 ms on an idle machine
