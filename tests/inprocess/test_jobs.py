@@ -31,7 +31,10 @@ def test_every_fault_restarts_all_ranks(tmp_path: Path) -> None:
     for rank, outcome in enumerate(outcomes):
         assert outcome.code == 0, outcome.stderr
         assert outcome.results() == [{"iteration": 20, "rank": rank, "world": 4}]
-        assert [line["iteration"] for line in outcome.told[:-1]] == list(range(21))
+        entered = [line["iteration"] for line in outcome.told[:-1]]
+        assert entered == sorted(set(entered))
+        # Who comes when an iteration is over already does not begin it.
+        assert {20, *range(rank, 20, 4)} <= set(entered)
 
 
 @pytest.mark.parametrize(("how", "who"), [("kill", 0), ("kill", 1), ("leave", 2)])

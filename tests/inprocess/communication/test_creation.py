@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from undaunted.inprocess.communication import c10d, creation, gloo
+from undaunted.inprocess.communication import c10d, creation, gloo, stores
 
 pytestmark = pytest.mark.torch
 dist = pytest.importorskip("torch.distributed")
@@ -109,13 +109,13 @@ def test_who_waits_for_the_server_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     asked = threading.Event()
-    ask = creation._takes_connections
+    ask = stores.is_served
 
-    def takes_connections(*address: Any) -> bool:
+    def is_served(*address: Any) -> bool:
         asked.set()
         return ask(*address)
 
-    monkeypatch.setattr(creation, "_takes_connections", takes_connections)
+    monkeypatch.setattr(stores, "is_served", is_served)
     with creation.watch():
         aborter = threading.Thread(target=lambda: asked.wait(30) and creation.abort())
         aborter.start()

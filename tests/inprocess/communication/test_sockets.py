@@ -95,7 +95,8 @@ def test_what_is_no_connection_is_left_alone() -> None:
             assert descriptor is not None
             assert not sockets.shut_down(descriptor)
             assert sockets.listening_address(descriptor) is None
-            assert sockets.peer_port(descriptor) is None
+            assert sockets.peer(descriptor) is None
+            assert not sockets.is_established(descriptor)
             assert sockets.is_tcp_or_pipe(descriptor) == (fd == reader)
         near.sendall(b"x")
         assert far.recv(1) == b"x"
@@ -115,9 +116,9 @@ def test_ports_and_addresses(pair: tuple[socket.socket, ...]) -> None:
     host, port = server.getsockname()[:2]
     assert sockets.listening_address(described(server)) == (host, port)
     assert sockets.listening_address(described(near)) is None
-    assert sockets.peer_port(described(near)) == port
-    assert sockets.peer_port(described(far)) == near.getsockname()[1]
-    assert sockets.peer_port(described(server)) is None
+    assert sockets.peer(described(near)) == (host, port)
+    assert sockets.peer(described(far)) == near.getsockname()[:2]
+    assert sockets.peer(described(server)) is None
     assert sockets.is_tcp_or_pipe(described(near))
 
 

@@ -5,11 +5,13 @@ import select
 import socket
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.inprocess.rank.epoch_store import EpochStore, own_host
+from undaunted.inprocess import background
+from undaunted.inprocess.exception import InternalError
+from undaunted.inprocess.rank.epoch_store import EpochStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,12 @@ def _what_torch_keeps() -> None:
     store.close()
 
 
+@pytest.fixture(autouse=True)
+def _threads_end() -> Iterator[None]:
+    yield
+    background.settle(20)
+
+
 @pytest.fixture
 def server() -> Iterator[EpochStore]:
     store = EpochStore("127.0.0.1", TIMEOUT)
@@ -43,10 +51,29 @@ def client() -> Iterator[EpochStore]:
     store.close()
 
 
-def begin(server: EpochStore, client: EpochStore) -> None:
+def begin(server: EpochStore, client: EpochStore, epoch: int = 0) -> None:
     address = server.address()
-    server.begin("0", address, serve=True)
-    client.begin("0", address, serve=False)
+    server.begin(f"{epoch}", address, serve=True)
+    client.begin(f"{epoch}", address, serve=False)
+
+
+def tcp(store: EpochStore) -> Any:
+    return store.get()._underlying_non_prefix_store
+
+
+def wait_in(store: Any) -> tuple[threading.Thread, list[Exception]]:
+    """Have a thread wait for a key that never comes; the list says how that ended."""
+    failed: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            store.wait(["never"], TIMEOUT)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread, failed
 
 
 def test_all_ranks_have_one_store(server: EpochStore, client: EpochStore) -> None:
@@ -56,14 +83,52 @@ def test_all_ranks_have_one_store(server: EpochStore, client: EpochStore) -> Non
     assert client.get() is client.get()
 
 
-def test_every_epoch_has_a_fresh_one(server: EpochStore, client: EpochStore) -> None:
+def test_every_epoch_has_a_fresh_one_over_the_same_connections(
+    server: EpochStore, client: EpochStore
+) -> None:
+    connections = []
+    for epoch in range(3):
+        begin(server, client, epoch)
+        assert server.get().add("count", 1) == 1
+        assert client.get().add("count", 1) == 2
+        connections.append((tcp(server), tcp(client)))
+        for store in (client, server):
+            store.break_off()
+            store.drop()
+    assert connections == connections[:1] * 3
+
+
+def test_nothing_is_kept_of_earlier_epochs(server: EpochStore, client: EpochStore) -> None:
+    for epoch in range(3):
+        begin(server, client, epoch)
+        background.settle(20)
+        for store in (server, client):
+            store.get().set(f"{epoch}", "")
+        assert {key.partition("/")[0] for key in tcp(server).list_keys()} == {f"{epoch}"}
+        for store in (client, server):
+            store.drop()
+
+
+def test_an_epoch_that_is_over_has_none(server: EpochStore, client: EpochStore) -> None:
     begin(server, client)
-    assert server.get().add("count", 1) == 1
-    for store in (server, client):
+    client.break_off()
+    with pytest.raises(InternalError, match="over"):
+        client.get()
+
+
+def test_another_first_member_means_another_store(server: EpochStore, client: EpochStore) -> None:
+    begin(server, client)
+    server.get()
+    client.get().set("key", "")
+    for store in (client, server):
         store.drop()
-    begin(server, client)
-    assert server.get().add("count", 1) == 1
-    assert client.get().add("count", 1) == 2
+    begin(client, server, 1)
+    assert server.listening_fd == -1
+    client.get().set("key", "value")
+    assert server.get().get("key") == b"value"
+    server.drop()
+    begin(server, client, 2)
+    assert server.listening_fd >= 0
 
 
 def test_who_knows_of_the_epoch_before_its_server_is_not_refused(
@@ -83,36 +148,31 @@ def test_who_asks_first_waits_for_the_server(server: EpochStore, client: EpochSt
     thread.start()
     ready, _, _ = select.select([server.listening_fd], [], [], 20)
     assert ready
-    server.get()
+    server.serve()
     thread.join()
     assert found == [1]
     assert server.listening_fd == -1
 
 
 def test_it_costs_nothing_where_nobody_asks(server: EpochStore) -> None:
+    server.address()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         server.begin("0", server.address(), serve=True)
         server.drop()
+        server.serve()
     assert len(os.listdir("/proc/self/fd")) == before
     assert server.base is None
 
 
-def test_what_waits_for_it_is_ended(server: EpochStore, client: EpochStore) -> None:
+def test_who_waits_in_it_is_told_and_then_connects_anew(
+    server: EpochStore, client: EpochStore
+) -> None:
     begin(server, client)
     server.get()
-    store = client.get()
+    before = tcp(client)
+    thread, failed = wait_in(client.get())
     other, peer = socket.socketpair()
-    failed = []
-
-    def wait() -> None:
-        try:
-            store.wait(["never"], TIMEOUT)
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
     while thread.is_alive():  # until it waits
         client.break_off()
         thread.join(0.01)
@@ -120,6 +180,46 @@ def test_what_waits_for_it_is_ended(server: EpochStore, client: EpochStore) -> N
     with other, peer:
         other.send(b"x")
         assert peer.recv(1) == b"x"
+    served_by = tcp(server)
+    for store in (client, server):
+        store.drop()
+    begin(server, client, 1)
+    server.get().set("key", "value")
+    assert client.get().get("key") == b"value"
+    assert tcp(client) is not before
+    assert tcp(server) is served_by
+
+
+def test_a_first_member_that_waits_in_it_makes_it_anew(
+    server: EpochStore, client: EpochStore
+) -> None:
+    begin(server, client)
+    thread, failed = wait_in(server.get())
+    while thread.is_alive():
+        server.break_off()
+        thread.join(0.01)
+    assert failed
+    address = server.address()
+    for store in (client, server):
+        store.drop()
+    begin(server, client, 1)
+    assert server.address() == address
+    client_thread = threading.Thread(target=lambda: client.get().set("key", "value"))
+    client_thread.start()
+    assert server.get().get("key") == b"value"
+    client_thread.join()
+
+
+def test_where_it_cannot_be_known_who_waits_the_connection_is_ended(
+    server: EpochStore, client: EpochStore
+) -> None:
+    begin(server, client)
+    server.get()
+    store = client.get()
+    store.set("key", "")
+    client.break_off(surely=True)
+    with pytest.raises(RuntimeError):
+        store.get("key")
 
 
 def test_a_rank_that_is_alone_needs_no_network() -> None:
@@ -146,25 +246,3 @@ def test_a_store_of_the_users_is_shared_by_all_epochs() -> None:
     assert base.get("first/key") == b"a"
     assert store.base is base
     store.close()
-
-
-@pytest.mark.parametrize(
-    ("environ", "host"),
-    [
-        ({}, ""),
-        ({"WORLD_SIZE": "1", "MASTER_ADDR": "node0"}, ""),
-        ({"WORLD_SIZE": "2"}, "127.0.0.1"),
-        ({"WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "127.0.0.1"),
-        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "127.0.0.1"),
-        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0"}, "127.0.0.1"),
-    ],
-)
-def test_under_which_name_others_reach_this_machine(environ: dict[str, str], host: str) -> None:
-    assert own_host(environ) == host
-
-
-def test_a_master_that_nobody_knows() -> None:
-    from undaunted.inprocess.exception import InternalError
-
-    with pytest.raises(InternalError, match="MASTER_ADDR"):
-        own_host({"WORLD_SIZE": "2", "MASTER_ADDR": "no.such.host.invalid"})

@@ -37,6 +37,18 @@ def test_a_stop_belongs_to_one_epoch() -> None:
     assert inbox.verdict is None
 
 
+def test_it_is_known_whether_a_verdict_was_taken() -> None:
+    inbox = Inbox()
+    inbox.put(RECORD)
+    inbox.put(STOP)
+    assert not inbox.is_taken
+    inbox.wait_for_verdict(1)
+    assert inbox.is_taken
+    inbox.begin_epoch()
+    inbox.put(RECORD)
+    assert not inbox.is_taken
+
+
 @pytest.mark.parametrize("last", LAST)
 def test_the_end_of_a_call_comes_before_a_record_and_stays(last: Verdict) -> None:
     inbox = Inbox()

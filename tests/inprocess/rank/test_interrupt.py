@@ -20,6 +20,7 @@ import pytest
 
 from tests.inprocess.rank.calls import call
 from undaunted.inprocess.monitor_thread import RankShouldRestart
+from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.interrupt import SIGNAL
 
 if TYPE_CHECKING:
@@ -402,6 +403,27 @@ def test_atomic_is_not_interrupted(guard: FakeGuard) -> None:
     assert seen == [2]
     assert order == ["atomic", "abort"]
     assert guard.read_page().atomic == 0
+
+
+def test_a_rank_that_does_not_come_may_have_begun_to_wait_in_the_store(
+    guard: FakeGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insisted = threading.Event()
+
+    def break_off(store: EpochStore, *, surely: bool = False) -> None:
+        if surely:
+            insisted.set()
+
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration == 0:
+            guard.stop(0, 0)
+        while wrapper.iteration == 0 and not insisted.is_set():
+            with contextlib.suppress(RankShouldRestart):
+                insisted.wait(LONG_S)
+        return wrapper.iteration
+
+    monkeypatch.setattr(EpochStore, "break_off", break_off)
+    assert call(train, None) == 1
 
 
 def test_atomic_is_not_entered_when_it_is_over(guard: FakeGuard) -> None:

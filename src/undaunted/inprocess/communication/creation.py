@@ -13,7 +13,6 @@ import importlib
 import inspect
 import logging
 import os
-import socket
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.inprocess.communication import c10d, gloo, stores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from datetime import timedelta
 
 _log = logging.getLogger("nvrx")
@@ -31,7 +30,6 @@ _SETTLE_S = 0.05  # how long who waited in the store may take to come back
 _ROUNDS = 10
 _FIRST_DELAY_S = 0.01
 _LONGEST_DELAY_S = 0.5
-_CONNECT_TIMEOUT_S = 1.0
 _STORE_PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout", "use_libuv")
 
 
@@ -44,12 +42,12 @@ class Creations:
 
     Attributes:
         prefix: of all keys in stores that `init_process_group` makes; the same in all ranks.
-        temporary: ports of servers that live no longer than a group made by `init_process_group`.
+        temporary: ports of servers whose clients nobody needs when the function has been left.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, temporary: set[int]) -> None:
         self.prefix = prefix
-        self.temporary: set[int] = set()
+        self.temporary = temporary
         self._aborted = threading.Event()
         self._changed = threading.Condition()
         self._underway: list[tuple[int, Any]] = []
@@ -138,7 +136,7 @@ def abort() -> None:
 
 
 @contextlib.contextmanager
-def watch(prefix: str = "") -> Iterator[None]:
+def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
     """Make it possible to abort groups while they are being made; for one run of the function.
 
     One thread at a time may be inside, and only when all ranks have aborted what was before. Does
@@ -148,6 +146,7 @@ def watch(prefix: str = "") -> Iterator[None]:
         prefix: of the keys in stores that `init_process_group` makes, "" = none. With one that is
             different in every run, and the same in all ranks, a store that lives longer than one
             run has no keys of an earlier one.
+        temporary: ports of servers whose clients need no new connection after an abort.
     """
     global _active  # noqa: PLW0603
     if c10d.module() is None:
@@ -156,7 +155,7 @@ def watch(prefix: str = "") -> Iterator[None]:
     gloo.release()
     c10d.forget_unfinished()  # all ranks number their groups from 0
     hook = sys.excepthook
-    creations = _active = Creations(prefix)
+    creations = _active = Creations(prefix, set(temporary))
     try:
         with _hooks(creations):
             yield
@@ -268,18 +267,10 @@ def _await_server(creations: Creations, host: str, port: int, timeout_s: float) 
     """Wait until somebody takes connections; torch says it if nobody does."""
     deadline = time.monotonic() + timeout_s
     delay_s = _FIRST_DELAY_S
-    while not _takes_connections(host, port) and (left_s := deadline - time.monotonic()) > 0:
+    while not stores.is_served(host, port) and (left_s := deadline - time.monotonic()) > 0:
         if creations.wait_aborted(min(delay_s, left_s)):
             creations.check()
         delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
-
-
-def _takes_connections(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _await_ranks(store: Any, world_size: int, timeout: timedelta) -> None:

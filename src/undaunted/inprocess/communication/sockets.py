@@ -9,6 +9,8 @@ import socket
 import stat
 from typing import NamedTuple
 
+_ESTABLISHED = 1  # tcpi_state
+
 
 class Descriptor(NamedTuple):
     """An open file of this process; the inode tells it from a later one with the same number."""
@@ -36,15 +38,24 @@ def all_sockets() -> set[Descriptor]:
     return found
 
 
-def peer_port(descriptor: Descriptor) -> int | None:
-    """Return the port at the other end of a TCP connection, or None if it is none."""
+def peer(descriptor: Descriptor) -> tuple[str, int] | None:
+    """Return host and port at the other end of a TCP connection, or None if it is none."""
     borrowed = _borrow(descriptor)
     if borrowed is None:
         return None
     with borrowed, contextlib.suppress(OSError):
-        port: int = borrowed.getpeername()[1]
-        return port
+        host, port = borrowed.getpeername()[:2]
+        return host, port
     return None
+
+
+def is_established(descriptor: Descriptor) -> bool:
+    """Return whether it is a TCP connection that neither end has shut down."""
+    borrowed = _borrow(descriptor)
+    if borrowed is None:
+        return False
+    with borrowed:
+        return borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
 
 
 def shut_down(descriptor: Descriptor) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nvrx")
 
-_CONNECT_TIMEOUT = timedelta(seconds=2)
+# A server is slow to answer while it looks up names.
+_CONNECT_TIMEOUT = timedelta(seconds=10)
+_ACCEPT_TIMEOUT_S = 1.0
 _FD = re.compile(r"SocketImpl\(fd=(\d+),")
 
 
@@ -39,32 +42,42 @@ def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
         client: the TCPStore.
         temporary: ports of servers that nobody needs afterwards: their clients stay without.
     """
-    connection = _connection(client, sockets.all_sockets())
-    if connection is None:
+    broken = connection(client, sockets.all_sockets())
+    if broken is None:
         _log.warning("The connection to the store at %s:%d is unknown", client.host, client.port)
         yield
         return
-    sockets.shut_down(connection)
+    sockets.shut_down(broken)
     try:
         yield
     finally:
-        if client.port not in temporary:
-            _renew(client, connection)
+        if client.port not in temporary and is_served(client.host, client.port):
+            _renew(client, broken)
 
 
-def _renew(client: Any, connection: sockets.Descriptor) -> None:
+def is_served(host: str, port: int) -> bool:
+    """Return whether somebody takes connections there; torch tries for seconds if nobody does."""
+    try:
+        socket.create_connection((host, port), _ACCEPT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _renew(client: Any, broken: sockets.Descriptor) -> None:
     """Put a new connection in the place of one, if there is a server."""
     before = sockets.all_sockets()
     with contextlib.suppress(RuntimeError):  # nobody serves
         helper = type(client)(client.host, client.port, is_master=False, timeout=_CONNECT_TIMEOUT)
-        new = _connection(helper, sockets.all_sockets() - before)
-        if new is not None and sockets.describe(connection.fd) == connection:
-            os.dup2(new.fd, connection.fd, inheritable=False)
+        new = connection(helper, sockets.all_sockets() - before)
+        if new is not None and sockets.describe(broken.fd) == broken:
+            os.dup2(new.fd, broken.fd, inheritable=False)
 
 
-def _connection(client: Any, among: set[sockets.Descriptor]) -> sockets.Descriptor | None:
+def connection(client: Any, among: set[sockets.Descriptor]) -> sockets.Descriptor | None:
     """Return the connection of a client to its server, one of ``among``; None = not known."""
-    found = [one for one in among if sockets.peer_port(one) == client.port]
+    peers = {one: sockets.peer(one) for one in among}
+    found = [one for one, peer in peers.items() if peer is not None and peer[1] == client.port]
     if len(found) == 1:
         return found[0]
     # A client's text has its descriptor; but it takes look-ups of names, seconds where these fail.

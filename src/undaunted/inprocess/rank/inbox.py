@@ -34,6 +34,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._record: Record | None = None
         self._verdict: Verdict | None = None
+        self._taken = False
 
     def begin_epoch(self) -> None:
         """Forget the epoch that is over; an end of the call stays."""
@@ -47,6 +48,7 @@ class Inbox:
         with self._changed:
             if isinstance(news, Record):
                 self._record = news
+                self._taken = False
             elif not isinstance(self._verdict, LAST):
                 self._verdict = news
             self._changed.notify_all()
@@ -73,7 +75,14 @@ class Inbox:
         def look() -> Verdict | None:
             return self._verdict
 
-        return self._wait(look, timeout_s)
+        verdict = self._wait(look, timeout_s)
+        self._taken = verdict is not None
+        return verdict
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the user's thread knows the verdict on the epoch."""
+        return self._taken
 
     def _wait(self, look: Callable[[], T], timeout_s: float | None) -> T:
         with self._changed:

@@ -140,7 +140,7 @@ class Iterations:
         session = self._session
         session.page.set_phase(Phase.RUNNING)
         try:
-            with creation.watch(self._prefix()):
+            with creation.watch(self._prefix(), {session.store.port}):
                 self._result = session.gate.run(
                     lambda: self._call_user(function), session.interrupter.clear
                 )

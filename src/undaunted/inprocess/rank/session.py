@@ -15,10 +15,11 @@ from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank import connection
 from undaunted.inprocess.rank.connection import Connection
-from undaunted.inprocess.rank.epoch_store import EpochStore, own_host
+from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.gate import Gate
 from undaunted.inprocess.rank.inbox import Inbox
 from undaunted.inprocess.rank.interrupt import Interrupter
+from undaunted.inprocess.rank.listening import own_host
 from undaunted.inprocess.rank.termination import Termination
 from undaunted.inprocess.rank.watcher import Wake, Watcher
 from undaunted.inprocess.state import State
@@ -119,6 +120,7 @@ class Session:
                 self.interrupter,
                 self.wake,
                 abort=abort,
+                insist=lambda: self.store.break_off(surely=True),
                 message_of=message_of,
             )
             watcher = Watcher(

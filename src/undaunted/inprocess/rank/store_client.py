@@ -12,8 +12,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from undaunted.coordinator.wire.address import is_loopback
 from undaunted.inprocess import background
-from undaunted.inprocess.communication import name_server
+from undaunted.inprocess.communication import name_server, sockets
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
@@ -56,12 +57,18 @@ class StoreClient:
         return self._store
 
     def give_up(self) -> None:
-        """Have `connect` raise.
-
-        The thread ends with its attempt, whose connection the caller shuts down, or the server.
-        """
+        """Have `connect` raise, and end the connection of its attempt, for its thread to end."""
         self._given_up = True
         self._done.set()
+        for one in sockets.all_sockets():
+            peer = sockets.peer(one)
+            if peer is not None and peer[1] == self._server.port and self._may_be_at(peer[0]):
+                sockets.shut_down(one)
+
+    def _may_be_at(self, number: str) -> bool:
+        """Whether a host's number is that of the server; names are not looked up."""
+        host, number = self._server.host, number.removeprefix("::ffff:")
+        return number == host or is_loopback(number) or not _is_numeric(host)
 
     def _connect(self) -> None:
         deadline = time.monotonic() + self._timeout.total_seconds()
@@ -88,3 +95,7 @@ class StoreClient:
             )
         store.set_timeout(self._timeout)
         return store
+
+
+def _is_numeric(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SOON_S = 0.002
 _AGAIN_S = 0.05
 _LONGEST_S = 1.0
+# When the pause has become that long, seconds, it may be that it waits for others again.
+_INSIST_S = 0.2
 
 _log = logging.getLogger("nvrx")
 
@@ -56,6 +58,7 @@ class Termination:
         wake: Callable[[], None],
         *,
         abort: Callable[[], None],
+        insist: Callable[[], None],
         message_of: Callable[[Verdict], str],
     ) -> None:
         """Prepare.
@@ -66,6 +69,8 @@ class Termination:
             interrupter: of the user's thread.
             wake: has the watcher call `go_on`.
             abort: aborts communication; may hang, and must not raise.
+            insist: called when the user's thread does not come, again and again: it may have begun
+                to wait for others after the abort.
             message_of: what interruptions say.
         """
         self.ruled_at = self.aborted_at = self.again_at = 0.0
@@ -74,6 +79,7 @@ class Termination:
         self._interrupter = interrupter
         self._wake = wake
         self._abort = abort
+        self._insist = insist
         self._message_of = message_of
         self._stage = _Stage.DONE
         self._verdict: Verdict | None = None
@@ -131,13 +137,15 @@ class Termination:
     def _interrupt(self) -> None:
         """Interrupt the user's thread if it is time to, and say when to do so again."""
         log_swallower(self._gate)
-        if not self._gate.must_interrupt:
+        if self._inbox.is_taken:
             self._stage = _Stage.DONE
             self.again_at = 0.0
             return
         now = time.monotonic()
         if now >= self.again_at:
             self._interrupter.interrupt()
+            if self._again_s >= _INSIST_S:
+                self._insist()
             self.again_at = now + self._again_s
             if not self._gate.refused:
                 self._again_s = min(2 * self._again_s, _LONGEST_S)

@@ -150,7 +150,7 @@ class Watcher:
     def _serve(self) -> None:
         """Somebody asks for the epoch's store: make it."""
         try:
-            self._store.get()
+            self._store.serve()
         except Exception:  # noqa: BLE001 - who has asked gets an error
             _log.exception("the store of the epoch cannot be served")
 
