@@ -14,16 +14,23 @@ from tests.test_layers import SRC, modules
 # Modules that are imported only where torch is: add one here when it needs torch at import time.
 WORKER_SIDE = frozenset(
     {
+        "undaunted.checkpointing.checkpointer",
+        "undaunted.checkpointing.dcp.blueprint",
         "undaunted.checkpointing.dcp.fingerprint",
         "undaunted.checkpointing.dcp.items",
+        "undaunted.checkpointing.dcp.loading",
         "undaunted.checkpointing.dcp.metadata",
+        "undaunted.checkpointing.dcp.objects",
+        "undaunted.checkpointing.dcp.optimizers",
         "undaunted.checkpointing.dcp.plan_codec",
+        "undaunted.checkpointing.dcp.reads",
         "undaunted.checkpointing.dcp.saving",
         "undaunted.checkpointing.dcp.torch_private",
         "undaunted.checkpointing.local.basic_state_dict",
         "undaunted.checkpointing.local.buffers",
         "undaunted.checkpointing.local.flat",
         "undaunted.checkpointing.local.values",
+        "undaunted.checkpointing.random_state",
         "undaunted.checkpointing.staging.copy",
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",

@@ -199,8 +199,8 @@ def _prepared(laid: Sequence[Laid], offsets: list[int], arena: Arena) -> _Views:
 def _prepare(laid: Laid, start: int, arena: Arena) -> list[torch.Tensor]:
     """Write what surrounds the tensors of a file, and zeros between its items."""
     views = []
-    end = start + end_of(laid.places)
-    ends = [*(start + place.offset for place in laid.places[1:]), end]
+    offsets = [place.offset for place in laid.places]
+    ends = [start + end for end in (*offsets[1:], end_of(laid.places)) if offsets]
     for item, parts, place, until in zip(laid.framed, laid.frames, laid.places, ends, strict=True):
         at = start + place.offset
         arena.memory[at : at + HEAD_BYTES] = parts.head

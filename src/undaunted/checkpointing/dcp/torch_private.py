@@ -33,8 +33,25 @@ def _storage_info_class() -> Any:
 def copy_each(destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Copy tensors of the CPU, each to its destination; faster than a loop when they are small."""
     copy_all = getattr(torch, "_foreach_copy_", None)
-    if copy_all is not None:
+    if copy_all is not None and destinations:
         copy_all(destinations, sources)
         return
     for destination, source in zip(destinations, sources, strict=True):
         destination.copy_(source)
+
+
+def default_store() -> Any:
+    """Return a store that all ranks reach, over a connection of its own where torch can make one.
+
+    Raises:
+        ValueError: `torch.distributed` is not initialised.
+    """
+    try:
+        from torch.distributed.distributed_c10d import _get_default_store
+    except ImportError as error:
+        raise RuntimeError(
+            f"torch {torch.__version__} has no torch.distributed.distributed_c10d."
+            "_get_default_store any more: use torch 2.13 or a newer version of undaunted"
+        ) from error
+    store = _get_default_store()
+    return store.clone() if hasattr(store, "clone") else store

@@ -1,0 +1,239 @@
+"""Filling a state from a checkpoint: every byte is checked, and all ranks agree on how it went."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner
+from torch.distributed.checkpoint.stateful import Stateful
+
+from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.dcp import metadata as metadata_file
+from undaunted.checkpointing.dcp.garbage import collection_paused
+from undaunted.checkpointing.dcp.optimizers import state_to_fill
+from undaunted.checkpointing.dcp.reads import Read, Reads
+from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
+from undaunted.checkpointing.files.reading import DamagedBlock, Piece, read_verified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.format.manifest import Manifest
+
+# Memory for what does not go straight to its place, such as tensors of devices.
+_AT_ONCE_BYTES = 512 << 20
+
+
+def load(
+    state_dict: dict[str, Any],
+    storage: Storage,
+    manifest: Manifest,
+    *,
+    agreement: Agreeing,
+    threads: int,
+    timeout_s: float,
+    progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Fill a state from a checkpoint; all ranks call this for the same checkpoint.
+
+    Tensors are filled in place, whatever the world size and distribution they were saved with.
+    Objects with ``state_dict`` and ``load_state_dict`` are given theirs; an optimizer need not have
+    made a step. Everything else is replaced in ``state_dict``. When this raises, the tensors may
+    be filled in part.
+
+    Args:
+        state_dict: of the structure that was saved, or a part of it.
+        storage: where the checkpoint is.
+        manifest: of the checkpoint.
+        agreement: of all ranks that load.
+        threads: how many read at the same time.
+        timeout_s: for the agreements; all ranks have to have read within it.
+        progress: called with the number of bytes after each block, by any thread.
+
+    Raises:
+        DamagedCheckpointError: a block is not what was written; names the tensors in it.
+        StructureError: the checkpoint does not have what the state needs.
+        CheckpointError: something else went wrong on a rank. Each of these on all ranks.
+    """
+    loading = _Loading(state_dict, storage, manifest, threads, progress)
+    for name, part in (("read", loading.read), ("filled", loading.hand_over)):
+        _together(name, part, agreement, timeout_s)
+
+
+def _together(name: str, part: Callable[[], None], agreement: Agreeing, timeout_s: float) -> None:
+    """Do a part; what goes wrong on one rank is raised on all."""
+    outcome: bytes | Failure = b""
+    cause: Exception | None = None
+    try:
+        part()
+    except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
+        known = error if isinstance(error, CheckpointError) else CheckpointError(_told(error))
+        outcome, cause = Failure.of(known), error
+    try:
+        agreement.round(name, outcome, lambda _: b"", timeout_s)
+    except CheckpointError as told:
+        raise told from cause
+
+
+def _told(error: Exception) -> str:
+    return f"the checkpoint cannot be loaded: {type(error).__name__}: {error}"
+
+
+class _Loading:
+    """One load on one rank."""
+
+    def __init__(
+        self,
+        state_dict: dict[str, Any],
+        storage: Storage,
+        manifest: Manifest,
+        threads: int,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._given = state_dict
+        self._storage = storage
+        self._manifest = manifest
+        self._threads = threads
+        self._progress = progress
+        self._path = storage.locate(manifest.step)
+        self._state: dict[str, Any] = {}
+        self._objects: dict[str, Any] = {}
+        self._planner = DefaultLoadPlanner()
+        self._metadata: Metadata | None = None
+
+    def read(self) -> None:
+        """Fill the tensors, and read everything else."""
+        metadata = self._metadata = self._read_metadata()
+        with collection_paused():
+            self._state = {
+                key: _to_fill(value, key, metadata) for key, value in sorted(self._given.items())
+            }
+            self._planner.set_up_planner(self._state, metadata, is_coordinator=False)
+            reads = Reads(self._planner, metadata, self._path, self._objects.__setitem__)
+            wanted = reads.of(self._planner.state_dict)
+        for file, of_file in _by_file(wanted).items():
+            for batch in _batches(of_file):
+                self._read(file, batch)
+
+    def hand_over(self) -> None:
+        """Put objects to their places, and give everything to those it belongs to."""
+        for name, value in self._objects.items():
+            _put(self._state, self._planner.mappings[name], value)
+        for key, value in self._state.items():
+            owner = self._given[key]
+            if isinstance(owner, Stateful):
+                owner.load_state_dict(value)
+            else:
+                self._given[key] = value
+
+    def _read_metadata(self) -> Metadata:
+        name = metadata_file.NAME
+        if name not in self._manifest.files:
+            raise DamagedCheckpointError(f"{self._path}: the manifest has no {name}", self._path)
+        size = self._manifest.files[name].size
+        content = bytearray(size)
+        self._read(name, [Read(name, 0, size, memoryview(content), None)])
+        return metadata_file.decode(content, f"{self._path}/{name}")
+
+    def _read(self, file: str, reads: Sequence[Read]) -> None:
+        """Read parts of one file."""
+        path = f"{self._path}/{file}"
+        listed = self._manifest.files.get(file)
+        if listed is None:
+            raise DamagedCheckpointError(f"{path} is not in the manifest", path)
+        contents = [bytearray(read.length) if read.memory is None else None for read in reads]
+        pieces = [
+            Piece(
+                read.offset, read.memory if read.memory is not None else memoryview(content or b"")
+            )
+            for read, content in zip(reads, contents, strict=True)
+        ]
+        try:
+            read_verified(
+                lambda: self._storage.open(self._manifest.step, file),
+                listed,
+                self._manifest.block_bytes,
+                pieces,
+                self._threads,
+                self._progress,
+            )
+        except DamagedBlock as damaged:
+            raise self._damaged(file, path, damaged.block) from damaged
+        except ValueError as error:
+            raise DamagedCheckpointError(f"{path}: {error}", path) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EIO):
+                raise
+            raise DamagedCheckpointError(f"{path} cannot be read: {error}", path) from error
+        for read, content in zip(reads, contents, strict=True):
+            if content is not None and read.use is not None:
+                read.use(content)
+
+    def _damaged(self, file: str, path: str, block: int) -> DamagedCheckpointError:
+        start = block * self._manifest.block_bytes
+        end = start + self._manifest.block_bytes
+        places = self._metadata.storage_data.items() if self._metadata else ()
+        found = [
+            (info.offset, index.fqn)
+            for index, info in places
+            if info.relative_path == file
+            and info.offset < end
+            and info.offset + info.length > start
+        ]
+        names = list(dict.fromkeys(name for _, name in sorted(found)))
+        some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        return DamagedCheckpointError(
+            f"{path}: block {block} (bytes {start} to {end}) is not what was written"
+            + (f"; it has {some}" if names else ""),
+            path,
+            names,
+            block,
+        )
+
+
+def _to_fill(value: Any, key: str, metadata: Metadata) -> Any:
+    if isinstance(value, torch.optim.Optimizer):
+        return state_to_fill(value, key, metadata)
+    return value.state_dict() if isinstance(value, Stateful) else value
+
+
+def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:
+    files: dict[str, list[Read]] = {}
+    for read in sorted(reads, key=lambda read: (read.file, read.offset)):
+        files.setdefault(read.file, []).append(read)
+    return files
+
+
+def _batches(reads: Sequence[Read]) -> Iterator[list[Read]]:
+    """Cut a list where the memory of its own that it needs would be too much."""
+    batch: list[Read] = []
+    size = 0
+    for read in reads:
+        own = read.length if read.memory is None else 0
+        if batch and size + own > _AT_ONCE_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(read)
+        size += own
+    if batch:
+        yield batch
+
+
+def _put(root: Any, path: tuple[str | int, ...], value: Any) -> None:
+    """Set a value in nested containers; a key may be there as a number and in the path as text."""
+    container = root
+    for key in path[:-1]:
+        container = container[_key(container, key)]
+    container[_key(container, path[-1])] = value
+
+
+def _key(container: Any, key: str | int) -> Any:
+    if isinstance(container, dict) and key not in container:
+        return next((one for one in container if str(one) == key), key)
+    return key

@@ -1,0 +1,59 @@
+"""Reading what is not a tensor: with ``weights_only``, so that a file cannot run code."""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+from typing import Any
+
+import torch
+
+from undaunted.checkpointing.errors import CheckpointError
+
+
+def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
+    """Return what ``torch.save`` has written; tensors in it come to the CPU.
+
+    Plain Python data, tensors and numpy arrays can be read, and what the program has allowed with
+    ``torch.serialization.add_safe_globals``.
+
+    Args:
+        content: of the item.
+        name: of the item, for messages.
+        path: of its file, for messages.
+
+    Raises:
+        CheckpointError: it has an object of another type; the message names it.
+    """
+    try:
+        with torch.serialization.safe_globals(_of_numpy()):
+            return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(_not_allowed(content, name, path)) from error
+
+
+def _not_allowed(content: bytes | bytearray, name: str, path: str) -> str:
+    try:
+        with torch.serialization.safe_globals(_of_numpy()):
+            types = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content))
+    except Exception:  # noqa: BLE001 - the message is worth less than the error itself
+        types = []
+    return (
+        f"{path}: {name} has objects of types that are not read from a file without your consent: "
+        f"{', '.join(types) or 'unknown'}. If you trust the checkpoint, allow them with "
+        "torch.serialization.add_safe_globals([...]); better save plain data"
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _of_numpy() -> list[Any]:
+    """What arrays and scalars of numpy are made of."""
+    try:
+        import numpy as np
+    except ImportError:
+        return []
+    core = getattr(np, "_core", None) or np.core
+    kinds = {type(np.dtype(code)) for code in np.typecodes["All"]}
+    makes = [getattr(core.multiarray, name) for name in ("_reconstruct", "scalar")]
+    return [np.ndarray, np.dtype, *makes, *kinds]

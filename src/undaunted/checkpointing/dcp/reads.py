@@ -1,0 +1,241 @@
+"""What has to be read from which file, and where it goes, to fill a state from a checkpoint."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import create_default_local_load_plan
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType
+
+from undaunted.checkpointing.dcp.objects import load_object
+from undaunted.checkpointing.errors import DamagedCheckpointError, StructureError
+from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, frame
+from undaunted.checkpointing.staging.layout import is_framed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
+    from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
+
+# How many names a message lists.
+_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Read:
+    """Bytes of a file that are wanted.
+
+    Attributes:
+        file: relative to the checkpoint.
+        offset: in the file.
+        length: bytes.
+        memory: where they go; None when they cannot go straight to their place.
+        use: called with them when there is no ``memory``.
+    """
+
+    file: str
+    offset: int
+    length: int
+    memory: memoryview | None
+    use: Callable[[bytearray], None] | None
+
+
+class Reads:
+    """Makes the reads for one state."""
+
+    def __init__(
+        self, planner: LoadPlanner, metadata: Metadata, path: str, place: Callable[[str, Any], None]
+    ) -> None:
+        """Nothing is read or changed yet.
+
+        Args:
+            planner: of torch; it knows the state.
+            metadata: of the checkpoint.
+            path: of the checkpoint, for messages.
+            place: called with name and value of each object.
+        """
+        self._planner = planner
+        self._metadata = metadata
+        self._path = path
+        self._place = place
+        self._storage: dict[MetadataIndex, Any] = metadata.storage_data
+
+    def of(self, state_dict: dict[str, Any]) -> list[Read]:
+        """Return what has to be read for a flat state.
+
+        Raises:
+            StructureError: the checkpoint does not have what the state needs.
+            DamagedCheckpointError: the metadata contradict themselves.
+        """
+        known = self._metadata.state_dict_metadata
+        missing = [name for name in state_dict if name not in known]
+        if missing:
+            raise StructureError(
+                f"{self._path} has no {_listed(missing)}: the model or optimizer is not the one "
+                "that was saved; leave out of the state what is not in the checkpoint"
+            )
+        reads: list[Read] = []
+        for name, value in state_dict.items():
+            stored = known[name]
+            if not isinstance(stored, TensorStorageMetadata):
+                reads.append(self._object(name))
+            elif not isinstance(value, torch.Tensor):
+                raise StructureError(
+                    f"{self._path}: {name} is a tensor, the state has {type(value).__name__} there"
+                )
+            elif value.shape != stored.size:
+                raise StructureError(
+                    f"{self._path}: {name} was saved as {tuple(stored.size)}, the state has "
+                    f"{tuple(value.shape)} there"
+                )
+            elif _is_whole(value, stored):
+                reads += self._chunk(name, stored, stored.chunks[0], value)
+            else:
+                reads += self._resharded(name, stored, value)
+        return reads
+
+    def _object(self, name: str) -> Read:
+        info = self._info(MetadataIndex(name))
+        path = f"{self._path}/{info.relative_path}"
+        return Read(
+            info.relative_path,
+            info.offset,
+            info.length,
+            None,
+            lambda content: self._place(name, load_object(content, name, path)),
+        )
+
+    def _resharded(self, name: str, stored: TensorStorageMetadata, value: Any) -> Iterator[Read]:
+        """Torch says which part of which chunk goes where."""
+        plan = create_default_local_load_plan({name: value}, self._metadata)
+        for item in plan.items:
+            assert item.type == LoadItemType.TENSOR
+            chunk = _chunk_of(stored, item)
+            target = self._planner.resolve_tensor(item)
+            offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
+            yield from self._chunk(name, stored, chunk, target, offsets, lengths)
+
+    def _chunk(
+        self,
+        name: str,
+        stored: TensorStorageMetadata,
+        chunk: ChunkStorageMetadata,
+        target: torch.Tensor,
+        offsets: Sequence[int] | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> list[Read]:
+        """Read a part of a chunk, by default all of it, to a tensor of the same shape."""
+        if not target.numel():
+            return []
+        info = self._info(MetadataIndex(name, chunk.offsets))
+        sizes, dtype = tuple(chunk.sizes), stored.properties.dtype
+        lengths = tuple(lengths or sizes)
+        rest = tuple(offsets or (0,) * len(sizes))
+        if not is_framed(info.offset):
+            return [self._serialised(name, info, target, rest, lengths)]
+        start = info.offset + HEAD_BYTES
+        length = math.prod(lengths) * dtype.itemsize
+        if _frame_length(dtype, sizes) != info.length:
+            raise DamagedCheckpointError(
+                f"{self._path}/.metadata: {name} has a wrong length", self._path, [name]
+            )
+        if sizes:  # the rows of the first dimension lie one after the other
+            row = math.prod(sizes[1:]) * dtype.itemsize
+            start += rest[0] * row
+            length = lengths[0] * row
+            sizes, rest = (lengths[0], *sizes[1:]), (0, *rest[1:])
+        memory = _memory_of(target, dtype) if sizes == lengths else None
+        if memory is not None:
+            return [Read(info.relative_path, start, length, memory, None)]
+
+        def use(content: bytearray) -> None:
+            _copy(torch.frombuffer(content, dtype=dtype).view(sizes), target, rest, lengths)
+
+        return [Read(info.relative_path, start, length, None, use)]
+
+    def _serialised(
+        self,
+        name: str,
+        info: Any,
+        target: torch.Tensor,
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+    ) -> Read:
+        """A tensor that ``torch.save`` has written."""
+        path = f"{self._path}/{info.relative_path}"
+
+        def use(content: bytearray) -> None:
+            _copy(load_object(content, name, path), target, offsets, lengths)
+
+        return Read(info.relative_path, info.offset, info.length, None, use)
+
+    def _info(self, index: MetadataIndex) -> Any:
+        info = self._storage.get(index)
+        if info is None:
+            raise DamagedCheckpointError(
+                f"{self._path}/.metadata does not say where {index.fqn} is", self._path, [index.fqn]
+            )
+        return info
+
+
+def _is_whole(value: torch.Tensor, stored: TensorStorageMetadata) -> bool:
+    """Whether the tensor is here in one piece, and in the checkpoint as well."""
+    return (
+        len(stored.chunks) == 1
+        and stored.chunks[0].sizes == stored.size
+        and not hasattr(value, "__create_chunk_list__")
+        and not hasattr(value, "local_shards")
+    )
+
+
+def _chunk_of(stored: TensorStorageMetadata, item: ReadItem) -> ChunkStorageMetadata:
+    hint = item.storage_index.index
+    assert hint is not None  # create_read_items_for_chunk_list gives it
+    return stored.chunks[hint]
+
+
+def _frame_length(dtype: torch.dtype, sizes: tuple[int, ...]) -> int:
+    name = str(dtype).removeprefix("torch.")
+    return frame(name, sizes).length if name in DTYPES else -1
+
+
+def _memory_of(target: torch.Tensor, dtype: torch.dtype) -> memoryview | None:
+    """The memory of a tensor that can be filled with bytes as they are; valid while it lives."""
+    if not target.is_cpu or target.dtype != dtype or not target.is_contiguous():
+        return None
+    if (
+        target.is_conj()
+        or target.is_neg()
+        or type(target) not in (torch.Tensor, torch.nn.Parameter)
+    ):
+        return None
+    make = ctypes.pythonapi.PyMemoryView_FromMemory
+    make.restype = ctypes.py_object
+    view: memoryview = make(
+        ctypes.c_void_p(target.data_ptr()), ctypes.c_ssize_t(target.nbytes), _WRITABLE
+    )
+    return view
+
+
+_WRITABLE = 0x200  # PyBUF_WRITE
+
+
+def _copy(
+    whole: torch.Tensor, target: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]
+) -> None:
+    for dimension, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+        if length != whole.shape[dimension]:
+            whole = whole.narrow(dimension, offset, length)
+    with torch.no_grad():
+        target.copy_(whole)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
