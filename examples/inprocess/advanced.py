@@ -2,10 +2,13 @@
 
 The last of four processes is a reserve; the other three train. FAULT makes something happen in
 process 1, once, at step 30: "exception", "kill" or "hang". It is tried best with plain processes,
-as other launchers may end all of them when one is killed:
+as some launchers end all of them when one is killed:
 
     export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=4 FAULT=kill
     for rank in 0 1 2 3; do RANK=$rank python examples/inprocess/advanced.py & done; wait
+
+    FAULT=kill undaunted run --nproc-per-node 4 --ft-restart-policy min-healthy advanced.py
+    FAULT=kill torchrun --nproc-per-node 4 --max-restarts 1 advanced.py  # restarts all processes
 
 GPUs and nccl are used where there is a GPU for every process, else CPUs and gloo.
 """
@@ -58,6 +61,14 @@ def release_memory() -> None:
 def train(call: inprocess.CallWrapper) -> float:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     join(call, rank, size)
+    # In a function of its own: DDP must be gone before its process group is. The other way round,
+    # torch waits for gloo's threads with the GIL held, which these may want as well: for ever.
+    loss = do_steps(call, rank)
+    dist.destroy_process_group()
+    return loss
+
+
+def do_steps(call: inprocess.CallWrapper, rank: int) -> float:
     model, optimizer, first = load()
     loss = torch.zeros(())
     for step in range(first, STEPS):
@@ -68,7 +79,6 @@ def train(call: inprocess.CallWrapper) -> float:
         if step % SAVE_EVERY == SAVE_EVERY - 1:
             with call.atomic():  # a restart waits until the checkpoint is complete
                 save(model, optimizer, step, rank)
-    dist.destroy_process_group()
     return loss.item()
 
 
@@ -131,8 +141,9 @@ def save(
 
 
 def inject_fault() -> None:
-    """What FAULT says, in process 1."""
-    fault = os.environ.get("FAULT") if PROCESS == 1 else None
+    """What FAULT says, in process 1, unless a launcher has restarted the processes for it."""
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    fault = os.environ.get("FAULT") if first and PROCESS == 1 else None
     if fault == "exception":
         raise RuntimeError("a fault, to see what happens")
     if fault == "kill":
