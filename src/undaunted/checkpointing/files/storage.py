@@ -21,7 +21,17 @@ class FileReader(Protocol):
         """Close it; again and again without harm."""
 
 
-class Storage(Protocol):
+class Source(Protocol):
+    """Where checkpoints are read from."""
+
+    def open(self, step: int, name: str) -> FileReader:
+        """Open a file of a committed checkpoint."""
+
+    def locate(self, step: int) -> str:
+        """Return the folder or URL that ``dcp.load`` would be given."""
+
+
+class Storage(Source, Protocol):
     """The place of all checkpoints of a run. Errors are OSErrors that name the path.
 
     Attributes:
@@ -57,7 +67,11 @@ class Storage(Protocol):
         """
 
     def raise_epoch(self, epoch: int) -> None:
-        """Remember that this round has begun: commits of older ones are refused from now on."""
+        """Remember that this round has begun: commits of older ones are refused from now on.
+
+        Raises:
+            StaleEpochError: a newer one has begun.
+        """
 
     def steps(self) -> list[int]:
         """Return the steps of committed checkpoints, ascending; none of them is read."""
@@ -70,14 +84,14 @@ class Storage(Protocol):
                 another size.
         """
 
-    def open(self, step: int, name: str) -> FileReader:
-        """Open a file of a committed checkpoint."""
-
-    def locate(self, step: int) -> str:
-        """Return the folder or URL that ``dcp.load`` would be given."""
-
     def delete(self, step: int) -> None:
         """Delete a committed checkpoint: from the first moment it is no longer found."""
 
     def sweep(self, session: str) -> Sequence[str]:
-        """Remove what sessions other than this one have left unfinished; return its names."""
+        """Remove what sessions that are over have left unfinished; return its names.
+
+        From now on this session counts as alive, as long as its process lives and until `close`.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds; again and again without harm."""

@@ -1,0 +1,295 @@
+"""Checkpoints in a folder that all ranks see; docs/design/checkpointing.md explains its files."""
+# pathlib would double the start of the writer:
+# ruff: noqa: PTH100, PTH102, PTH104, PTH114, PTH118
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.files import blocks, durable
+from undaunted.checkpointing.files.direct import DirectReader
+from undaunted.checkpointing.files.living import Living
+from undaunted.checkpointing.format import fence, names
+from undaunted.checkpointing.format import manifest as manifests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from undaunted.checkpointing.files.storage import FileReader
+    from undaunted.checkpointing.format.image import Image
+
+_MAX_FENCE_BYTES = 1 << 20
+
+
+class FolderStorage:
+    """Implements `storage.Storage` by renames.
+
+    Attributes:
+        place: the folder, absolute.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        run: str = "",
+        options: blocks.WriteOptions = blocks.DEFAULTS,
+        block_bytes: int = manifests.BLOCK_BYTES,
+    ) -> None:
+        """Prepare; nothing is read or made yet.
+
+        Args:
+            place: the folder.
+            run: name of the run whose rounds have epochs.
+            options: of writing.
+            block_bytes: what a checksum is of.
+        """
+        self.place = os.path.abspath(place)
+        self._run = run
+        self._options = options
+        self._block_bytes = block_bytes
+        self._living = Living(self.place)
+
+    def target(self, step: int, session: str, attempt: int) -> str:
+        """See `Storage`."""
+        return self._path(names.attempt(step, session, attempt).folder())
+
+    def write(
+        self, target: str, image: Image, memory: memoryview, wrote: Callable[[int], None]
+    ) -> str:
+        """See `Storage`."""
+        path = self._file_of(target, image.name)
+        return blocks.write_image(path, memory, image, self._block_bytes, wrote, self._options)
+
+    def write_small(self, target: str, name: str, content: bytes) -> None:
+        """See `Storage`."""
+        durable.write_file(self._file_of(target, name), content)
+
+    def commit(self, target: str, manifest: manifests.Manifest) -> None:
+        """See `Storage`."""
+        attempt = self._attempt(target)
+        self._write_manifest(target, manifest)
+        former = self._put_aside(attempt)
+        try:
+            self._check_epoch(manifest.epoch)
+            self._rename(target, attempt)
+        except BaseException:
+            if former:
+                with contextlib.suppress(OSError):
+                    os.rename(former, self._path(names.step(attempt.step)))
+            raise
+        durable.sync_folder(self.place)
+        if former:
+            with contextlib.suppress(OSError):  # left for the sweep
+                durable.remove_tree(former)
+
+    def raise_epoch(self, epoch: int) -> None:
+        """See `Storage`."""
+        durable.make_folder(self.place)
+        before = self._fence()
+        after = fence.raised(before, self._run, epoch, self.place)
+        if after != before:
+            path = self._path(names.EPOCH)
+            durable.replace_file(path, fence.encode(after), f"{path}.{os.urandom(4).hex()}")
+
+    def steps(self) -> list[int]:
+        """See `Storage`."""
+        found = set()
+        for name in self._names():
+            replaced = names.read_replaced(name)
+            step = names.read_step(name) if replaced is None else replaced.step
+            if step is not None and self._is_ours(self._path(name)):
+                found.add(step)
+        return sorted(found)
+
+    def manifest(self, step: int) -> manifests.Manifest:
+        """See `Storage`."""
+        folder = self.locate(step)
+        path = os.path.join(folder, manifests.NAME)
+        try:
+            found = manifests.decode(durable.read_file(path, manifests.MAX_BYTES), path)
+            _check_files(folder, found)
+        except OSError as error:
+            raise DamagedCheckpointError(str(error), path) from error
+        if found.step != step:
+            raise DamagedCheckpointError(f"{path}: is the manifest of step {found.step}", path)
+        return found
+
+    def open(self, step: int, name: str) -> FileReader:
+        """See `Storage`."""
+        return DirectReader(os.path.join(self.locate(step), names.check_file(name)))
+
+    def locate(self, step: int) -> str:
+        """See `Storage`."""
+        committed = self._path(names.step(step))
+        if not os.path.lexists(committed):
+            # Between two renames of a commit, or after a crash there: the former still counts.
+            for replaced in self._replaced(step):
+                return self._path(replaced)
+        return committed
+
+    def delete(self, step: int) -> None:
+        """See `Storage`."""
+        committed = self._path(names.step(step))
+        # Those first: as long as one is there, the step would still be found.
+        former = [self._path(name) for name in self._replaced(step)]
+        gone = []
+        for path in [*former, committed]:
+            if path == committed and former and not os.path.lexists(path):
+                continue
+            if not self._is_ours(path):
+                raise FileNotFoundError(errno.ENOENT, "no checkpoint: nothing was deleted", path)
+            gone.append(self._path(names.deleted(step, os.urandom(8).hex())))
+            os.rename(path, gone[-1])
+        durable.sync_folder(self.place)
+        for path in gone:
+            durable.remove_tree(path)
+
+    def sweep(self, session: str) -> list[str]:
+        """See `Storage`; from now on others see that this session is alive."""
+        durable.make_folder(self.place)
+        self._living.begin(session)
+        ended: dict[str, bool] = {session: False}
+        swept = []
+        for name in self._names():
+            attempt = names.read_attempt(name) or names.read_replaced(name)
+            if attempt is not None and attempt.session not in ended:
+                ended[attempt.session] = self._living.is_over(attempt.session)
+            if names.is_deleted(name) or (attempt is not None and ended[attempt.session]):
+                self._clean(name)
+                swept.append(name)
+        for name in self._names():
+            other = names.read_session_file(name)
+            if other is not None and other not in ended:
+                self._living.is_over(other)
+        return swept
+
+    def close(self) -> None:
+        """See `Storage`."""
+        self._living.end()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.place, name)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.place))
+        except FileNotFoundError:
+            return []
+
+    def _attempt(self, target: str) -> names.Attempt:
+        above, name = os.path.split(target)
+        attempt = names.read_attempt(name)
+        if above != self.place or attempt is None:
+            raise ValueError(f"{target}: not the folder of an attempt in {self.place}")
+        return attempt
+
+    def _file_of(self, target: str, name: str) -> str:
+        """Return the path of a file of an attempt, in its folder, which is made if missing."""
+        self._attempt(target)
+        path = os.path.join(target, names.check_file(name))
+        try:
+            os.mkdir(target, 0o700)
+        except FileExistsError:
+            if os.path.islink(target):
+                raise
+        except FileNotFoundError:
+            durable.make_folder(target)
+        return path
+
+    def _write_manifest(self, target: str, content: manifests.Manifest) -> None:
+        try:
+            _check_files(target, content)
+        except DamagedCheckpointError as error:
+            raise OSError(
+                errno.ENOENT,
+                f"not all files are there that ranks have written ({error}): do all nodes see the "
+                "same folder?",
+                target,
+            ) from error
+        durable.write_file(os.path.join(target, manifests.NAME), manifests.encode(content))
+        durable.sync_folder(target)
+
+    def _put_aside(self, attempt: names.Attempt) -> str:
+        """Make room for a checkpoint; return where the former one is, "" = there was none."""
+        committed = self._path(names.step(attempt.step))
+        if not os.path.lexists(committed):
+            return ""
+        if not self._is_ours(committed):
+            raise FileExistsError(
+                errno.EEXIST,
+                f"is in the way of a checkpoint and not one itself, as it has no {manifests.NAME}: "
+                "move it away",
+                committed,
+            )
+        former = self._path(attempt.replaced())
+        os.rename(committed, former)
+        durable.sync_folder(self.place)
+        return former
+
+    def _rename(self, target: str, attempt: names.Attempt) -> None:
+        committed = self._path(names.step(attempt.step))
+        try:
+            os.rename(target, committed)
+        except FileNotFoundError:
+            # NFS repeats a rename whose answer was lost, and then finds nothing to rename.
+            done = self.manifest(attempt.step)
+            if (done.session, done.attempt) != (attempt.session, attempt.number):
+                raise
+
+    def _check_epoch(self, epoch: int) -> None:
+        fence.check(self._fence(), self._run, epoch, self.place)
+
+    def _fence(self) -> fence.Fence:
+        try:
+            return fence.decode(durable.read_file(self._path(names.EPOCH), _MAX_FENCE_BYTES))
+        except FileNotFoundError:
+            return fence.Fence()
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether this is the folder of a checkpoint, and not a link to one."""
+        try:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                return False
+            return stat.S_ISREG(os.lstat(os.path.join(path, manifests.NAME)).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def _replaced(self, step: int) -> Iterator[str]:
+        for name in self._names():
+            former = names.read_replaced(name)
+            if former is not None and former.step == step and self._is_ours(self._path(name)):
+                yield name
+
+    def _clean(self, name: str) -> None:
+        """Remove what a session that is over has left, or bring back what it has put aside."""
+        replaced = names.read_replaced(name)
+        if replaced is not None:
+            committed = self._path(names.step(replaced.step))
+            if not os.path.lexists(committed):
+                os.rename(self._path(name), committed)
+                durable.sync_folder(self.place)
+                return
+        durable.remove_tree(self._path(name))
+
+
+def _check_files(folder: str, content: manifests.Manifest) -> None:
+    """Raise `DamagedCheckpointError` unless all files are there with their sizes."""
+    for name, file in content.files.items():
+        path = os.path.join(folder, name)
+        try:
+            status = os.lstat(os.path.join(folder, names.check_file(name)))
+        except FileNotFoundError:
+            raise DamagedCheckpointError(f"{path} is missing", path) from None
+        except ValueError as error:
+            raise DamagedCheckpointError(f"{folder}: {error}", folder) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedCheckpointError(f"{path} is not a regular file", path)
+        if status.st_size != file.size:
+            raise DamagedCheckpointError(
+                f"{path} has {status.st_size} bytes and should have {file.size}", path
+            )

@@ -1,0 +1,79 @@
+"""Which sessions are alive: each holds a lock on a file of its own, which ends with its process.
+
+It is a POSIX lock: child processes do not inherit it, and NFS has it too. Where a file system has
+no locks, every session counts as alive.
+"""
+# pathlib would double the start of the writer:
+# ruff: noqa: PTH104, PTH108, PTH118
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+
+from undaunted.checkpointing.format import names
+
+# Locks of a process do not hold itself back.
+_held_here: set[str] = set()
+
+
+class Living:
+    """The sessions of one folder."""
+
+    def __init__(self, folder: str) -> None:
+        """Args: the folder of checkpoints."""
+        self._folder = folder
+        self._path: str | None = None
+        self._fd = -1
+
+    def begin(self, session: str) -> None:
+        """Let others see that this session is alive, until `end` or the end of the process."""
+        path = os.path.join(self._folder, names.session_file(session))
+        if path in (self._path, *_held_here):
+            return
+        self.end()
+        # Locked first and named then: nobody sees it without a lock.
+        unnamed = f"{path}.new"
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(unnamed, flags, 0o600)
+        _held_here.add(path)
+        self._path = path
+        with contextlib.suppress(OSError):  # there are no locks: see above
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(unnamed, path)
+
+    def is_over(self, session: str) -> bool:
+        """Whether the session has ended; its file is then removed."""
+        path = os.path.join(self._folder, names.session_file(session))
+        if path in _held_here:
+            return False
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def end(self) -> None:
+        """This session is over; again and again without harm."""
+        path, self._path = self._path, None
+        if path is None:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(self._fd)
+        _held_here.discard(path)
+
+    def __del__(self) -> None:
+        """End what was left."""
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            self.end()
