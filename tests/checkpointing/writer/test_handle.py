@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -373,3 +374,32 @@ def test_the_start_and_the_hand_over_are_quick(tmp_path: Path) -> None:
     with writer(tmp_path) as handle:
         handle.write(str(tmp_path / "a"), 0, [])
         assert time.monotonic() - began < 1.0  # 2 ms on an idle machine
+
+
+FORGETFUL = """
+import sys
+from undaunted.checkpointing.writer.handle import WriterProcess
+kept = WriterProcess(sys.argv[1])
+job = kept.write(sys.argv[1] + "/a", 0, [])
+"""
+
+
+def test_a_trainer_that_ends_without_closing_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout + done.stderr == ""
+
+
+def test_nothing_is_left_after_many_deaths(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    for number in range(4):
+        with writer(tmp_path) as handle:
+            if number % 2:
+                os.kill(handle.pid, signal.SIGKILL)
+            with pytest.raises(SaveError):
+                handle.write(str(tmp_path / "a"), 0, []).wait(LONG_S)
+    assert descriptors() == before

@@ -1,0 +1,96 @@
+"""The jobs of a writer process, done in this one."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.checkpointing.writer.processes import BLOCK, LONG_S
+from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.writer.connection import Connection
+from undaunted.checkpointing.writer.messages import Failed, FromWriter, Write, Written
+from undaunted.checkpointing.writer.options import WriterOptions
+from undaunted.checkpointing.writer.page import Page, create
+from undaunted.checkpointing.writer.work import Work, Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEMORY = memoryview(bytes(range(256)) * 1024)  # 256 KiB
+
+
+@pytest.fixture
+def page():
+    page = Page(create())
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def trainer(page: Page, tmp_path: Path):
+    """The trainer's end of a connection to a worker that runs on a thread."""
+    ours, theirs = socket.socketpair()
+    works: queue.SimpleQueue[Work] = queue.SimpleQueue()
+    worker = Worker(str(tmp_path), WriterOptions(threads=2, bandwidth=1e12), page, theirs)
+    thread = threading.Thread(target=worker.run, args=(works,))
+    thread.start()
+    connection = Connection(ours, FromWriter)
+    connection.works = works  # type: ignore[attr-defined]
+    yield connection
+    connection.close()
+    theirs.shutdown(socket.SHUT_RDWR)
+    works.put(Work(Write(99, 0, str(tmp_path), [], BLOCK), MEMORY))  # cannot be answered
+    thread.join(LONG_S)
+    theirs.close()
+
+
+def work(target: Path | str, *files: Image, memory: memoryview | None = MEMORY) -> Work:
+    return Work(Write(7, 0, str(target), list(files), BLOCK), memory)
+
+
+def answer(trainer: Connection, what: Work) -> Written | Failed:
+    trainer.works.put(what)
+    (found,) = trainer.receive() or ()
+    assert isinstance(found, Written | Failed)
+    assert what.done
+    assert what.memory is None
+    return found
+
+
+def test_written(trainer: Connection, page: Page, tmp_path: Path) -> None:
+    before = time.monotonic()
+    found = answer(trainer, work(tmp_path / "a", Image("x", 0, 3 * BLOCK), Image("y", 4096, 5)))
+    assert isinstance(found, Written)
+    assert (found.job, found.bytes, list(found.crc32)) == (7, 3 * BLOCK + 5, ["x", "y"])
+    assert (tmp_path / "a" / "y").read_bytes() == bytes(MEMORY[4096:4101])
+    progress = page.look()
+    assert (progress.job, progress.bytes) == (7, 3 * BLOCK + 5)
+    assert before <= progress.at_s <= time.monotonic()
+
+
+def test_what_was_begun_is_removed(trainer: Connection, tmp_path: Path) -> None:
+    (tmp_path / "a" / "y").mkdir(parents=True)
+    found = answer(trainer, work(tmp_path / "a", Image("x", 0, 5), Image("y", 0, 5)))
+    assert isinstance(found, Failed)
+    assert found.path == f"{tmp_path}/a/y"
+    assert found.message.startswith(f"{tmp_path}/a/y: Is a directory [EISDIR]")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["y"]
+
+
+def test_cancelled_before_it_began(trainer: Connection, tmp_path: Path) -> None:
+    given_up = work(tmp_path / "a", Image("x", 0, 5))
+    given_up.cancelled.set()
+    assert answer(trainer, given_up) == Failed(7, f"{tmp_path}/a: cancelled")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_makes_no_sense(trainer: Connection, tmp_path: Path) -> None:
+    found = answer(trainer, work(tmp_path / "a", memory=None))
+    assert found == Failed(
+        7, f"{tmp_path}/a: ValueError: there is no arena in slot 0", f"{tmp_path}/a"
+    )
