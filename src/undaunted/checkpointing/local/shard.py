@@ -81,6 +81,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     data_bytes: int
 
 
+def damaged(path: str, why: str) -> DamagedCheckpointError:
+    """Return the error of a file, or a message, that is not what it should be."""
+    return DamagedCheckpointError(f"{path}: {why}", path)
+
+
 def place_tensors(sizes: list[int]) -> tuple[list[int], int]:
     """Return the offset of each tensor from the start of the tensors, and the end of the last."""
     offsets, end = [], 0
@@ -120,13 +125,13 @@ def head_length(prefix: bytes, path: str) -> tuple[int, int]:
         DamagedCheckpointError: these are not the first bytes of a shard.
     """
     if len(prefix) < PREFIX_BYTES:
-        raise DamagedCheckpointError(f"{path}: cut short: {len(prefix)} bytes", path)
+        raise damaged(path, f"cut short: {len(prefix)} bytes")
     magic, _, length, size = _PREFIX.unpack_from(prefix)
     if magic != _MAGIC:
-        raise DamagedCheckpointError(f"{path}: not a local checkpoint of this version", path)
+        raise damaged(path, "not a local checkpoint of this version")
     end = data_offset(PREFIX_BYTES + length)
     if length > MAX_HEAD_BYTES or not end <= size <= MAX_IMAGE_BYTES:
-        raise DamagedCheckpointError(f"{path}: the head is damaged", path)
+        raise damaged(path, "the head is damaged")
     return PREFIX_BYTES + length, size
 
 
@@ -140,11 +145,11 @@ def decode_head(content: bytes, path: str) -> Head:
     _, crc, length, _ = _PREFIX.unpack_from(content)
     lengths, body = content[12:PREFIX_BYTES], content[PREFIX_BYTES:end]
     if len(body) != length or zlib.crc32(body, zlib.crc32(lengths)) != crc:
-        raise DamagedCheckpointError(f"{path}: the head is cut short or damaged", path)
+        raise damaged(path, "the head is cut short or damaged")
     try:
         head = msgspec.msgpack.decode(body, type=Head)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedCheckpointError(f"{path}: the head cannot be read: {error}", path) from error
+        raise damaged(path, f"the head cannot be read: {error}") from error
     if head.format != FORMAT_VERSION:
         raise DamagedCheckpointError(
             f"{path}: format {head.format}, this version of undaunted reads {FORMAT_VERSION}", path
@@ -153,7 +158,7 @@ def decode_head(content: bytes, path: str) -> Head:
         one.offset >= 0 and 0 <= one.size <= head.data_bytes - one.offset for one in head.tensors
     )
     if not fits:
-        raise DamagedCheckpointError(f"{path}: the head contradicts itself", path)
+        raise damaged(path, "the head contradicts itself")
     return head
 
 
@@ -183,7 +188,7 @@ def decode_trailer(content: bytes, prefix: bytes, path: str) -> str:
     checksums = content[: -_TRAILER.size]
     whole = zlib.crc32(prefix[:PREFIX_BYTES], zlib.crc32(checksums))
     if content[-_TRAILER.size :] != _TRAILER.pack(_END, whole, len(checksums)):
-        raise DamagedCheckpointError(f"{path}: the end is missing or damaged", path)
+        raise damaged(path, "the end is missing or damaged")
     return checksums.decode("ascii")
 
 

@@ -84,6 +84,28 @@ def decode_state(kind: str, content: bytes, allow_pickle: bool) -> TensorAwareSt
     return TensorAwareStateDict.kinds[kind].from_plain_state(plain.decode(content, makers))
 
 
+def encode_object(value: object) -> bytes:
+    """Return the bytes of plain data and small values of torch and numpy; never a pickle.
+
+    Raises:
+        PlainError: something else is in it.
+    """
+
+    def other(value: object) -> tuple[str, object]:
+        return _parts(value) or plain.no_others(value)
+
+    return plain.encode(value, other)
+
+
+def decode_object(content: bytes) -> Any:
+    """Return what `encode_object` has encoded.
+
+    Raises:
+        PlainError: it is damaged.
+    """
+    return plain.decode(content, _MAKERS)
+
+
 def _parts(value: object) -> tuple[str, object] | None:
     """Return name and parts of a value that is known here."""
     if isinstance(value, TensorPlaceholder):

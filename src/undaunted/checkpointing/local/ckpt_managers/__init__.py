@@ -1,0 +1,1 @@
+"""Who saves and loads local checkpoints."""
