@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +12,10 @@ from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import metadata as metadata_file
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.optimizers import state_to_fill
-from undaunted.checkpointing.dcp.reads import Read, Reads
+from undaunted.checkpointing.dcp.reads import Read, Reads, listed
+from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
-from undaunted.checkpointing.files.reading import DamagedBlock, Piece, read_verified
+from undaunted.checkpointing.files.reading import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,33 @@ def load(
         StructureError: the checkpoint does not have what the state needs.
         CheckpointError: something else went wrong on a rank. Each of these on all ranks.
     """
-    loading = _Loading(state_dict, storage, manifest, threads, progress)
+    source = Verified(storage, manifest, threads, progress)
+    fill(state_dict, source, agreement, timeout_s)
+
+
+def load_foreign(
+    state_dict: dict[str, Any], folder: str, *, agreement: Agreeing, timeout_s: float
+) -> None:
+    """Fill a state from a folder that ``torch.distributed.checkpoint.save`` has written.
+
+    Nothing can be checked there: such a folder has no checksums. Metadata and objects are read as
+    carefully as those of checkpoints of our own.
+
+    Args:
+        state_dict: see :func:`load`.
+        folder: path of the folder with ``.metadata``.
+        agreement: of all ranks that load.
+        timeout_s: for the agreements.
+
+    Raises:
+        CheckpointError: as in :func:`load`.
+    """
+    fill(state_dict, Foreign(folder), agreement, timeout_s)
+
+
+def fill(state_dict: dict[str, Any], source: Source, agreement: Agreeing, timeout_s: float) -> None:
+    """Fill a state from a source; see :func:`load`."""
+    loading = _Loading(state_dict, source)
     for name, part in (("read", loading.read), ("filled", loading.hand_over)):
         _together(name, part, agreement, timeout_s)
 
@@ -88,20 +114,9 @@ def _told(error: Exception) -> str:
 class _Loading:
     """One load on one rank."""
 
-    def __init__(
-        self,
-        state_dict: dict[str, Any],
-        storage: Storage,
-        manifest: Manifest,
-        threads: int,
-        progress: Callable[[int], None],
-    ) -> None:
+    def __init__(self, state_dict: dict[str, Any], source: Source) -> None:
         self._given = state_dict
-        self._storage = storage
-        self._manifest = manifest
-        self._threads = threads
-        self._progress = progress
-        self._path = storage.locate(manifest.step)
+        self._source = source
         self._state: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
         self._planner = DefaultLoadPlanner()
@@ -115,7 +130,7 @@ class _Loading:
                 key: _to_fill(value, key, metadata) for key, value in sorted(self._given.items())
             }
             self._planner.set_up_planner(self._state, metadata, is_coordinator=False)
-            reads = Reads(self._planner, metadata, self._path, self._objects.__setitem__)
+            reads = Reads(self._planner, metadata, self._source, self._objects.__setitem__)
             wanted = reads.of(self._planner.state_dict)
         for file, of_file in _by_file(wanted).items():
             for batch in _batches(of_file):
@@ -134,19 +149,12 @@ class _Loading:
 
     def _read_metadata(self) -> Metadata:
         name = metadata_file.NAME
-        if name not in self._manifest.files:
-            raise DamagedCheckpointError(f"{self._path}: the manifest has no {name}", self._path)
-        size = self._manifest.files[name].size
-        content = bytearray(size)
-        self._read(name, [Read(name, 0, size, memoryview(content), None)])
-        return metadata_file.decode(content, f"{self._path}/{name}")
+        content = bytearray(self._source.size(name))
+        self._source.read(name, [Piece(0, memoryview(content))])
+        return metadata_file.decode(content, f"{self._source.path}/{name}")
 
     def _read(self, file: str, reads: Sequence[Read]) -> None:
         """Read parts of one file."""
-        path = f"{self._path}/{file}"
-        listed = self._manifest.files.get(file)
-        if listed is None:
-            raise DamagedCheckpointError(f"{path} is not in the manifest", path)
         contents = [bytearray(read.length) if read.memory is None else None for read in reads]
         pieces = [
             Piece(
@@ -155,46 +163,30 @@ class _Loading:
             for read, content in zip(reads, contents, strict=True)
         ]
         try:
-            read_verified(
-                lambda: self._storage.open(self._manifest.step, file),
-                listed,
-                self._manifest.block_bytes,
-                pieces,
-                self._threads,
-                self._progress,
-            )
-        except DamagedBlock as damaged:
-            raise self._damaged(file, path, damaged.block) from damaged
-        except ValueError as error:
-            raise DamagedCheckpointError(f"{path}: {error}", path) from error
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EIO):
+            self._source.read(file, pieces)
+        except DamagedCheckpointError as damaged:
+            if damaged.block is None:
                 raise
-            raise DamagedCheckpointError(f"{path} cannot be read: {error}", path) from error
+            raise self._named(damaged, file, damaged.block) from damaged
         for read, content in zip(reads, contents, strict=True):
             if content is not None and read.use is not None:
                 read.use(content)
 
-    def _damaged(self, file: str, path: str, block: int) -> DamagedCheckpointError:
-        start = block * self._manifest.block_bytes
-        end = start + self._manifest.block_bytes
-        places = self._metadata.storage_data.items() if self._metadata else ()
+    def _named(self, damaged: CheckpointError, file: str, block: int) -> DamagedCheckpointError:
+        """Say which tensors and objects are in a damaged block."""
+        assert self._metadata is not None
+        start = block * self._source.block_bytes
+        end = start + self._source.block_bytes
         found = [
             (info.offset, index.fqn)
-            for index, info in places
+            for index, info in self._metadata.storage_data.items()
             if info.relative_path == file
             and info.offset < end
             and info.offset + info.length > start
         ]
         names = list(dict.fromkeys(name for _, name in sorted(found)))
-        some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-        return DamagedCheckpointError(
-            f"{path}: block {block} (bytes {start} to {end}) is not what was written"
-            + (f"; it has {some}" if names else ""),
-            path,
-            names,
-            block,
-        )
+        message = f"{damaged}; it has {listed(names)}" if names else str(damaged)
+        return DamagedCheckpointError(message, f"{self._source.path}/{file}", names, block)
 
 
 def _to_fill(value: Any, key: str, metadata: Metadata) -> Any:

@@ -13,7 +13,11 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMe
 from torch.distributed.checkpoint.planner import LoadItemType
 
 from undaunted.checkpointing.dcp.objects import load_object
-from undaunted.checkpointing.errors import DamagedCheckpointError, StructureError
+from undaunted.checkpointing.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    StructureError,
+)
 from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, frame
 from undaunted.checkpointing.staging.layout import is_framed
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
     from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
+
+    from undaunted.checkpointing.dcp.sources import Source
 
 # How many names a message lists.
 _NAMED = 10
@@ -50,19 +56,24 @@ class Reads:
     """Makes the reads for one state."""
 
     def __init__(
-        self, planner: LoadPlanner, metadata: Metadata, path: str, place: Callable[[str, Any], None]
+        self,
+        planner: LoadPlanner,
+        metadata: Metadata,
+        source: Source,
+        place: Callable[[str, Any], None],
     ) -> None:
         """Nothing is read or changed yet.
 
         Args:
             planner: of torch; it knows the state.
             metadata: of the checkpoint.
-            path: of the checkpoint, for messages.
+            source: of the files.
             place: called with name and value of each object.
         """
         self._planner = planner
         self._metadata = metadata
-        self._path = path
+        self._path = source.path
+        self._framed = source.framed
         self._place = place
         self._storage: dict[MetadataIndex, Any] = metadata.storage_data
 
@@ -77,7 +88,7 @@ class Reads:
         missing = [name for name in state_dict if name not in known]
         if missing:
             raise StructureError(
-                f"{self._path} has no {_listed(missing)}: the model or optimizer is not the one "
+                f"{self._path} has no {listed(missing)}: the model or optimizer is not the one "
                 "that was saved; leave out of the state what is not in the checkpoint"
             )
         reads: list[Read] = []
@@ -137,7 +148,7 @@ class Reads:
         sizes, dtype = tuple(chunk.sizes), stored.properties.dtype
         lengths = tuple(lengths or sizes)
         rest = tuple(offsets or (0,) * len(sizes))
-        if not is_framed(info.offset):
+        if not (self._framed and is_framed(info.offset)):
             return [self._serialised(name, info, target, rest, lengths)]
         start = info.offset + HEAD_BYTES
         length = math.prod(lengths) * dtype.itemsize
@@ -180,6 +191,12 @@ class Reads:
         if info is None:
             raise DamagedCheckpointError(
                 f"{self._path}/.metadata does not say where {index.fqn} is", self._path, [index.fqn]
+            )
+        if getattr(info, "transform_descriptors", None):
+            raise CheckpointError(
+                f"{self._path}: {index.fqn} was written through the extensions "
+                f"{', '.join(info.transform_descriptors)}, which are not supported: load it with "
+                "torch.distributed.checkpoint"
             )
         return info
 
@@ -236,6 +253,7 @@ def _copy(
         target.copy_(whole)
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return names for a message, not too many of them."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

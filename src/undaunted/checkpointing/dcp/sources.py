@@ -1,0 +1,147 @@
+"""Where the bytes of a checkpoint come from: one of ours, or a folder that torch has written."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.files.reading import DamagedBlock, read_verified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from undaunted.checkpointing.files.reading import Piece
+    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.format.manifest import File, Manifest
+
+
+class Source(Protocol):
+    """The files of one checkpoint.
+
+    Attributes:
+        path: of the checkpoint.
+        framed: whether tensors have the frames of our format.
+        block_bytes: of what has one checksum.
+    """
+
+    path: str
+    framed: bool
+    block_bytes: int
+
+    def size(self, file: str) -> int:
+        """Return how long a file is; a DamagedCheckpointError when it is not there."""
+
+    def read(self, file: str, pieces: Sequence[Piece]) -> None:
+        """Fill all destinations.
+
+        Raises:
+            DamagedCheckpointError: that cannot be done, or the content is wrong; the names of
+                tensors are not known here.
+            OSError: something else is wrong with the storage.
+        """
+
+
+class Verified:
+    """A checkpoint of our own: every block is checked. See `Source`."""
+
+    framed = True
+
+    def __init__(
+        self, storage: Storage, manifest: Manifest, threads: int, progress: Callable[[int], None]
+    ) -> None:
+        """Nothing is opened yet."""
+        self.path = storage.locate(manifest.step)
+        self.block_bytes = manifest.block_bytes
+        self._storage = storage
+        self._manifest = manifest
+        self._threads = threads
+        self._progress = progress
+
+    def size(self, file: str) -> int:
+        """See `Source.size`."""
+        return self._listed(file).size
+
+    def read(self, file: str, pieces: Sequence[Piece]) -> None:
+        """See `Source.read`."""
+        path = f"{self.path}/{file}"
+        listed = self._listed(file)
+        try:
+            read_verified(
+                lambda: self._storage.open(self._manifest.step, file),
+                listed,
+                self.block_bytes,
+                pieces,
+                self._threads,
+                self._progress,
+            )
+        except DamagedBlock as damaged:
+            start = damaged.block * self.block_bytes
+            end = min(start + self.block_bytes, listed.size)
+            raise DamagedCheckpointError(
+                f"{path}: block {damaged.block} (bytes {start} to {end}) is not what was written",
+                path,
+                block=damaged.block,
+            ) from damaged
+        except (ValueError, OSError) as error:
+            _raise_damage(error, path)
+            raise
+
+    def _listed(self, file: str) -> File:
+        listed = self._manifest.files.get(file)
+        if listed is None:
+            path = f"{self.path}/{file}"
+            raise DamagedCheckpointError(f"{path} is not in the manifest", path)
+        return listed
+
+
+class Foreign:
+    """A folder that ``torch.distributed.checkpoint`` has written: nothing can be checked."""
+
+    framed = False
+    block_bytes = 0
+
+    def __init__(self, folder: str) -> None:
+        """Nothing is opened yet."""
+        self.path = folder
+
+    def size(self, file: str) -> int:
+        """See `Source.size`."""
+        path = self._place(file)
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            _raise_damage(error, str(path))
+            raise
+
+    def read(self, file: str, pieces: Sequence[Piece]) -> None:
+        """See `Source.read`."""
+        path = self._place(file)
+        try:
+            with path.open("rb") as stream:
+                short = not all(_filled(stream, piece) for piece in pieces)
+        except (ValueError, OSError) as error:
+            _raise_damage(error, str(path))
+            raise
+        if short:
+            raise DamagedCheckpointError(f"{path} is cut short", str(path))
+
+    def _place(self, file: str) -> Path:
+        path = Path(self.path, file)
+        if path.parent != Path(self.path):
+            raise DamagedCheckpointError(f"{path} is not in the checkpoint's folder", str(path))
+        return path
+
+
+def _filled(stream: BinaryIO, piece: Piece) -> bool:
+    stream.seek(piece.offset)
+    count: int = stream.readinto(piece.destination)  # type: ignore[attr-defined]
+    return count == len(piece.destination)
+
+
+def _raise_damage(error: ValueError | OSError, path: str) -> None:
+    """Raise what is wrong with a file itself; other errors of a storage say nothing of it."""
+    if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.EIO):
+        return
+    raise DamagedCheckpointError(f"{path} cannot be read: {error}", path) from error

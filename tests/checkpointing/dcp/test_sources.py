@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from tests.checkpointing.dcp.saved import alone
+from tests.checkpointing.dcp.test_saving import assert_same, like, state
+from undaunted.checkpointing.dcp.loading import load_foreign
+from undaunted.checkpointing.dcp.metadata import decode
+from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError, StructureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.distributed is")]
+
+
+def read(state_dict: dict[str, Any], folder: Path) -> None:
+    load_foreign(state_dict, str(folder), agreement=alone(), timeout_s=10)
+
+
+def test_what_dcp_has_saved_is_read(tmp_path: Path) -> None:
+    expected = state()
+    dcp.save(expected, checkpoint_id=tmp_path)
+    loaded = like(expected)
+    read(loaded, tmp_path)
+    assert_same(expected, loaded)
+
+
+def test_a_file_that_is_cut_short_or_gone_is_found(tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(1000)}, checkpoint_id=tmp_path)
+    for name in ("__0_0.distcp", ".metadata"):
+        path = tmp_path / name
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(CheckpointError, match=name):
+            read({"a": torch.zeros(1000)}, tmp_path)
+        path.unlink()
+        with pytest.raises(DamagedCheckpointError, match=name):
+            read({"a": torch.zeros(1000)}, tmp_path)
+        path.write_bytes(content)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(2)}, checkpoint_id=tmp_path)
+    with pytest.raises(StructureError, match="has no b"):
+        read({"b": torch.zeros(2)}, tmp_path)
+
+
+class Attack:
+    """Would run a command where it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_metadata_and_objects_do_not_run_code(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    with pytest.raises(DamagedCheckpointError, match=r"mkdir, which does not belong"):
+        decode(pickle.dumps(Attack(marker)), "path")
+    dcp.save({"a": torch.ones(2), "o": Attack(marker)}, checkpoint_id=tmp_path / "c")
+    with pytest.raises(CheckpointError, match=r"o has objects of types .*mkdir"):
+        read({"o": None}, tmp_path / "c")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", pickle.dumps([1]), pickle.dumps({})])
+def test_what_is_no_metadata_is_refused(content: bytes) -> None:
+    with pytest.raises(DamagedCheckpointError, match="path: "):
+        decode(content, "path")
+
+
+def test_files_elsewhere_are_not_read(tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(2)}, checkpoint_id=tmp_path / "c")
+    metadata = dcp.FileSystemReader(tmp_path / "c").read_metadata()
+    for info in metadata.storage_data.values():
+        info.relative_path = "../other"
+    (tmp_path / "c" / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(DamagedCheckpointError, match="not in the checkpoint's folder"):
+        read({"a": torch.zeros(2)}, tmp_path / "c")
