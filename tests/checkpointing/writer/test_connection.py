@@ -45,6 +45,7 @@ def test_messages_with_descriptors_in_order(ends) -> None:
         os.write(theirs, b"x")
         fd = writer.fds.popleft()
         assert os.read(fd, 1) == b"x"
+        assert not os.get_inheritable(fd)
         for each in (ours, theirs, fd):
             os.close(each)
 

@@ -271,6 +271,22 @@ def test_stopped(tmp_path: Path, when: str) -> None:
             job.wait(LONG_S)
 
 
+def test_a_file_system_that_hangs(tmp_path: Path) -> None:
+    """The first call that concerns the file does not return: nobody reads the pipe."""
+    (tmp_path / "hangs").mkdir()
+    os.mkfifo(tmp_path / "hangs" / "file")
+    with shared() as memory, writer(tmp_path, stall_timeout_s=3.0) as handle:
+        handle.share(0, memory.fd, memory.size)
+        handle.write(str(tmp_path / "before"), 0, whole(memory)).wait(LONG_S)
+        job = handle.write(str(tmp_path / "hangs"), 0, whole(memory))
+        with pytest.raises(SaveError, match=r"not written within 0\.5 s") as caught:
+            job.wait(0.5)  # more than it takes to begin
+        assert not isinstance(caught.value, WriterError)
+        expected = r"has made no progress .*; see whether the file system hangs"
+        with takes_at_most(10.0), pytest.raises(WriterError, match=expected):
+            handle.write(str(tmp_path / "next"), 0, whole(memory)).wait(LONG_S)
+
+
 def test_who_waits_for_the_rate_limit_does_not_stand_still(tmp_path: Path) -> None:
     with (
         shared(3) as memory,

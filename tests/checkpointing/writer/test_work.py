@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.checkpointing.writer.processes import BLOCK, LONG_S
+from undaunted.checkpointing.files import places
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.writer.connection import Connection
 from undaunted.checkpointing.writer.messages import Failed, FromWriter, Write, Written
@@ -94,3 +95,20 @@ def test_what_makes_no_sense(trainer: Connection, tmp_path: Path) -> None:
     assert found == Failed(
         7, f"{tmp_path}/a: ValueError: there is no arena in slot 0", f"{tmp_path}/a"
     )
+
+
+def test_objects_go_through_their_storage(
+    trainer: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Objects:
+        def write(self, target, image, memory, wrote) -> str:
+            wrote(image.size)
+            return f"{target} {image.name} {len(memory)}"
+
+    opened: list[str] = []
+    monkeypatch.setattr(places, "open_storage", lambda url: (opened.append(url), Objects())[1])
+    for _ in range(2):
+        found = answer(trainer, work("s3://bucket/a", Image("x", 0, 5)))
+        assert isinstance(found, Written)
+        assert found.crc32 == {"x": f"s3://bucket/a x {len(MEMORY)}"}
+    assert opened == [str(tmp_path)]

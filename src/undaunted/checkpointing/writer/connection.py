@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from collections import deque
 from typing import Any
 
@@ -16,7 +17,16 @@ from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 _READ_BYTES = 256 * 1024
 _MOST_FDS = 16  # that one read may bring
 
+_INT_BYTES = struct.calcsize("i")
+# It would end a program that does not handle the signal. `socket.send_fds` and `recv_fds` ignore
+# the flags they are given in some versions of Python.
+_NO_SIGPIPE = socket.MSG_NOSIGNAL
+
 _ENCODER = msgspec.msgpack.Encoder()
+
+
+def _rights(fd: int) -> list[tuple[int, int, bytes]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
 
 
 class Connection:
@@ -78,12 +88,7 @@ class Connection:
         while self._outbox:
             data, fd = self._outbox[0]
             try:
-                # SIGPIPE would end a program that does not handle it.
-                count = (
-                    socket.send_fds(self._sock, [data], [fd], socket.MSG_NOSIGNAL)
-                    if fd >= 0
-                    else self._sock.send(data, socket.MSG_NOSIGNAL)
-                )
+                count = self._sock.sendmsg([data], _rights(fd), _NO_SIGPIPE)
             except BlockingIOError:
                 return
             if fd >= 0:
@@ -101,12 +106,15 @@ class Connection:
             ValueError: what has come is no message.
         """
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._sock, _READ_BYTES, _MOST_FDS, socket.MSG_CMSG_CLOEXEC
+            data, ancillary, _, _ = self._sock.recvmsg(
+                _READ_BYTES, socket.CMSG_SPACE(_MOST_FDS * _INT_BYTES), socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return []
-        self.fds.extend(fds)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                count = len(content) // _INT_BYTES
+                self.fds.extend(struct.unpack(f"{count}i", content[: count * _INT_BYTES]))
         if not data:
             return None
         self._frames.feed(data)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import queue
     import socket
 
+    from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.writer.options import WriterOptions
     from undaunted.checkpointing.writer.page import Page
@@ -63,6 +64,7 @@ class Worker:
         self._options = options
         self._page = page
         self._answers = Connection(sock, ToWriter)
+        self._storage: Storage | None = None  # of objects; folders need none
 
     def run(self, works: queue.SimpleQueue[Work]) -> None:
         """Do the jobs that come, until the process ends."""
@@ -99,6 +101,8 @@ class Worker:
             raise ValueError(f"there is no arena in slot {write.slot}")
         for image in write.files:
             _check(image, memory)
+        if "://" in write.target:
+            return self._write_objects(write, memory, pace)
         return self._write_files(write, memory, pace)
 
     def _write_files(self, write: Write, memory: memoryview, pace: _Pace) -> dict[str, str]:
@@ -119,6 +123,18 @@ class Worker:
                     os.unlink(f"{write.target}/{name}")  # noqa: PTH108 - imports pathlib
             raise
         return crc32
+
+    def _write_objects(self, write: Write, memory: memoryview, pace: _Pace) -> dict[str, str]:
+        if self._storage is None:
+            from undaunted.checkpointing.files.places import open_storage
+
+            self._storage = open_storage(self._url)
+            pace.wrote(0)  # imports of clients may take long
+        storage = self._storage
+        return {
+            image.name: storage.write(write.target, image, memory, pace.wrote)
+            for image in write.files
+        }
 
 
 def _check(image: Image, memory: memoryview) -> None:
