@@ -77,15 +77,24 @@ def encode(metadata: Metadata, files: Iterable[tuple[Laid, Sequence[tuple[int, i
     )
 
 
-def decode(content: bytes | bytearray | memoryview, path: str) -> Metadata:
+def decode(
+    content: bytes | bytearray | memoryview,
+    path: str,
+    more: frozenset[tuple[str, str]] = frozenset(),
+) -> Metadata:
     """Read the content of ``.metadata``.
+
+    Args:
+        content: of the file.
+        path: of the file, for messages.
+        more: classes that may be in it besides those of torch, each module and name.
 
     Raises:
         DamagedCheckpointError: it is no metadata, or names something that has no business there.
     """
     try:
         with collection_paused():
-            metadata = _Reader(io.BytesIO(content)).load()
+            metadata = _Reader(content, more).load()
     except pickle.UnpicklingError as error:
         raise DamagedCheckpointError(f"{path}: {error}", path) from error
     except Exception as error:
@@ -100,9 +109,15 @@ def decode(content: bytes | bytearray | memoryview, path: str) -> Metadata:
 class _Reader(pickle.Unpickler):
     """Makes nothing but what belongs into metadata."""
 
+    def __init__(
+        self, content: bytes | bytearray | memoryview, more: frozenset[tuple[str, str]]
+    ) -> None:
+        super().__init__(io.BytesIO(content))
+        self._allowed = _ALLOWED | more
+
     def find_class(self, module: str, name: str) -> Any:
         """Return a class or function by its name, if it is on the list."""
-        if (module, name) in _ALLOWED:
+        if (module, name) in self._allowed:
             return getattr(importlib.import_module(module), name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
