@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -141,11 +142,21 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def be_alone() -> None:
+    """Without a guard, and deaf."""
+    from undaunted.inprocess.guard.start import _guards
+
+    _guards[-1].kill()
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(LONG_S)
+
+
 def leave() -> None:
     raise SystemExit(3)
 
 
-FAULTS = {"kill": kill, "stop": stop, "lock": lock_the_gil, "leave": leave}
+FAULTS = {"kill": kill, "stop": stop, "lock": lock_the_gil, "leave": leave, "alone": be_alone}
 SCENARIOS = {
     function.__name__: function
     for function in (

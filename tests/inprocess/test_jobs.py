@@ -48,7 +48,7 @@ def test_the_others_go_on_without_one_that_is_gone(tmp_path: Path, how: str, who
     assert results == [[{"iteration": 1, "rank": rank, "world": 2}] for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("how", ["stop", "lock"])
+@pytest.mark.parametrize("how", ["stop", "lock", "alone"])
 def test_one_that_cannot_be_interrupted_is_ended(tmp_path: Path, how: str) -> None:
     with Job(tmp_path, 3, "one_fails", who=1, how=how, limits=SHORT) as job:
         outcomes = job.wait()

@@ -73,6 +73,11 @@ class Page:
         words[reading.PING_NS] = 0
         words[reading.PHASE] = phase
 
+    @property
+    def phase(self) -> Phase:
+        """What `set_phase` has said last."""
+        return reading.Phase(self.words[reading.PHASE])
+
     def set_atomic(self, depth: int) -> None:
         """How deep in atomic sections the user's code is."""
         words = self.words

@@ -14,6 +14,7 @@ from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank import connection
+from undaunted.inprocess.rank.alone import Alone
 from undaunted.inprocess.rank.connection import Connection
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.gate import Gate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.core.messages import Record
     from undaunted.inprocess.parameters import Parameters
     from undaunted.inprocess.rank.inbox import Verdict
+    from undaunted.inprocess.rank.page import Page
 
 # Set by `undaunted run` for a process that takes the place of a lost one.
 REJOIN = "UNDAUNTED_INPROCESS_REJOIN"
@@ -121,6 +123,7 @@ class Session:
                 self.wake,
                 abort=abort,
                 insist=lambda: self.store.break_off(surely=True),
+                alone=_alone(self.page, parameters),
                 message_of=message_of,
             )
             watcher = Watcher(
@@ -202,6 +205,12 @@ def _connect(parameters: Parameters, base_store: Any) -> Connection:
     )
     sock = start.connect(options, base_store=base_store)
     return Connection(sock, first.rank, first.world_size)
+
+
+def _alone(page: Page, parameters: Parameters) -> Alone:
+    """As long as a guard would wait."""
+    limit = parameters.hard_timeout + parameters.termination_grace_time
+    return Alone(page, limit.total_seconds())
 
 
 def _store(parameters: Parameters, base_store: Any) -> EpochStore:

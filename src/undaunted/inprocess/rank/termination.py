@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from undaunted.inprocess import background
 from undaunted.inprocess.core.messages import Finished, Stop
+from undaunted.inprocess.rank.inbox import Broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.inprocess.rank.alone import Alone
     from undaunted.inprocess.rank.gate import Gate
     from undaunted.inprocess.rank.inbox import Inbox, Verdict
     from undaunted.inprocess.rank.interrupt import Interrupter
@@ -59,6 +61,7 @@ class Termination:
         *,
         abort: Callable[[], None],
         insist: Callable[[], None],
+        alone: Alone,
         message_of: Callable[[Verdict], str],
     ) -> None:
         """Prepare.
@@ -71,6 +74,7 @@ class Termination:
             abort: aborts communication; may hang, and must not raise.
             insist: called when the user's thread does not come, again and again: it may have begun
                 to wait for others after the abort.
+            alone: ends this process when nobody else would.
             message_of: what interruptions say.
         """
         self.ruled_at = self.aborted_at = self.again_at = 0.0
@@ -80,6 +84,7 @@ class Termination:
         self._wake = wake
         self._abort = abort
         self._insist = insist
+        self._alone = alone
         self._message_of = message_of
         self._stage = _Stage.DONE
         self._verdict: Verdict | None = None
@@ -93,6 +98,8 @@ class Termination:
 
     def rule(self, verdict: Verdict) -> None:
         """Take up a verdict: the first one of an epoch, or one that ends the call."""
+        if isinstance(verdict, Broken):
+            self._alone.begin()
         if self._stage is _Stage.LISTENING and not isinstance(verdict, Finished):
             self._verdict = verdict
             self._stage = _Stage.ATOMIC
@@ -111,6 +118,7 @@ class Termination:
             self._end_abort()
         if self._stage is _Stage.INTERRUPTING:
             self._interrupt()
+        self._alone.end_if_due()
 
     def _begin_abort(self) -> None:
         assert self._verdict is not None

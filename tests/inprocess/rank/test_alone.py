@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.rank.alone import Alone
+from undaunted.inprocess.rank.page import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    made = Page()
+    made.set_phase(Phase.RUNNING)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *what: signals.append(what))
+    return signals
+
+
+def test_it_is_killed_when_its_time_is_over(
+    page: Page, killed: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    alone = Alone(page, 0.0)
+    alone.end_if_due()
+    assert not killed
+    alone.begin()
+    alone.end_if_due()
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+    assert "has not left the call 0 s after its guard has ended" in capfd.readouterr().err
+
+
+def test_not_before(page: Page, killed: list[tuple[int, int]]) -> None:
+    alone = Alone(page, 60.0)
+    alone.begin()
+    alone.end_if_due()
+    assert not killed
+
+
+def test_one_that_has_left_may_take_its_time(page: Page, killed: list[tuple[int, int]]) -> None:
+    alone = Alone(page, 0.0)
+    alone.begin()
+    page.set_phase(Phase.OUTSIDE)
+    alone.end_if_due()
+    assert not killed
