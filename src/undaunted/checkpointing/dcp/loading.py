@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
     from undaunted.checkpointing.agreement.agreement import Agreeing
-    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.files.storage import Source
     from undaunted.checkpointing.format.manifest import Manifest
 
 # Memory for what does not go straight to its place, such as tensors of devices.
@@ -32,7 +32,7 @@ _AT_ONCE_BYTES = 512 << 20
 
 def load(
     state_dict: dict[str, Any],
-    storage: Storage,
+    storage: Source,
     manifest: Manifest,
     *,
     agreement: Agreeing,
