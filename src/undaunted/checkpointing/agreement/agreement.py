@@ -38,6 +38,9 @@ class Agreeing(Protocol):
     def abort(self) -> None:
         """See `Agreement.abort`."""
 
+    def close(self) -> None:
+        """See `Agreement.close`."""
+
 
 class Link(Protocol):
     """The connection to a store's server."""
@@ -139,6 +142,20 @@ class Agreement:
     def abort(self) -> None:
         """Have the round in progress, and all later ones, raise at once; nobody is told."""
         self._bounded.abort()
+
+    def leave(self, timeout_s: float) -> None:
+        """After the last round: rank 0 waits until the others have read its verdict.
+
+        Raises:
+            SaveError: they did not say so in time, or the connection is lost.
+        """
+        if self._broken or self._place.store is None:
+            return
+        last = Turn(self._place, f"{self._prefix}/leave", "leave", timeout_s)
+        try:
+            self._bounded.call(last.leave, last.limit_s)
+        except RuntimeError as error:
+            raise SaveError(f"the connection of the ranks was lost: {error}", (0,)) from error
 
     def close(self) -> None:
         """Take part no more; lets go of the store."""

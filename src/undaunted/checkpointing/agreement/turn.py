@@ -123,6 +123,13 @@ class Turn:
             self._decide(Verdict(failure=failure, ranks=(0,)))
         return self._read_and_leave()
 
+    def leave(self) -> None:
+        """Say that this rank reads nothing more; rank 0 waits for all others to say so."""
+        if self._rank == 0:
+            self._wait("go", self._timeout_s)
+        elif self._store.add(self._key("count"), 1) == self._world_size - 1:
+            self._store.set(self._key("go"), b"")
+
     def _contribute(self, contribution: bytes | Failure) -> None:
         if isinstance(contribution, Failure):
             self._store.set(self._of(self._rank), self._encoded(b""))

@@ -1,0 +1,221 @@
+"""How the ranks of a process group come to an agreement of their own.
+
+Rank 0 serves a store. Its address travels once over the process group; afterwards the group is left
+alone. Each rank has two connections, as one that waits cannot be used for anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.checkpointing.agreement import address
+from undaunted.checkpointing.agreement.agreement import Agreeing, Agreement
+from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.checkpointing.agreement.store_link import StoreLink
+from undaunted.checkpointing.errors import SaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.distributed import ProcessGroup
+
+_SESSION_BYTES = 6
+_INVITATION_BYTES = 1024
+# How long rank 0 waits for the others to have read what it said last.
+_FAREWELL_S = 5.0
+
+
+class Connected:
+    """The agreements of one rank.
+
+    Attributes:
+        session: name of this run, the same on all ranks.
+        rank: in the group.
+        world_size: of the group.
+        main: for the thread of training.
+        background: for the thread that saves.
+    """
+
+    def __init__(self, main: Agreeing, background: Agreeing, farewell: _Farewell | None) -> None:
+        """Args: see the class; what is to be done at the end."""
+        self.session = main.session
+        self.rank = main.rank
+        self.world_size = main.world_size
+        self.main = main
+        self.background = background
+        self._farewell = farewell
+
+    def abort(self) -> None:
+        """Have all rounds, also those in progress, raise at once. `close` does not wait then."""
+        self.main.abort()
+        self.background.abort()
+        if self._farewell is not None:
+            self._farewell.drop()
+
+    def close(self, timeout_s: float = _FAREWELL_S) -> None:
+        """Give the connections back; again and again without harm.
+
+        Args:
+            timeout_s: seconds that rank 0, which serves, waits for the others to close theirs.
+        """
+        farewell, self._farewell = self._farewell, None
+        if farewell is not None:
+            farewell.say(timeout_s)
+        self.main.close()
+        self.background.close()
+
+
+class _Invitation(msgspec.Struct, frozen=True, array_like=True):
+    """What rank 0 says to all over the process group."""
+
+    hosts: list[str]
+    port: int
+    network: str
+    session: str
+    problem: str = ""
+
+
+class _Farewell:
+    """The last words: rank 0 serves until the others need nothing more."""
+
+    def __init__(self, agreement: Agreement, server: Any) -> None:
+        self._agreement = agreement
+        self._server = server
+
+    def say(self, timeout_s: float) -> None:
+        """Take leave; whoever does not answer is not waited for longer than this."""
+        with contextlib.suppress(SaveError):
+            self._agreement.leave(timeout_s)
+        self.drop()
+
+    def drop(self) -> None:
+        """Serve no more."""
+        self._server = None
+
+
+def connect(process_group: ProcessGroup | None, timeout_s: float) -> Connected:
+    """Connect the ranks of a group; all of them together.
+
+    Args:
+        process_group: None means all ranks; or this process alone where ``torch.distributed`` is
+            not initialized.
+        timeout_s: seconds that this may last.
+
+    Raises:
+        SaveError: not all ranks came together in time.
+        ValueError: this process is not in the group.
+    """
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return _alone()
+    rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+    if rank < 0:
+        raise ValueError("this process is not in the process group that saves")
+    if world_size == 1:
+        return _alone()
+    deadline = time.monotonic() + timeout_s
+    if rank == 0:
+        link, server, invitation = _serve(timeout_s)
+    else:
+        link, server, invitation = None, None, _Invitation([], 0, "", "")
+    invitation = _broadcast(dist, process_group, invitation, timeout_s)
+    if invitation.problem:
+        raise SaveError(f"rank 0 cannot serve the agreement: {invitation.problem}", (0,))
+    return _join(rank, world_size, invitation, link, server, deadline)
+
+
+def _alone() -> Connected:
+    alone = Alone(os.urandom(_SESSION_BYTES).hex())
+    return Connected(alone, alone, None)
+
+
+def _serve(timeout_s: float) -> tuple[StoreLink | None, Any, _Invitation]:
+    session = os.urandom(_SESSION_BYTES).hex()
+    try:
+        link, server = StoreLink.serve(timeout_s)
+    except (RuntimeError, OSError) as error:
+        return None, None, _Invitation([], 0, "", session, str(error)[:200])
+    hosts = address.own_hosts(os.environ)
+    return link, server, _Invitation(hosts, link.port, address.network(), session)
+
+
+def _broadcast(
+    dist: Any, group: ProcessGroup | None, invitation: _Invitation, timeout_s: float
+) -> _Invitation:
+    """Tell all ranks; a tensor and no object, which would be a pickle."""
+    import torch
+
+    config = str(dist.get_backend_config(group))
+    device = "cpu" if "cpu:" in config else config.partition(":")[0]
+    content = msgspec.msgpack.encode(invitation)
+    if len(content) > _INVITATION_BYTES:
+        raise SaveError(f"the addresses of this machine are too long: {invitation.hosts}", (0,))
+    padded = bytearray(content.ljust(_INVITATION_BYTES, b"\0"))
+    tensor = torch.frombuffer(padded, dtype=torch.uint8).to(device)
+    try:
+        work = dist.broadcast(tensor, group=group, async_op=True, group_src=0)
+        work.wait(timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise SaveError(
+            f"the ranks that save did not come together within {timeout_s:g} s: each of them has "
+            f"to make the same calls ({error})"
+        ) from error
+    received = bytes(tensor.cpu().tolist()).rstrip(b"\0")
+    return msgspec.msgpack.decode(received, type=_Invitation)
+
+
+def _join(
+    rank: int,
+    world_size: int,
+    invitation: _Invitation,
+    link: StoreLink | None,
+    server: Any,
+    deadline: float,
+) -> Connected:
+    """Connect to the store, and see that everybody has."""
+    links = [link] if link is not None else []
+    try:
+        host = _host(invitation, deadline) if rank else address.LOOPBACK
+        stores = [server] if rank == 0 else []
+        for _ in range(2 - len(stores)):
+            links.append(StoreLink(host, invitation.port))
+            stores.append(links[-1].reopen(_left_s(deadline)))
+    except (RuntimeError, OSError) as error:
+        raise SaveError(
+            f"rank {rank} cannot reach the agreement that rank 0 serves: {error}", (rank,)
+        ) from error
+    session = invitation.session
+    main, background = (
+        Agreement(store, rank, world_size, session, lane, connection)
+        for store, lane, connection in zip(stores, ("main", "background"), links, strict=True)
+    )
+    connected = Connected(main, background, _Farewell(main, server))
+    try:
+        for agreement in (main, background):
+            agreement.round("connect", b"", _nothing, _left_s(deadline))
+    except BaseException:
+        connected.abort()
+        connected.close()
+        raise
+    return connected
+
+
+def _host(invitation: _Invitation, deadline: float) -> str:
+    here = invitation.network and invitation.network == address.network()
+    hosts = [address.LOOPBACK] if here else invitation.hosts
+    return address.reachable(hosts, invitation.port, _left_s(deadline))
+
+
+def _nothing(_: Sequence[bytes]) -> bytes:
+    return b""
+
+
+def _left_s(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -1,0 +1,130 @@
+"""A connection to a TCPStore that can be ended from another thread.
+
+A client of a TCPStore waits for the server's answers in its one connection, and has no function
+that ends the wait. Shutting the connection down does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from undaunted.base import name_server
+from undaunted.checkpointing.agreement.bounded import Bounded
+
+# Whoever connects looks which connection is new.
+_connecting = threading.Lock()
+_TCP = (socket.AF_INET, socket.AF_INET6)
+
+
+class _Connection(NamedTuple):
+    """A descriptor; the inode tells it from a later one with the same number."""
+
+    fd: int
+    inode: int
+
+
+class StoreLink:
+    """Implements `agreement.Link`.
+
+    Attributes:
+        port: of the server.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        """Args: where the store is served."""
+        self.port = port
+        self._host = host
+        self._connections: set[_Connection] = set()
+
+    @classmethod
+    def serve(cls, timeout_s: float) -> tuple[StoreLink, Any]:
+        """Serve a store in this process at a free port, and connect to it.
+
+        Returns:
+            The link, and the store: the server ends with it.
+        """
+        with _connecting, name_server.asked_again_soon():
+            store = _store(host="127.0.0.1", port=0, timeout_s=timeout_s, serve=True)
+            link = cls("127.0.0.1", store.port)
+            link._connections = _to_port(store.port)
+        return link, store
+
+    def reopen(self, timeout_s: float) -> Any:
+        """Return a store that is connected to the server.
+
+        Raises:
+            SaveError: the server does not answer in time.
+            RuntimeError: nobody serves there; torch says why.
+        """
+        with _connecting:
+            before = _to_port(self.port)
+
+            def end() -> None:
+                for connection in _to_port(self.port) - before:
+                    _shut_down(connection)
+
+            store = Bounded(end).call(lambda: self._connect(timeout_s), timeout_s + 1.0)
+            self._connections = _to_port(self.port) - before
+        return store
+
+    def interrupt(self) -> None:
+        """See `agreement.Link`."""
+        for connection in self._connections:
+            _shut_down(connection)
+
+    def _connect(self, timeout_s: float) -> Any:
+        with name_server.asked_again_soon():
+            return _store(host=self._host, port=self.port, timeout_s=timeout_s, serve=False)
+
+
+def _store(*, host: str, port: int, timeout_s: float, serve: bool) -> Any:
+    import torch.distributed as dist
+
+    return dist.TCPStore(
+        host,
+        port,
+        is_master=serve,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def _to_port(port: int) -> set[_Connection]:
+    """Return the connections of this process to that port of any host."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            kind, _, inode = os.readlink(f"/proc/self/fd/{name}").partition(":[")
+            if kind == "socket" and _peer_port(int(name)) == port:
+                found.add(_Connection(int(name), int(inode[:-1])))
+    return found
+
+
+def _peer_port(fd: int) -> int:
+    """Return the port at the other end; -1 = it is no connection."""
+    with _copy(fd) as sock:
+        try:
+            return int(sock.getpeername()[1]) if sock.family in _TCP else -1
+        except OSError:
+            return -1
+
+
+def _shut_down(connection: _Connection) -> None:
+    with contextlib.suppress(OSError), _copy(connection.fd) as sock:
+        if os.fstat(sock.fileno()).st_ino == connection.inode:
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _copy(fd: int) -> socket.socket:
+    """The descriptor may be closed, and its number be used again, at any time."""
+    copy = os.dup(fd)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise

@@ -1,0 +1,161 @@
+"""Ranks are processes here, which are killed and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.checkpointing.agreement.connect import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.torch
+
+PROGRAM = Path(__file__).with_name("rank_program.py")
+LONG_S = 60.0
+SHORT_S = 1.0
+
+
+class Ranks:
+    """Some ranks that do what they are told."""
+
+    def __init__(self, count: int, path: Path) -> None:
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(rank), str(count), str(path / "init")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+        self.everybody = tuple(range(count))
+        for rank in self.everybody:
+            assert self.hear(rank) == "ready"
+
+    def tell(self, rank: int, what: str, lane: str = "main", limit_s: float = LONG_S) -> None:
+        pipe = self.processes[rank].stdin
+        assert pipe is not None
+        pipe.write(json.dumps([what, lane, limit_s]) + "\n")
+        pipe.flush()
+
+    def hear(self, rank: int) -> Any:
+        pipe = self.processes[rank].stdout
+        assert pipe is not None
+        return json.loads(pipe.readline())
+
+    def all(self, what: str, lane: str = "main", limit_s: float = LONG_S, but: int = -1) -> Any:
+        """What each says; one may be left out."""
+        here = [rank for rank in self.everybody if rank != but]
+        for rank in here:
+            self.tell(rank, what, lane, limit_s)
+        return [self.hear(rank) for rank in here]
+
+    def signal(self, rank: int, number: int) -> None:
+        os.kill(self.processes[rank].pid, number)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(LONG_S)
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[int], Ranks]]:
+    started: list[Ranks] = []
+
+    def make(count: int) -> Ranks:
+        ranks = Ranks(count, tmp_path)
+        started.append(ranks)
+        first = ranks.all("connect")
+        assert [one["value"][:2] for one in first] == [[rank, count] for rank in range(count)]
+        assert len({one["value"][2] for one in first}) == 1
+        return ranks
+
+    yield make
+    for ranks in started:
+        ranks.end()
+
+
+def test_without_a_process_group_a_rank_is_alone() -> None:
+    one, other = connect(None, LONG_S), connect(None, LONG_S)
+    assert isinstance(one.main, Alone)
+    assert (one.rank, one.world_size) == (0, 1)
+    assert one.session != other.session
+    one.abort()
+    one.close()
+    one.close()
+
+
+@pytest.mark.e2e
+def test_ranks_agree_in_two_lanes_and_part(start: Any) -> None:
+    ranks = start(3)
+    for lane in ("main", "background", "main"):
+        assert [one["value"] for one in ranks.all("round", lane)] == ["0,1,2"] * 3
+    # A wait in one lane does not hold the other up.
+    ranks.tell(0, "round", "main")
+    for rank in (1, 2):
+        ranks.tell(rank, "round", "main")
+    assert [ranks.hear(rank)["value"] for rank in range(3)] == ["0,1,2"] * 3
+    failed = ranks.all("No space left", but=0)
+    ranks.tell(0, "round")
+    failed.append(ranks.hear(0))
+    assert len({one["error"] for one in failed}) == 1
+    assert [one["value"] for one in ranks.all("close")] == ["closed"] * 3
+    for process in ranks.processes:
+        process.stdin.close()
+        assert process.wait(LONG_S) == 0
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_gone_is_named_by_all_others(start: Any, number: int) -> None:
+    ranks = start(3)
+    ranks.signal(1, number)
+    for one in ranks.all("round", limit_s=SHORT_S, but=1):
+        assert one["ranks"] == [1]
+        assert "rank 1 of 3 did not answer within 1 s" in one["error"]
+        assert one["seconds"] < LONG_S / 2
+
+
+@pytest.mark.e2e
+def test_a_rank_0_that_is_gone_is_noticed_at_once(start: Any) -> None:
+    ranks = start(3)
+    for rank in (1, 2):
+        ranks.tell(rank, "round")
+    ranks.signal(0, signal.SIGKILL)
+    for rank in (1, 2):
+        said = ranks.hear(rank)
+        assert said["ranks"] == [0]
+        assert "rank 0, which serves the agreement, is gone" in said["error"]
+        assert said["seconds"] < LONG_S / 2
+
+
+@pytest.mark.e2e
+def test_a_rank_0_that_is_stopped_is_noticed_in_time_and_may_come_back(start: Any) -> None:
+    ranks = start(3)
+    ranks.signal(0, signal.SIGSTOP)
+    for one in ranks.all("round", limit_s=SHORT_S, but=0):
+        assert one["ranks"] == [0]
+        assert "rank 0, whose process serves the agreement, did not answer" in one["error"]
+        assert one["seconds"] < LONG_S / 2
+    ranks.signal(0, signal.SIGCONT)
+    # Its own round of that time is one the others have left.
+    ranks.tell(0, "round", limit_s=SHORT_S)
+    late = ranks.hear(0)
+    assert late.get("value", "0,1,2") == "0,1,2"
+    assert [one.get("value") for one in ranks.all("round")] == ["0,1,2"] * 3
