@@ -86,6 +86,7 @@ def draw_settings(rng: random.Random, ranks: int | None) -> Settings:
         most_active=rng.randint(2, size - 1) if has_reserves else None,
         gloo=rng.random() < 0.5,
         short=rng.random() < 0.2,
+        launched=rng.random() < 0.25,
     )
 
 

@@ -45,6 +45,7 @@ class Watch:
         codes: by job rank, how its process may end; who is not in here ends with 0.
         faults: when each fault happened that was said, nanoseconds.
         done: what ranks have said at their end.
+        pids: of all ranks that have entered.
     """
 
     def __init__(self, ranks: int, most_active: int | None) -> None:
@@ -53,6 +54,7 @@ class Watch:
         self.codes: dict[int, tuple[int, ...]] = {}
         self.faults: list[int] = []
         self.done: dict[int, dict[str, Any]] = {}
+        self.pids: dict[int, int] = {}
         self._most_active = most_active
         self._latest: dict[int, int] = {}
 
@@ -91,6 +93,11 @@ class Watch:
         _require(code in allowed, f"job rank {number} has ended with {code}, not with {allowed}")
         _require(code != 0 or number in self.done, f"job rank {number} has ended in between")
 
+    def launcher_ended(self, code: int) -> None:
+        """The launcher of all ranks has ended."""
+        _require(code == 0, f"the launcher has ended with {code}")
+        _require(set(self.done) == self.alive, f"{set(self.done)} are done, not {self.alive}")
+
     # --- lines ------------------------------------------------------------------------------------
 
     def _entered(self, said: dict[str, Any]) -> None:
@@ -111,6 +118,7 @@ class Watch:
         should_run = said["rank"] < wanted
         _require(should_run == (said["active"] is not None), f"the wrong ones are active: {said}")
         now.entered[number] = said
+        self.pids[number] = said["pid"]
         now.first_entered_at = min(now.first_entered_at or said["at"], said["at"])
         for before in range(iteration):
             self._no_overlap(before, iteration)

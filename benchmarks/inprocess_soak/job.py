@@ -8,8 +8,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -17,22 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.inprocess_soak.checks import DeviationError, Watch
+from benchmarks.inprocess_soak.processes import END_S, Processes
 from benchmarks.inprocess_soak.scenarios import Action, Scenario, Scene
-from benchmarks.launchers import source_path
 from undaunted.base.process import descendants, end_descendants, open_pidfd, wait_pidfd
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-PROGRAM = Path(__file__).resolve().parents[1] / "workloads" / "inprocess_soak_rank.py"
 START_S = 180.0  # several ranks import torch on two busy cores
 RESTART_S = 30.0
-END_S = 60.0
 TAIL = 60  # lines in an error
-OUTPUT = 6000  # characters of each rank's log in an error
 
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "continue": signal.SIGCONT}
-ENDED_BY_GUARD = (-signal.SIGTERM, -signal.SIGKILL)
+# What ends a rank, and how its process may end.
+CODES = {"kill": (-signal.SIGKILL,), "kill guard": (1,), "stop": (-signal.SIGTERM, -signal.SIGKILL)}
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,14 @@ class Settings:
         most_active: how many of them call the function, None = all.
         gloo: make a group in every iteration, and have it sum.
         short: limits that can be waited for.
+        launched: under `undaunted run`, which goes on without ranks that are lost.
     """
 
     ranks: int
     most_active: int | None = None
     gloo: bool = False
     short: bool = False
+    launched: bool = False
 
     def limits(self) -> dict[str, float]:
         """Return arguments of `Wrapper`, seconds."""
@@ -102,14 +99,11 @@ class Job:
             kept = tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)
             self._directory = Path(undo.enter_context(kept))
             self._socket = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            self._pipe, writing = os.pipe()
+            os.mkfifo(self._directory / "said")
+            self._pipe = os.open(self._directory / "said", os.O_RDONLY | os.O_NONBLOCK)
             undo.callback(os.close, self._pipe)
-            self._processes: list[subprocess.Popen[bytes]] = []
-            undo.callback(self._kill)
-            try:
-                self._start(writing)
-            finally:
-                os.close(writing)
+            self._processes = self._start()
+            undo.callback(self._processes.kill)
             self._owned = undo.pop_all()
         return self
 
@@ -148,8 +142,12 @@ class Job:
         deadline = time.monotonic() + END_S
         while self._hear(deadline, "the end of all ranks"):
             pass
-        for number, process in enumerate(self._processes):
-            self.watch.ended(number, process.wait(max(0.1, deadline - time.monotonic())))
+        codes = self._processes.wait(deadline)
+        if self.settings.launched:
+            self.watch.launcher_ended(codes[0])
+        else:
+            for number, code in enumerate(codes):
+                self.watch.ended(number, code)
         self._see_that_nothing_is_left(deadline)
         pairs = [said["rss_kb"] for said in self.watch.done.values()]
         return [after - before for before, after in pairs]
@@ -161,15 +159,8 @@ class Job:
 
     def tail(self) -> str:
         """End the ranks, and return the last lines, and the ends of the logs: where ranks were."""
-        for process in self._processes:
-            process.terminate()
-            process.send_signal(signal.SIGCONT)
-        logs = [
-            f"--- log of job rank {number} ({process.wait(END_S)}):\n"
-            + self._log(number).read_text(errors="replace")[-OUTPUT:]
-            for number, process in enumerate(self._processes)
-        ]
-        return "\n".join([*self._heard[-TAIL:], *logs])
+        logs = self._processes.end()
+        return "\n".join([*self._heard[-TAIL:], logs])
 
     # --- orders and lines -------------------------------------------------------------------------
 
@@ -186,14 +177,13 @@ class Job:
         if action.number not in self.watch.alive:
             return  # that rank has failed in the meantime
         at = time.monotonic_ns()
-        self._processes[action.number].send_signal(SIGNALS[action.what])
+        if not self._processes.send(self.watch.pids[action.number], action.what):
+            return
         self._heard.append(f"{action.what} {action.number} at {at}")
         if action.what != "continue":
             self.watch.faults.append(at)
-        if action.what == "kill":
-            self.watch.codes[action.number] = (-signal.SIGKILL,)
-        elif action.forever:
-            self.watch.codes[action.number] = ENDED_BY_GUARD
+        if action.what in ("kill", "kill guard") or action.forever:
+            self.watch.codes[action.number] = CODES[action.what]
 
     def _complete(self, within_s: float) -> Scene:
         """Wait for a further iteration in which all ranks are that live."""
@@ -205,7 +195,8 @@ class Job:
                 raise DeviationError(f"all have ended; waited for {what}")
         self._iteration = found
         now = self.watch.iterations[found]
-        return Scene(now.active, now.reserves, self.settings.gloo, self.settings.short)
+        settings = self.settings
+        return Scene(now.active, now.reserves, settings.gloo, settings.short, settings.launched)
 
     def _hear(self, deadline: float, what: str) -> bool:
         """Take in what the ranks say next; False = they have all ended.
@@ -228,37 +219,19 @@ class Job:
 
     # --- processes --------------------------------------------------------------------------------
 
-    def _start(self, writing: int) -> None:
+    def _start(self) -> Processes:
         settings = {
             "directory": str(self._directory),
             "gloo": self.settings.gloo,
             "most_active": self.settings.most_active,
             "limits": self.settings.limits(),
         }
-        environ = {
-            **os.environ,
-            "PYTHONPATH": source_path(),
-            "OMP_NUM_THREADS": "1",
-            "TORCH_CPP_LOG_LEVEL": "FATAL",  # aborts are no news
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port() - 1),
-            "WORLD_SIZE": str(self.settings.ranks),
-            "LOCAL_WORLD_SIZE": str(self.settings.ranks),
-        }
-        for number in range(self.settings.ranks):
-            with self._log(number).open("wb") as log:
-                self._processes.append(
-                    subprocess.Popen(
-                        [sys.executable, str(PROGRAM), json.dumps(settings)],
-                        env={**environ, "RANK": str(number)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=writing,
-                        stderr=log,
-                    )
-                )
-
-    def _log(self, number: int) -> Path:
-        return self._directory / f"{number}.log"
+        return Processes(
+            self._directory,
+            self.settings.ranks,
+            json.dumps(settings),
+            launched=self.settings.launched,
+        )
 
     def _see_that_nothing_is_left(self, deadline: float) -> None:
         """Guards end by themselves when their ranks have."""
@@ -269,16 +242,3 @@ class Job:
                 os.close(pidfd)
         if left := end_descendants(END_S):
             raise DeviationError(f"{left} processes are left")
-
-    def _kill(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-        end_descendants(END_S)
-
-
-def _free_port() -> int:
-    """Return a port that is free."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -42,7 +42,7 @@ class Order:
 
 @dataclass
 class Action:
-    """What the soak does to a rank: "kill", "stop" or "continue", after so many seconds.
+    """What the soak does to a rank, after so many seconds: one of `processes.SIGNALS`.
 
     Attributes:
         forever: the rank is not continued; its guard ends it.
@@ -72,12 +72,14 @@ class Scene:
         reserves: who does not.
         gloo: whether there is a group in every iteration.
         short: whether the limits are short enough to be waited for.
+        launched: whether a launcher is the guard of all ranks.
     """
 
     active: list[int]
     reserves: list[int]
     gloo: bool = False
     short: bool = False
+    launched: bool = False
 
     @property
     def members(self) -> list[int]:
@@ -93,6 +95,7 @@ def draw(rng: random.Random, scene: Scene) -> Scenario:
         for _ in range(weight)
         if len(scene.members) - deaths >= (left if deaths else 1)
         and (scene.short or kind not in SLOW)
+        and not (scene.launched and kind == GUARD)
     ]
     kind = rng.choice(possible)
     scenario = Scenario(kind, places(rng, scene))
@@ -138,6 +141,12 @@ def killed(count: int) -> Callable[..., None]:
     return apply
 
 
+def guard_killed(rng: random.Random, scene: Scene, scenario: Scenario) -> None:
+    """Not the one of rank 0, where the controller is."""
+    victim = rng.choice([number for number in scene.members if number])
+    scenario.actions.append(Action(rng.uniform(0, 0.02), "kill guard", victim))
+
+
 def killed_in_recovery(rng: random.Random, scene: Scene, scenario: Scenario) -> None:
     scenario.orders[rng.choice(scene.active)] = Order("raise")
     victim = rng.choice(scene.members)
@@ -172,6 +181,7 @@ def then(point: str, how: str) -> Callable[..., None]:
     return apply
 
 
+GUARD = "SIGKILL of a guard"
 SLOW = ("hang: soft timeout", "GIL held: hard timeout", "stopped: hard timeout")
 
 # What it is called: how it is made, how often it is drawn, how many ranks may end of it.
@@ -180,6 +190,7 @@ KINDS: Mapping[str, tuple[Callable[..., None], int, int]] = {
     "exceptions in two": (two_raise, 6, 0),
     "SIGKILL": (killed(1), 3, 1),
     "SIGKILL of two": (killed(2), 1, 2),
+    GUARD: (guard_killed, 2, 1),
     "kills itself": (one_fails("kill"), 1, 1),
     "SystemExit": (one_fails("leave"), 1, 1),
     "exception, SIGKILL in recovery": (killed_in_recovery, 2, 1),

@@ -1,7 +1,7 @@
 """One rank of benchmarks/inprocess_soak: does as it is told, and says where it is.
 
 `inprocess_soak_rank.py SETTINGS`. Orders are datagrams of JSON, one per iteration; what it says are
-lines of JSON, on standard output.
+lines of JSON, into a named pipe.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Rank:
         self.settings = settings
         self._orders = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._orders.bind(str(Path(settings["directory"]) / str(self.number)))
+        self._out = os.open(Path(settings["directory"]) / "said", os.O_WRONLY)
         self._armed: dict[str, str] = {}
         self._abort = inprocess.abort.AbortTorchDistributed()
 
@@ -86,6 +87,7 @@ class Rank:
         self.say(
             "entered",
             state.iteration,
+            pid=os.getpid(),
             rank=state.rank,
             world=state.world_size,
             active=state.active_rank,
@@ -161,7 +163,7 @@ class Rank:
         """In one write: what is interrupted in between would be half a line."""
         at = time.monotonic_ns()
         line = {"what": what, "number": self.number, "iteration": iteration, "at": at, **more}
-        os.write(1, (json.dumps(line) + "\n").encode())
+        os.write(self._out, (json.dumps(line) + "\n").encode())
 
     def _order(self, iteration: int) -> str:
         while True:

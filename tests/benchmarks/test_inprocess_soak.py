@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def entered(number: int, iteration: int = 0, at: int = 1, **changed: Any) -> dict[str, Any]:
-    said = {"rank": number, "world": 2, "active": number, "actives": 2, **changed}
+    said = {"pid": 1, "rank": number, "world": 2, "active": number, "actives": 2, **changed}
     return {"what": "entered", "number": number, "iteration": iteration, "at": at, **said}
 
 
@@ -101,6 +101,15 @@ def test_an_end_that_nothing_explains(code: int, done: bool) -> None:
         watch_of([*two(), *last]).ended(0, code)
 
 
+def test_a_launcher_ends_well_when_all_are_done_but_those_who_were_lost() -> None:
+    done = said("done", 0, fds=[1, 1], threads=[1, 1])
+    watch_of([*two(), said("fault", 1, codes=[-9]), done]).launcher_ended(0)
+    with pytest.raises(DeviationError, match="ended with 1"):
+        watch_of([*two(), said("fault", 1, codes=[-9]), done]).launcher_ended(1)
+    with pytest.raises(DeviationError, match=r"\{0\} are done, not \{0, 1\}"):
+        watch_of([*two(), done]).launcher_ended(0)
+
+
 def test_scenarios_leave_somebody_who_fails_and_somebody_who_lives() -> None:
     rng = random.Random(7)
     seen = set()
@@ -114,6 +123,8 @@ def test_scenarios_leave_somebody_who_fails_and_somebody_who_lives() -> None:
         deaths = scenarios.KINDS[scenario.kind][2]
         assert len(scene.members) > deaths
     assert seen == set(scenarios.KINDS)
+    launched = Scene([0, 1, 2], [], launched=True)
+    assert scenarios.GUARD not in {scenarios.draw(rng, launched).kind for _ in range(500)}
 
 
 def test_the_table_has_a_line_per_kind() -> None:
