@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,5 +65,8 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONINSPECT", "1")
     monkeypatch.setattr(sys, "path", ["", "/a"])
     environ = child._environment()
-    assert environ["PYTHONPATH"] == ":/a"
+    first, second, ours, msgspecs = environ["PYTHONPATH"].split(":")
+    assert (first, second) == ("", "/a")
+    assert (Path(ours) / "undaunted").is_dir()
+    assert (Path(msgspecs) / "msgspec").is_dir()
     assert "PYTHONINSPECT" not in environ

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Files:
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        os.unlink(path)  # noqa: PTH108 - pathlib would double the writer's start
+        Path(path).unlink()
 
     def allocate(self, fd: int, size: int) -> None:
         """Reserve the blocks of ``size`` bytes and make the file that long.

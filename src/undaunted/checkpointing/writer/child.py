@@ -7,7 +7,11 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
+import msgspec
+
+import undaunted
 from undaunted.base import process
 
 _PROGRAM = "undaunted.checkpointing.writer.program"
@@ -48,7 +52,9 @@ def _environment() -> dict[str, str]:
 
     They are handed over, as looking for them (``site``) would take longer than the rest.
     """
-    path = os.pathsep.join(map(str, sys.path))
+    # The last two are there already, unless something other than the path finds these packages.
+    ours = [str(Path(str(m.__file__)).parents[1]) for m in (undaunted, msgspec)]
+    path = os.pathsep.join([*map(str, sys.path), *ours])
     environ = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     environ.pop("PYTHONINSPECT", None)
     return environ

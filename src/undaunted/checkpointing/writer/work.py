@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base.directories import make_private
 from undaunted.checkpointing.files.blocks import WriteOptions, write_image
 from undaunted.checkpointing.files.rate import Bucket
 from undaunted.checkpointing.writer.connection import Connection
@@ -106,21 +107,21 @@ class Worker:
         return self._write_files(write, memory, pace)
 
     def _write_files(self, write: Write, memory: memoryview, pace: _Pace) -> dict[str, str]:
-        os.makedirs(write.target, mode=0o700, exist_ok=True)  # noqa: PTH103 - imports pathlib
+        folder = Path(write.target)
+        make_private(folder)
         options = WriteOptions(threads=self._options.threads)
         crc32: dict[str, str] = {}
         try:
             for image in write.files:
-                path = f"{write.target}/{image.name}"
                 crc32[image.name] = write_image(
-                    path, memory, image, write.block_bytes, pace.wrote, options
+                    str(folder / image.name), memory, image, write.block_bytes, pace.wrote, options
                 )
                 pace.wrote(0)
         except BaseException:
             # Space may be what was missing.
             for name in crc32:
                 with contextlib.suppress(OSError):
-                    os.unlink(f"{write.target}/{name}")  # noqa: PTH108 - imports pathlib
+                    (folder / name).unlink()
             raise
         return crc32
 
