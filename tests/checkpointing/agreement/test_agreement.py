@@ -252,7 +252,7 @@ def test_abort_ends_a_wait_and_all_later_ones() -> None:
         """Wakes the store's waits, as shutting a connection down does."""
 
         def interrupt(self) -> None:
-            for key in ("go", "verdict"):
+            for key in ("verdict", "go"):
                 store.set(f"undaunted/checkpointing/s0/main/0/{key}", b"\xc0")
 
     store = dist.HashStore()
