@@ -1,1 +1,59 @@
-"""Checkpoints that are asynchronous, never torn and never lost."""
+"""Checkpoints that are asynchronous, never torn and never lost.
+
+    from undaunted.checkpointing import Checkpointer
+
+    checkpoints = Checkpointer("checkpoints")
+    checkpoints.save(step, {"model": model, "optimizer": optimizer})
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.checkpointing.checkpointer import Checkpointer as Checkpointer
+    from undaunted.checkpointing.errors import CheckpointError as CheckpointError
+    from undaunted.checkpointing.errors import DamagedCheckpointError as DamagedCheckpointError
+    from undaunted.checkpointing.errors import NoCheckpointError as NoCheckpointError
+    from undaunted.checkpointing.errors import SaveError as SaveError
+    from undaunted.checkpointing.errors import StaleEpochError as StaleEpochError
+    from undaunted.checkpointing.errors import StructureError as StructureError
+    from undaunted.checkpointing.errors import WriterError as WriterError
+    from undaunted.checkpointing.random_state import RandomState as RandomState
+
+_MODULE_OF = {
+    "CheckpointError": "errors",
+    "Checkpointer": "checkpointer",
+    "DamagedCheckpointError": "errors",
+    "NoCheckpointError": "errors",
+    "RandomState": "random_state",
+    "SaveError": "errors",
+    "StaleEpochError": "errors",
+    "StructureError": "errors",
+    "WriterError": "errors",
+}
+
+__all__ = [
+    "CheckpointError",
+    "Checkpointer",
+    "DamagedCheckpointError",
+    "NoCheckpointError",
+    "RandomState",
+    "SaveError",
+    "StaleEpochError",
+    "StructureError",
+    "WriterError",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'undaunted.checkpointing' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"undaunted.checkpointing.{module}"), name)
+    globals()[name] = value
+    return value

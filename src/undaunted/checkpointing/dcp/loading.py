@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
     from undaunted.checkpointing.agreement.agreement import Agreeing
-    from undaunted.checkpointing.files.storage import Source
+    from undaunted.checkpointing.files.storage import Readable
     from undaunted.checkpointing.format.manifest import Manifest
 
 # Memory for what does not go straight to its place, such as tensors of devices.
@@ -32,7 +32,7 @@ _AT_ONCE_BYTES = 512 << 20
 
 def load(
     state_dict: dict[str, Any],
-    storage: Source,
+    storage: Readable,
     manifest: Manifest,
     *,
     agreement: Agreeing,
@@ -125,7 +125,7 @@ class _Loading:
     def read(self) -> None:
         """Fill the tensors, and read everything else."""
         metadata = self._metadata = self._read_metadata()
-        with collection_paused():
+        with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
             self._state = {
                 key: _to_fill(value, key, metadata) for key, value in sorted(self._given.items())
             }

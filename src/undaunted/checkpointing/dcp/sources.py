@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from undaunted.checkpointing.files.reading import Piece
-    from undaunted.checkpointing.files.storage import Source as Files
+    from undaunted.checkpointing.files.storage import Readable
     from undaunted.checkpointing.format.manifest import File, Manifest
 
 
@@ -49,7 +49,7 @@ class Verified:
     framed = True
 
     def __init__(
-        self, storage: Files, manifest: Manifest, threads: int, progress: Callable[[int], None]
+        self, storage: Readable, manifest: Manifest, threads: int, progress: Callable[[int], None]
     ) -> None:
         """Nothing is opened yet."""
         self.path = storage.locate(manifest.step)

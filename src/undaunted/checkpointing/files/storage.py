@@ -21,7 +21,7 @@ class FileReader(Protocol):
         """Close it; again and again without harm."""
 
 
-class Source(Protocol):
+class Readable(Protocol):
     """Where checkpoints are read from."""
 
     def open(self, step: int, name: str) -> FileReader:
@@ -31,7 +31,7 @@ class Source(Protocol):
         """Return the folder or URL that ``dcp.load`` would be given."""
 
 
-class Storage(Source, Protocol):
+class Storage(Readable, Protocol):
     """The place of all checkpoints of a run. Errors are OSErrors that name the path.
 
     Attributes:

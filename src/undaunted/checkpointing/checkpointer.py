@@ -1,0 +1,335 @@
+"""Save and load the state of a training loop: all that a raw loop needs.
+
+checkpoints = Checkpointer("checkpoints")
+state = {"model": model, "optimizer": optimizer, "epoch": 0}
+start = checkpoints.load(state) or 0
+for step in range(start, steps):
+    ...
+    if step % 100 == 0:
+        checkpoints.save(step, state)
+checkpoints.close()
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+from undaunted.checkpointing import announce, finding
+from undaunted.checkpointing.agreement.connect import connect
+from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.dcp.saving import Saver
+from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.files.places import open_storage
+from undaunted.checkpointing.format.retention import Rule
+from undaunted.checkpointing.keeping.client import ShelfClient
+from undaunted.checkpointing.publishing import Publisher
+from undaunted.checkpointing.restoring import Loader
+from undaunted.checkpointing.saves import Saves
+from undaunted.checkpointing.slots import Slots
+from undaunted.checkpointing.snapshot import Snapshot
+from undaunted.checkpointing.taking import Taker
+from undaunted.checkpointing.writer.options import WriterOptions
+from undaunted.checkpointing.writer.seat import WriterSeat
+from undaunted.coordinator.epoch import round_epoch
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from torch.distributed import ProcessGroup
+    from typing_extensions import Self
+
+    from undaunted.checkpointing.dcp.saving import Planned, Staged
+    from undaunted.checkpointing.slots import Slot
+
+OnFailure = Literal["raise", "retry", "warn"]
+ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
+
+
+class Checkpointer:
+    """Checkpoints of one training job in one directory.
+
+    Every rank makes one, and calls ``save`` and ``load`` for the same steps in the same order.
+    Training stops only while its state is copied; writing goes on behind its back. A checkpoint
+    exists when all ranks have written their part, and never before; what dies in between leaves
+    the ones before it as they were.
+
+    The state is a dictionary, nested as you like, of tensors (also DTensors), objects with
+    ``state_dict`` and ``load_state_dict`` (modules, optimizers, your own), and plain Python data.
+    A value that each rank has for itself (the state of a random generator) needs a name of its own
+    per rank; of others the ranks save one copy between them.
+    """
+
+    def __init__(  # noqa: PLR0913 - the settings
+        self,
+        directory: str | os.PathLike[str],
+        keep: int | None = 3,
+        *,
+        keep_every: int | None = None,
+        process_group: ProcessGroup | None = None,
+        on_failure: OnFailure = "raise",
+        slots: int = 1,
+        timeout: float = 600.0,
+        threads: int = 4,
+        bandwidth: float | None = None,
+    ) -> None:
+        """Open the directory; all ranks of the group together.
+
+        Args:
+            directory: a folder that all ranks see (created when missing), or a URL for fsspec.
+            keep: how many of the newest checkpoints are kept, at least 1; None keeps all.
+            keep_every: checkpoints of steps divisible by this are kept as well.
+            process_group: the ranks that save together; None means all, or this process alone
+                where ``torch.distributed`` is not initialized.
+            on_failure: what becomes of a save that failed: "raise" raises it at the next ``save``,
+                ``wait`` or ``close``; "retry" tries twice more before; "warn" logs it and goes on.
+            slots: copies of this rank's part of the state that are held in memory. With 2, the
+                next save need not wait for the writing of this one.
+            timeout: seconds that any wait for other ranks or for storage may last.
+            threads: that write files, per rank.
+            bandwidth: bytes per second that this rank's writer may write; None means no limit.
+
+        Raises:
+            ValueError: an argument is out of its range.
+            OSError: the directory cannot be used.
+            SaveError: the ranks did not come together in time.
+        """
+        _check(keep, keep_every, on_failure, slots, timeout)
+        self._timeout_s = timeout
+        self._on_failure = on_failure
+        self._storage = open_storage(directory)
+        epoch = round_epoch()
+        options = WriterOptions(threads=threads, bandwidth=bandwidth)
+        self._writer = WriterSeat(str(directory), options)
+        self._links = links = connect(process_group, timeout)
+        self._enter(epoch)
+        self._shelf = ShelfClient.connect(links.rank, self._storage.place)
+        self._taker = Taker(links.rank, links.world_size, links.session, epoch, self._shelf)
+        self._saver = Saver(links.main)
+        self._slots = Slots(slots)
+        self._numbers = itertools.count(1)
+        rule = Rule(keep=keep, every=keep_every)
+        publisher = Publisher(self._storage, links.background, epoch, rule)
+        self._loader = Loader(self._storage, links.main, publisher, self._shelf, timeout)
+        self._saves = Saves(
+            self._writer, publisher, ATTEMPTS[on_failure], timeout, self._slots.give_back
+        )
+        self._closing = threading.Lock()
+        self._closed = False
+        atexit.register(self._at_exit)
+
+    def save(self, step: int, state_dict: dict[str, Any]) -> None:
+        """Copy the state; all ranks together. When this returns, what will be saved is fixed.
+
+        Args:
+            step: the checkpoint's number, at least 0. One that exists already is replaced.
+            state_dict: what to save.
+
+        Raises:
+            SaveError: an earlier save failed, or this one at once (with ``on_failure="warn"`` it is
+                logged). The next save may work.
+        """
+        self._check_open()
+        if step < 0:
+            raise ValueError(f"step={step}: the number of a step is at least 0")
+        self._tell_failure()
+        began = time.monotonic()
+        slot: Slot | None = None
+        planned: Planned | None = None
+        staged: Staged | None = None
+        problem: Exception | None = None
+        try:
+            planned = self._saver.plan(state_dict, self._timeout_s)
+            slot = self._slots.take(self._timeout_s)
+            staged = self._taker.take(step, planned, slot)
+        except (CheckpointError, OSError) as error:
+            problem = error
+        now = time.monotonic()
+        # Also without a copy: the other ranks learn from it at once that this one has none.
+        self._saves.submit(
+            Snapshot(
+                step=step,
+                number=next(self._numbers),
+                slot=slot,
+                planned=planned,
+                staged=staged,
+                problem=None if problem is None else Failure.of(problem),
+                stall_s=now - began,
+                began=began,
+            )
+        )
+
+    def warm_up(self, state_dict: dict[str, Any]) -> None:
+        """Allocate the memory of the first save ahead, so that it is no slower than later ones.
+
+        All ranks together, before the first ``save``. Takes about 0.3 s per GiB of this rank's
+        part.
+
+        Raises:
+            SaveError: the state cannot be saved, or a rank did not answer.
+            OSError: there is not enough memory.
+        """
+        self._check_open()
+        planned = self._saver.plan(state_dict, self._timeout_s)
+        slot = self._slots.take(self._timeout_s)
+        try:
+            self._taker.warm_up(planned, slot)
+        finally:
+            self._slots.give_back(slot)
+
+    def wait(self) -> None:
+        """Wait until everything that was saved is in storage.
+
+        Raises:
+            SaveError: a save failed, or is not done within ``timeout``.
+        """
+        self._check_open()
+        self._wait()
+        self._tell_failure()
+
+    def load(self, state_dict: dict[str, Any], step: int | None = None) -> int | None:
+        """Fill the state from a checkpoint; all ranks together.
+
+        Tensors are filled in place, also when they are distributed in another way than when they
+        were saved; objects get their ``load_state_dict`` called; plain data are replaced. Every
+        block that is read is checked. A damaged checkpoint is passed over for the one before it,
+        and the log says why.
+
+        Args:
+            state_dict: of the same structure as what was saved.
+            step: which checkpoint; None means the newest that can be used.
+
+        Returns:
+            The step of the checkpoint, None when there is none at all.
+
+        Raises:
+            NoCheckpointError: that of the given step, or all there are, cannot be used; the state
+                may be filled in part.
+            StructureError: the checkpoint does not have what the state needs.
+        """
+        self.wait()
+        return self._loader.load(state_dict, step)
+
+    def latest(self) -> int | None:
+        """Return the step of the newest checkpoint that looks whole; its data are not read.
+
+        Each rank looks for itself, so that one may see a checkpoint a moment before another.
+        """
+        manifest = finding.find(self._storage).manifest
+        return None if manifest is None else manifest.step
+
+    def close(self) -> None:
+        """Wait for what is being saved, and give everything back. Calling it again does nothing.
+
+        Raises:
+            SaveError: a save failed, or is not done within ``timeout``.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self._at_exit)
+        try:
+            self._wait()
+            self._tell_failure()
+        finally:
+            self._give_back(self._timeout_s)
+
+    def abort(self) -> None:
+        """Give up what is being saved, and everything else back, without waiting for anybody."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self._at_exit)
+        self._writer.abort()
+        self._give_back(0.0)
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; after an exception without waiting for ranks that may be gone."""
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _enter(self, epoch: int) -> None:
+        """Have rank 0 prepare the place; what goes wrong there is raised on all ranks."""
+
+        def prepare(_: Sequence[bytes]) -> bytes:
+            self._storage.raise_epoch(epoch)
+            for name in self._storage.sweep(self._links.session):
+                announce.swept(name)
+            return b""
+
+        try:
+            self._links.main.round("open", b"", prepare, self._timeout_s)
+        except BaseException:
+            self._writer.abort()
+            self._links.close()
+            self._storage.close()
+            raise
+
+    def _tell_failure(self) -> None:
+        failure = self._saves.take_failure()
+        if failure is not None and self._on_failure != "warn":
+            raise failure
+
+    def _wait(self) -> None:
+        if not self._saves.wait(self._timeout_s):
+            raise SaveError(
+                f"the checkpoints are not in {self._storage.place} after {self._timeout_s:g} s: "
+                "raise timeout=, or look at the speed of the storage"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this Checkpointer is closed")
+
+    def _give_back(self, timeout_s: float) -> None:
+        self._saves.close(timeout_s)
+        self._writer.close(timeout_s)
+        self._links.close()
+        self._slots.close()
+        self._storage.close()
+        if self._shelf is not None:
+            self._shelf.close()
+
+    def _at_exit(self) -> None:
+        """Finish what is being saved when the program ends, but not when it fails."""
+        if getattr(sys, "last_type", None) is not None:
+            self.abort()
+            return
+        try:
+            self.close()
+        except SaveError as error:
+            announce.log.error("%s", error)
+
+
+def _check(
+    keep: int | None, keep_every: int | None, on_failure: str, slots: int, timeout: float
+) -> None:
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep={keep}: at least 1 checkpoint is kept; None keeps all")
+    if keep_every is not None and keep_every < 1:
+        raise ValueError(f"keep_every={keep_every}: must be at least 1")
+    if on_failure not in ATTEMPTS:
+        raise ValueError(f"on_failure={on_failure!r}: one of {', '.join(ATTEMPTS)}")
+    if slots not in (1, 2):
+        raise ValueError(f"slots={slots}: 1 or 2")
+    if timeout <= 0:
+        raise ValueError(f"timeout={timeout}: seconds, more than 0")

@@ -1,0 +1,138 @@
+"""Copies of states in this node's memory that processes of earlier rounds have left."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.checkpointing.staging.arena import Arena
+
+if TYPE_CHECKING:
+    from undaunted.checkpointing.files.storage import FileReader, Readable
+    from undaunted.checkpointing.format.manifest import Manifest
+    from undaunted.checkpointing.keeping.client import ShelfClient
+    from undaunted.checkpointing.staging.arena import Description
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True, order=True):
+    """A state that was copied by all ranks of a round: the order is that of time.
+
+    Attributes:
+        epoch: of the round.
+        step: of training.
+        world_size: how many ranks have copied it.
+        session: of the run.
+        structure: fingerprint of its structure.
+    """
+
+    epoch: int
+    step: int
+    world_size: int
+    session: str
+    structure: str
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """What one rank has copied.
+
+    Attributes:
+        snapshot: of which state.
+        rank: which rank.
+        description: what lies where.
+        arena: the memory.
+    """
+
+    snapshot: Snapshot
+    rank: int
+    description: Description
+    arena: Arena
+
+
+class Copies:
+    """All complete copies of one place on this node. Owns their memory."""
+
+    def __init__(self, shelf: ShelfClient | None) -> None:
+        """Ask the agent for them.
+
+        Args:
+            shelf: of the agent; None where there is none.
+
+        Raises:
+            OSError: the agent does not answer.
+        """
+        self._shelf = shelf
+        self._rescued: Snapshot | None = None
+        self.all: list[Copy] = []
+        for one in [] if shelf is None else shelf.left():
+            try:
+                arena = Arena.open(one.fd)
+            except (OSError, ValueError):
+                continue
+            if (of := arena.description()) is None:
+                arena.close()  # its process was ended while it copied
+                continue
+            snapshot = Snapshot(of.epoch, of.step, of.world_size, of.session, of.structure)
+            self.all.append(Copy(snapshot, of.rank, of, arena))
+
+    def note_rescue(self, snapshot: Snapshot) -> None:
+        """Say that this state is a checkpoint now, under the name of another session."""
+        self._rescued = snapshot
+
+    def before(self, source: Readable, manifest: Manifest) -> Readable:
+        """Return a source of a checkpoint that looks into this memory first."""
+        return _MemoryFirst(source, {name: c for c in self.all for name in self._of(c, manifest)})
+
+    def _of(self, copy: Copy, manifest: Manifest) -> list[str]:
+        """Return the files of a checkpoint that lie in a copy; their checksums are compared."""
+        of = copy.snapshot
+        same = of.step == manifest.step and of.structure == manifest.structure
+        if not same or (of.session != manifest.session and of != self._rescued):
+            return []
+        return [
+            image.name
+            for image in copy.description.files
+            if image.name in manifest.files and manifest.files[image.name].size == image.size
+        ]
+
+    def close(self) -> None:
+        """Give the memory back, here and at the agent."""
+        for copy in self.all:
+            copy.arena.close()
+        self.all.clear()
+        if self._shelf is not None:
+            with contextlib.suppress(OSError):
+                self._shelf.drop()
+
+
+class _MemoryFirst:
+    def __init__(self, source: Readable, copies: dict[str, Copy]) -> None:
+        self._source = source
+        self._copies = copies
+
+    def locate(self, step: int) -> str:
+        return self._source.locate(step)
+
+    def open(self, step: int, name: str) -> FileReader:
+        copy = self._copies.get(name)
+        if copy is None:
+            return self._source.open(step, name)
+        (image,) = (image for image in copy.description.files if image.name == name)
+        return _InMemory(copy.arena.memory[image.offset : image.offset + image.size])
+
+
+class _InMemory:
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        part = self._content[offset : offset + len(buffer)]
+        if len(part) < len(buffer):
+            raise EOFError(f"{len(buffer)} bytes from {offset} of {len(self._content)}")
+        buffer[:] = part
+
+    def close(self) -> None:
+        self._content.release()

@@ -1,0 +1,127 @@
+"""From files that every rank has written to a checkpoint that exists."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted import __version__
+from undaunted.checkpointing import announce
+from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.format import manifest as manifests
+from undaunted.checkpointing.format import retention
+from undaunted.checkpointing.format.checksums import file_of
+from undaunted.checkpointing.snapshot import Report, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.agreement.messages import Failure
+    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.snapshot import Snapshot
+
+METADATA = ".metadata"
+
+
+class Publisher:
+    """Agrees with the other ranks on a save; on rank 0 it commits and deletes."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        agreement: Agreeing,
+        epoch: int,
+        rule: retention.Rule,
+    ) -> None:
+        """Args: where, with whom, in which round, and what is kept."""
+        self._storage = storage
+        self._agreement = agreement
+        self._epoch = epoch
+        self._rule = rule
+
+    def target(self, step: int, attempt: int) -> str:
+        """Return where the files of an attempt are written."""
+        return self._storage.target(step, self._agreement.session, attempt)
+
+    def publish(
+        self, snapshot: Snapshot, attempt: int, outcome: Report | Failure, timeout_s: float
+    ) -> None:
+        """Make the checkpoint exist, or raise on all ranks.
+
+        Raises:
+            SaveError: a rank could not write, did not answer, or rank 0 could not commit.
+        """
+
+        def decide(contributions: Sequence[bytes]) -> bytes:
+            reports = [msgspec.msgpack.decode(one, type=Report) for one in contributions]
+            self._commit(snapshot, attempt, reports)
+            return b""
+
+        contribution = msgspec.msgpack.encode(outcome) if isinstance(outcome, Report) else outcome
+        self._agreement.round(f"save-{attempt}", contribution, decide, timeout_s)
+        if self._agreement.rank == 0:
+            self._delete_old(snapshot.step)
+
+    def _commit(self, snapshot: Snapshot, attempt: int, reports: Sequence[Report]) -> None:
+        if snapshot.planned is None:
+            raise SaveError("rank 0 has no plan")
+        metadata = snapshot.planned.metadata([report.objects for report in reports])
+        world_size = self._agreement.world_size
+        structure = snapshot.planned.structure
+        self.commit(snapshot.step, attempt, world_size, structure, reports, metadata)
+
+    def commit(
+        self,
+        step: int,
+        attempt: int,
+        world_size: int,
+        structure: str,
+        reports: Sequence[Report],
+        metadata: bytes,
+    ) -> None:
+        """Make the files of an attempt a checkpoint; on rank 0 only.
+
+        Args:
+            step: of training.
+            attempt: whose files they are.
+            world_size: of the ranks that took the state.
+            structure: its fingerprint.
+            reports: of these ranks.
+            metadata: content of ``.metadata``.
+
+        Raises:
+            SaveError: it is not committed.
+            OSError: likewise.
+        """
+        target = self.target(step, attempt)
+        files = merged(reports)
+        files[METADATA] = file_of(metadata)
+        self._storage.write_small(target, METADATA, metadata)
+        self._storage.commit(
+            target,
+            manifests.Manifest(
+                format=manifests.FORMAT_VERSION,
+                step=step,
+                epoch=self._epoch,
+                world_size=world_size,
+                session=self._agreement.session,
+                attempt=attempt,
+                structure=structure,
+                block_bytes=manifests.BLOCK_BYTES,
+                files=files,
+                saved_at=time.time(),
+                writer=f"undaunted {__version__}",
+            ),
+        )
+
+    def _delete_old(self, good: int) -> None:
+        """Delete what the rule does not keep; a failure of that harms no checkpoint."""
+        try:
+            for step in retention.to_delete(self._storage.steps(), self._rule, good):
+                self._storage.delete(step)
+                announce.deleted(step)
+        except OSError as error:
+            announce.log.warning("old checkpoints could not be deleted: %s", error)

@@ -1,0 +1,162 @@
+"""A copy in memory that outlived its trainers becomes a checkpoint.
+
+When ranks were killed after their state was copied, but before the checkpoint was committed, the
+agents of their nodes still have the copies. The ranks of the next round ask for them, agree on the
+newest state of which every rank's copy is there, write it out and commit it. From there it is a
+checkpoint like any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.checkpointing import announce
+from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.keeping.copies import Snapshot  # noqa: TC001 - a type of a field
+from undaunted.checkpointing.snapshot import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.keeping.copies import Copies
+
+    # With what is rescued, the reports of its ranks in their order, and the blueprint of its
+    # metadata.
+    Commit = Callable[[Snapshot, Sequence[Report], bytes], None]
+
+# Saves have numbers from 1 within their session.
+ATTEMPT = 0
+
+
+class _Have(msgspec.Struct, array_like=True, frozen=True):
+    """What a rank can get at: copies, by the rank that made them."""
+
+    copies: list[tuple[Snapshot, int]]
+
+
+class Choice(msgspec.Struct, array_like=True, frozen=True):
+    """What is rescued.
+
+    Attributes:
+        snapshot: the state, None when there is nothing to rescue.
+        writers: by rank of the round that copied it, the rank of this round that writes its copy.
+    """
+
+    snapshot: Snapshot | None
+    writers: list[int]
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True):
+    """A copy that was written out."""
+
+    rank: int
+    report: Report
+    blueprint: bytes
+
+
+def rescue(
+    copies: Copies,
+    storage: Storage,
+    agreement: Agreeing,
+    commit: Commit,
+    timeout_s: float,
+) -> int | None:
+    """Make a checkpoint of what earlier rounds have left in memory; all ranks together.
+
+    Nothing is done when a committed checkpoint is as new. What cannot be rescued is no failure:
+    training goes on from the newest checkpoint there is.
+
+    Args:
+        copies: on this node.
+        storage: where checkpoints are.
+        agreement: of all ranks of this round.
+        commit: called on rank 0.
+        timeout_s: for each agreement.
+
+    Returns:
+        The step that was rescued, or None.
+    """
+    try:
+        snapshot = _rescue(copies, storage, agreement, commit, timeout_s)
+    except CheckpointError as error:
+        announce.log.warning("a copy in memory could not be made a checkpoint: %s", error)
+        return None
+    if snapshot is None:
+        return None
+    copies.note_rescue(snapshot)
+    announce.rescued(snapshot.step)
+    return snapshot.step
+
+
+def _rescue(
+    copies: Copies, storage: Storage, agreement: Agreeing, commit: Commit, timeout_s: float
+) -> Snapshot | None:
+    def choose_now(contributions: Sequence[bytes]) -> bytes:
+        have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
+        return msgspec.msgpack.encode(choose(have, max(storage.steps(), default=-1)))
+
+    mine = _Have([(copy.snapshot, copy.rank) for copy in copies.all])
+    answer = agreement.round("copies", msgspec.msgpack.encode(mine), choose_now, timeout_s)
+    choice = msgspec.msgpack.decode(answer, type=Choice)
+    snapshot = choice.snapshot
+    if snapshot is None:
+        return None
+    target = storage.target(snapshot.step, agreement.session, ATTEMPT)
+
+    def commit_now(contributions: Sequence[bytes]) -> bytes:
+        parts = [msgspec.msgpack.decode(one, type=list[_Part]) for one in contributions]
+        of_ranks = sorted((part for of in parts for part in of), key=lambda part: part.rank)
+        commit(snapshot, [part.report for part in of_ranks], of_ranks[0].blueprint)
+        return b""
+
+    written = _write(copies, choice, agreement.rank, storage, target)
+    agreement.round(f"rescue of step {snapshot.step}", written, commit_now, timeout_s)
+    return snapshot
+
+
+def choose(have: Sequence[Sequence[tuple[Snapshot, int]]], newest: int) -> Choice:
+    """Return what is rescued: the newest state of which the copies of all ranks are there.
+
+    Args:
+        have: by rank of this round, what it can get at.
+        newest: step of the newest committed checkpoint; only later ones count.
+    """
+    holders: dict[Snapshot, dict[int, int]] = {}
+    for holder, copies in enumerate(have):
+        for snapshot, rank in copies:
+            holders.setdefault(snapshot, {}).setdefault(rank, holder)
+    whole = [
+        snapshot
+        for snapshot, ranks in holders.items()
+        if snapshot.step > newest and sorted(ranks) == list(range(snapshot.world_size))
+    ]
+    if not whole:
+        return Choice(None, [])
+    best = max(whole)
+    return Choice(best, [holders[best][rank] for rank in range(best.world_size)])
+
+
+def _write(
+    copies: Copies, choice: Choice, me: int, storage: Storage, target: str
+) -> bytes | Failure:
+    """Write out what is this rank's to write; nothing is raised, as the others wait."""
+    parts = []
+    try:
+        for copy in copies.all:
+            if copy.snapshot != choice.snapshot or choice.writers[copy.rank] != me:
+                continue
+            files = {}
+            for image in copy.description.files:
+                crc32 = storage.write(target, image, copy.arena.memory, lambda _: None)
+                files[image.name] = File(size=image.size, crc32=crc32)
+            report = Report(files, copy.description.report)
+            parts.append(_Part(copy.rank, report, copy.description.metadata))
+    except Exception as error:  # noqa: BLE001 - told to all ranks
+        return Failure.of(error)
+    return msgspec.msgpack.encode(parts)

@@ -1,0 +1,127 @@
+"""Loading: the newest checkpoint that can be used, the same on all ranks.
+
+The first load of a process looks into the memory of its node as well: what earlier rounds have
+left there becomes a checkpoint if it is newer than all others, and is read from memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+from undaunted.checkpointing import announce
+from undaunted.checkpointing.dcp import blueprint, loading
+from undaunted.checkpointing.errors import DamagedCheckpointError, NoCheckpointError
+from undaunted.checkpointing.finding import find_together
+from undaunted.checkpointing.keeping.copies import Copies
+from undaunted.checkpointing.rescue import ATTEMPT, rescue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.format.manifest import Manifest
+    from undaunted.checkpointing.keeping.client import ShelfClient
+    from undaunted.checkpointing.keeping.copies import Snapshot
+    from undaunted.checkpointing.publishing import Publisher
+    from undaunted.checkpointing.snapshot import Report
+
+_READ_THREADS = 4
+
+
+class Loader:
+    """Loads checkpoints on one rank, together with the loaders of all others."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        agreement: Agreeing,
+        publisher: Publisher,
+        shelf: ShelfClient | None,
+        timeout_s: float,
+    ) -> None:
+        """Args: from where, with whom, who commits what is rescued, and who keeps memory."""
+        self._storage = storage
+        self._agreement = agreement
+        self._publisher = publisher
+        self._shelf = shelf
+        self._timeout_s = timeout_s
+        self._looked = False  # for copies that earlier rounds have left
+        self._searches = itertools.count()
+
+    def load(self, state_dict: dict[str, Any], wanted: int | None) -> int | None:
+        """See `Checkpointer.load`."""
+        copies = self._copies()
+        try:
+            return self._load_newest(state_dict, wanted, copies)
+        finally:
+            copies.close()
+
+    def _load_newest(
+        self, state_dict: dict[str, Any], wanted: int | None, copies: Copies
+    ) -> int | None:
+        reasons: dict[int, str] = {}
+        below: int | None = None
+        while True:
+            name = f"find-{next(self._searches)}"
+            found = find_together(
+                self._storage, self._agreement, name, self._timeout_s, wanted, below
+            )
+            reasons.update(found.skipped)
+            manifest = found.manifest
+            if manifest is None:
+                self._check_nothing(wanted, reasons)
+                return None
+            try:
+                self._load(state_dict, manifest, copies)
+            except DamagedCheckpointError as error:
+                reasons[manifest.step] = str(error)
+                announce.skipped(manifest.step, str(error))
+                below = manifest.step
+            else:
+                return manifest.step
+
+    def _load(self, state_dict: dict[str, Any], manifest: Manifest, copies: Copies) -> None:
+        began = time.monotonic()
+        loading.load(
+            state_dict,
+            copies.before(self._storage, manifest),
+            manifest,
+            agreement=self._agreement,
+            threads=_READ_THREADS,
+            timeout_s=self._timeout_s,
+        )
+        size = sum(file.size for file in manifest.files.values())
+        announce.loaded(manifest.step, size, time.monotonic() - began)
+
+    def _check_nothing(self, wanted: int | None, reasons: dict[int, str]) -> None:
+        """Raise unless there is no checkpoint at all and none was asked for."""
+        place = self._storage.place
+        if reasons:
+            listed = "".join(f"\n  step {step}: {why}" for step, why in reasons.items())
+            raise NoCheckpointError(f"no checkpoint in {place} can be used:{listed}")
+        if wanted is not None:
+            there = self._storage.steps()
+            raise NoCheckpointError(
+                f"there is no checkpoint of step {wanted} in {place}; there are: {there or 'none'}"
+            )
+
+    def _copies(self) -> Copies:
+        if self._looked:
+            return Copies(None)
+        self._looked = True
+        try:
+            copies = Copies(self._shelf)
+        except OSError as error:
+            announce.log.warning("the agent hands out no copies of earlier rounds: %s", error)
+            copies = Copies(None)
+        rescue(copies, self._storage, self._agreement, self._commit, self._timeout_s)
+        return copies
+
+    def _commit(self, snapshot: Snapshot, reports: Sequence[Report], drawn: bytes) -> None:
+        metadata = blueprint.build(drawn, [report.objects for report in reports])
+        self._publisher.commit(
+            snapshot.step, ATTEMPT, snapshot.world_size, snapshot.structure, reports, metadata
+        )

@@ -1,0 +1,153 @@
+"""The thread of a rank that brings snapshots to storage, one after the other.
+
+A snapshot goes through three steps: the writer process writes this rank's files, all ranks agree
+that theirs are written, and rank 0 makes the checkpoint appear. A rank that could not write takes
+part in the agreement all the same, so that the others learn it at once and not by waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from undaunted.checkpointing import announce
+from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.errors import CheckpointError, SaveError, StaleEpochError
+from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.snapshot import Report, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.checkpointing.publishing import Publisher
+    from undaunted.checkpointing.slots import Slot
+    from undaunted.checkpointing.writer.seat import WriterSeat
+
+# Attempts of one save have numbers of their own, which are the same on all ranks.
+MAX_ATTEMPTS = 10
+
+
+class Saves:
+    """Saves that are under way, and the first failure nobody has heard of yet."""
+
+    def __init__(
+        self,
+        writer: WriterSeat,
+        publisher: Publisher,
+        attempts: int,
+        timeout_s: float,
+        done_with: Callable[[Slot], None],
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            writer: who writes.
+            publisher: who agrees with the other ranks and commits.
+            attempts: how often a save is tried, at most ``MAX_ATTEMPTS``.
+            timeout_s: for each of writing and agreeing.
+            done_with: called with each snapshot's slot when it is no longer needed.
+        """
+        self._writer = writer
+        self._publisher = publisher
+        self._attempts = attempts
+        self._timeout_s = timeout_s
+        self._done_with = done_with
+        self._waiting: deque[Snapshot] = deque()  # bounded by the number of slots
+        self._busy = False
+        self._closed = False
+        self._failure: SaveError | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="undaunted-checkpoint", daemon=True)
+        self._thread.start()
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Bring the snapshot to storage after those before it."""
+        with self._changed:
+            self._waiting.append(snapshot)
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all is done, well or not; whether that was so in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._waiting or self._busy), timeout_s)
+
+    def take_failure(self) -> SaveError | None:
+        """Return the oldest failure since the last call."""
+        with self._changed:
+            failure, self._failure = self._failure, None
+            return failure
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread; what waits is dropped, what is being done is waited for."""
+        with self._changed:
+            self._closed = True
+            dropped = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        for snapshot in dropped:
+            self._forget(snapshot)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                snapshot = self._waiting.popleft()
+                self._busy = True
+            failure = self._save(snapshot)
+            self._forget(snapshot)
+            with self._changed:
+                self._busy = False
+                self._failure = self._failure or failure
+                self._changed.notify_all()
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        if snapshot.slot is not None:
+            self._done_with(snapshot.slot)
+
+    def _save(self, snapshot: Snapshot) -> SaveError | None:
+        failure = None
+        for attempt in range(self._attempts):
+            failure = self._attempt(snapshot, snapshot.number * MAX_ATTEMPTS + attempt)
+            if failure is None:
+                return None
+            announce.failed(snapshot.step, failure)
+            if isinstance(failure, StaleEpochError) or snapshot.problem is not None:
+                break
+        return failure
+
+    def _attempt(self, snapshot: Snapshot, attempt: int) -> SaveError | None:
+        outcome, write_s = self._write(snapshot, attempt)
+        try:
+            self._publisher.publish(snapshot, attempt, outcome, self._timeout_s)
+        except CheckpointError as error:
+            return error if isinstance(error, SaveError) else SaveError(str(error))
+        if isinstance(outcome, Report):
+            announce.saved(
+                snapshot.step,
+                sum(file.size for file in outcome.files.values()),
+                snapshot.stall_s,
+                write_s,
+                time.monotonic() - snapshot.began,
+            )
+        return None
+
+    def _write(self, snapshot: Snapshot, attempt: int) -> tuple[Report | Failure, float]:
+        """Have this rank's files written; nothing is raised, as the others wait for an answer."""
+        if snapshot.staged is None or snapshot.slot is None:
+            return snapshot.problem or Failure("nothing was copied"), 0.0
+        files = snapshot.staged.files
+        if not files:
+            return Report({}, snapshot.staged.report), 0.0
+        try:
+            target = self._publisher.target(snapshot.step, attempt)
+            written = self._writer.write(snapshot.slot, target, files, self._timeout_s)
+        except (OSError, CheckpointError) as error:
+            return Failure.of(error), 0.0
+        sizes = {file.name: file.size for file in files}
+        report = {name: File(size=sizes[name], crc32=crc) for name, crc in written.crc32.items()}
+        return Report(report, snapshot.staged.report), written.seconds

@@ -1,0 +1,74 @@
+"""The arenas of a rank: which of them are free, and how large they are."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.staging.arena import Arena
+
+
+@dataclass
+class Slot:
+    """Room for one snapshot.
+
+    Attributes:
+        index: its number, from 0.
+        arena: the memory, None until it is needed.
+    """
+
+    index: int
+    arena: Arena | None = None
+
+    def room(self, size: int) -> Arena:
+        """Return an arena of at least ``size`` bytes: the present one, or a new one in its place.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        if self.arena is not None and self.arena.size < size:
+            self.close()
+        if self.arena is None:
+            self.arena = Arena.create(f"undaunted-checkpoint-{self.index}", size)
+        return self.arena
+
+    def close(self) -> None:
+        """Give the memory back."""
+        arena, self.arena = self.arena, None
+        if arena is not None:
+            arena.close()
+
+
+class Slots:
+    """All slots of a rank. One thread takes them, another gives them back."""
+
+    def __init__(self, count: int) -> None:
+        self._all = [Slot(index) for index in range(count)]
+        self._free = list(self._all)
+        self._changed = threading.Condition()
+
+    def take(self, timeout_s: float) -> Slot:
+        """Return a slot that nobody uses; wait for one when all are being written.
+
+        Raises:
+            SaveError: none has become free in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._free, timeout_s):
+                raise SaveError(
+                    f"the checkpoint before this one is still being written after {timeout_s:g} s: "
+                    "save less often, raise timeout=, or look at the speed of the storage"
+                )
+            return self._free.pop()
+
+    def give_back(self, slot: Slot) -> None:
+        """Say that the slot's content is no longer needed."""
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Give all memory back; nobody uses a slot any more."""
+        for slot in self._all:
+            slot.close()

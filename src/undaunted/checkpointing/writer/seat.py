@@ -1,0 +1,70 @@
+"""The place of a writer process: there is always one, however often it dies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.checkpointing.errors import WriterError
+from undaunted.checkpointing.writer.handle import WriterProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.checkpointing.format.image import Image
+    from undaunted.checkpointing.slots import Slot
+    from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.writer.messages import Written
+    from undaunted.checkpointing.writer.options import WriterOptions
+
+
+class WriterSeat:
+    """Starts a writer ahead of the first save, and a new one after a death."""
+
+    def __init__(self, url: str, options: WriterOptions) -> None:
+        """Start the first writer; it is not waited for."""
+        self._url = url
+        self._options = options
+        self._shared: dict[int, Arena] = {}
+        self._process: WriterProcess | None = WriterProcess(url, options)
+
+    def write(self, slot: Slot, target: str, files: Sequence[Image], timeout_s: float) -> Written:
+        """Have the files in the slot written and synced.
+
+        Raises:
+            SaveError: they are not; the next call may work.
+        """
+        process = self._present()
+        try:
+            self._share(process, slot)
+            return process.write(target, slot.index, list(files)).wait(timeout_s)
+        except WriterError:
+            self._leave(process)
+            raise
+
+    def _present(self) -> WriterProcess:
+        if self._process is None:
+            self._process = WriterProcess(self._url, self._options)
+        return self._process
+
+    def _share(self, process: WriterProcess, slot: Slot) -> None:
+        arena = slot.arena
+        if arena is not None and self._shared.get(slot.index) is not arena:
+            process.share(slot.index, arena.fd, arena.size)
+            self._shared[slot.index] = arena
+
+    def _leave(self, process: WriterProcess) -> None:
+        process.abort()
+        self._process = None
+        self._shared.clear()
+
+    def close(self, timeout_s: float) -> None:
+        """End the writer."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close(timeout_s)
+
+    def abort(self) -> None:
+        """End the writer at once; what it writes is given up."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.abort()
