@@ -132,7 +132,7 @@ class Nemesis:
         if of_node and fault.lasts_ns:
             # It comes back at last, or gives up.
             until_ns += round(LIMITS.heartbeat_timeout * _NS)
-        if fault.kind == "cut" and not cluster.setup.moves:
+        if fault.kind == "cut":
             until_ns = 0  # it may be lost, but its ranks have stopped before the others go on
         for job_rank in range(cluster.setup.ranks):
             mine = of_node and cluster.setup.node_of(job_rank) == node
