@@ -271,6 +271,31 @@ def test_stopped(tmp_path: Path, when: str) -> None:
             job.wait(LONG_S)
 
 
+def test_one_that_goes_on_was_stopped_with_the_trainer(tmp_path: Path) -> None:
+    """A scheduler may stop a whole job: when it goes on, the trainer may look first."""
+    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
+        handle.share(0, memory.fd, memory.size)
+        watch = Watch(tmp_path / "a")
+        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
+        watch.wait()
+        later = time.monotonic() + 1000.0
+        with handle._changed:
+            handle._judge(later)
+            handle._judge(later + 0.5)
+            assert handle._patience_s() > 1000.0
+            handle._judge(time.monotonic())  # there is progress again
+            handle._judge(later)
+            handle._judge(later + 0.5)
+        assert handle.alive
+        assert not job.done()
+        with handle._changed:
+            handle._judge(later)
+            handle._judge(later + 1.0)
+        assert not handle.alive
+        with pytest.raises(WriterError, match=r"no progress for 1\d\d\d s"):
+            job.wait(0)
+
+
 def test_a_file_system_that_hangs(tmp_path: Path) -> None:
     """The first call that concerns the file does not return: nobody reads the pipe."""
     (tmp_path / "hangs").mkdir()
