@@ -116,7 +116,8 @@ def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[St
         ArenaTooSmallError: nothing was copied.
         StructureError: the planner does not give what its plan says; nothing was copied.
     """
-    sources = [_sources(one, resolve) for one in laid]
+    with torch.no_grad():  # else DTensors make nodes of a graph
+        sources = [_sources(one, resolve) for one in laid]
     others = [[_serialised(resolve(item)) for item in one.others] for one in laid]
     staged, end = _images(laid, others)
     if end + _DESCRIPTION_BYTES > arena.size:

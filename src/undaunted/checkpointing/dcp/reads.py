@@ -11,6 +11,7 @@ import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_load_plan
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType
+from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.dcp.objects import load_object
 from undaunted.checkpointing.errors import (
@@ -52,6 +53,20 @@ class Read:
     use: Callable[[bytearray], None] | None
 
 
+@dataclass
+class _Chunk:
+    """A part of tensors that are distributed in the same way, and where it was found last."""
+
+    wanted: ChunkStorageMetadata
+    hint: int = 0
+
+    def among(self, chunks: list[ChunkStorageMetadata]) -> ChunkStorageMetadata | None:
+        if not (self.hint < len(chunks) and chunks[self.hint] == self.wanted):
+            found = (at for at, chunk in enumerate(chunks) if chunk == self.wanted)
+            self.hint = next(found, len(chunks))
+        return chunks[self.hint] if self.hint < len(chunks) else None
+
+
 class Reads:
     """Makes the reads for one state."""
 
@@ -76,6 +91,7 @@ class Reads:
         self._framed = source.framed
         self._place = place
         self._storage: dict[MetadataIndex, Any] = metadata.storage_data
+        self._chunks: dict[Any, _Chunk] = {}
 
     def of(self, state_dict: dict[str, Any]) -> list[Read]:
         """Return what has to be read for a flat state.
@@ -107,6 +123,8 @@ class Reads:
                 )
             elif _is_whole(value, stored):
                 reads += self._chunk(name, stored, stored.chunks[0], value)
+            elif (chunk := self._own_chunk(value, stored)) is not None:
+                reads += self._chunk(name, stored, chunk, value.to_local())
             else:
                 reads += self._resharded(name, stored, value)
         return reads
@@ -121,6 +139,17 @@ class Reads:
             None,
             lambda content: self._place(name, load_object(content, name, path)),
         )
+
+    def _own_chunk(self, value: Any, stored: TensorStorageMetadata) -> ChunkStorageMetadata | None:
+        """The chunk that is exactly this rank's part of the tensor, if there is one."""
+        if not isinstance(value, DTensor) or value.device_mesh.get_coordinate() is None:
+            return None
+        key = (id(value.device_mesh), value.placements, value.shape)
+        known = self._chunks.get(key)
+        if known is None:
+            (wanted,) = value.__create_chunk_list__()
+            known = self._chunks[key] = _Chunk(wanted)
+        return known.among(stored.chunks)
 
     def _resharded(self, name: str, stored: TensorStorageMetadata, value: Any) -> Iterator[Read]:
         """Torch says which part of which chunk goes where."""

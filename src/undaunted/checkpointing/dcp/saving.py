@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.stateful import Stateful
@@ -218,7 +219,8 @@ class Saver:
         plain = {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in state_dict.items()}
         planner.set_up_planner(plain, StorageMeta(), self._agreement.rank == 0)
         if _plans_by_default(planner):
-            structure = fingerprints.fingerprint(planner.state_dict)
+            with torch.no_grad():  # else DTensors make nodes of a graph
+                structure = fingerprints.fingerprint(planner.state_dict)
             if structure is not None:
                 return None, structure
         local = planner.create_local_plan()
