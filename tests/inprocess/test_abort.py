@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from undaunted.checkpointing.async_ckpt import core
 from undaunted.inprocess import abort
 from undaunted.inprocess.communication import registry
 from undaunted.inprocess.compose import Compose
@@ -99,3 +100,10 @@ def test_checkpoint_workers(caplog: pytest.LogCaptureFixture) -> None:
     assert "End of checkpoint workers has failed" in caplog.text
     abort.AbortPersistentCheckpointProcesses()(STATE)
     assert calls == ["ended"]
+
+
+def test_asynchronous_saves_are_dropped() -> None:
+    queue = core.AsyncCallsQueue()
+    queue.schedule_async_request(core.AsyncRequest(None, (), []))
+    assert abort.AbortPersistentCheckpointProcesses()(STATE) is STATE
+    assert queue.get_num_unfinalized_calls() == 0

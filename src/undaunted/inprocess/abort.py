@@ -87,11 +87,15 @@ class AbortTransformerEngine(Abort):
 
 
 class AbortPersistentCheckpointProcesses(Abort):
-    """Ends worker processes of asynchronous checkpoints that outlive one save."""
+    """Ends worker processes of asynchronous checkpoints that outlive one save.
+
+    These are the writers of all `AsyncCallsQueue`s of ``undaunted.checkpointing``, whose saves that
+    are not finalized are dropped, and what was given to `register_checkpoint_workers`.
+    """
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """End them."""
-        for end in tuple(_checkpoint_workers):
+        for end in (*_known_workers(), *_checkpoint_workers):
             registry.run("End of checkpoint workers", end)
         return state
 
@@ -106,6 +110,12 @@ def unregister_checkpoint_workers(end: Callable[[], None]) -> None:
     """Take back `register_checkpoint_workers`; nothing if there is nothing to take back."""
     if end in _checkpoint_workers:
         _checkpoint_workers.remove(end)
+
+
+def _known_workers() -> list[Callable[[], None]]:
+    """Of modules that the program has imported; none is imported for this."""
+    module: Any = sys.modules.get("undaunted.checkpointing.async_ckpt.core")
+    return [] if module is None else [module.abort_nvrx_checkpoint]
 
 
 def _release_transformer_engine() -> None:
