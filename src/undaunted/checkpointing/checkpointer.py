@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.slots import Slot
 
 OnFailure = Literal["raise", "retry", "warn"]
+ABORT_S = 5.0  # for the saving thread to notice that it is to stop
 ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
 
 
@@ -249,7 +250,8 @@ class Checkpointer:
             self._closed = True
         atexit.unregister(self._at_exit)
         self._writer.abort()
-        self._give_back(0.0)
+        self._links.abort()
+        self._give_back(ABORT_S)
 
     def __enter__(self) -> Self:
         """Return the object itself."""

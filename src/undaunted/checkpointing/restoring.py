@@ -109,14 +109,16 @@ class Loader:
             )
 
     def _copies(self) -> Copies:
+        """Return what earlier rounds have left in memory; the first time, if it was not saved."""
         if self._looked:
-            return Copies(None)
+            return Copies([])
         self._looked = True
-        try:
-            copies = Copies(self._shelf)
-        except OSError as error:
-            announce.log.warning("the agent hands out no copies of earlier rounds: %s", error)
-            copies = Copies(None)
+        copies = Copies([])
+        if self._shelf is not None:
+            try:
+                copies = Copies(self._shelf.left(), self._shelf.drop)
+            except OSError as error:
+                announce.log.warning("the agent hands out no copies of earlier rounds: %s", error)
         rescue(copies, self._storage, self._agreement, self._commit, self._timeout_s)
         return copies
 

@@ -11,9 +11,11 @@ import msgspec
 from undaunted.checkpointing.staging.arena import Arena
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from undaunted.checkpointing.files.storage import FileReader, Readable
     from undaunted.checkpointing.format.manifest import Manifest
-    from undaunted.checkpointing.keeping.client import ShelfClient
+    from undaunted.checkpointing.keeping.client import Left
     from undaunted.checkpointing.staging.arena import Description
 
 
@@ -53,21 +55,23 @@ class Copy:
 
 
 class Copies:
-    """All complete copies of one place on this node. Owns their memory."""
+    """All complete copies of one place on this node. Owns their memory.
 
-    def __init__(self, shelf: ShelfClient | None) -> None:
-        """Ask the agent for them.
+    Attributes:
+        all: what there is.
+    """
+
+    def __init__(self, left: Sequence[Left], drop: Callable[[], None] = lambda: None) -> None:
+        """Look at what was left; arenas that are not complete are given back.
 
         Args:
-            shelf: of the agent; None where there is none.
-
-        Raises:
-            OSError: the agent does not answer.
+            left: the arenas, which belong to this object from now on.
+            drop: called when the copies are needed no more; it may raise an OSError.
         """
-        self._shelf = shelf
+        self._drop = drop
         self._rescued: Snapshot | None = None
         self.all: list[Copy] = []
-        for one in [] if shelf is None else shelf.left():
+        for one in left:
             try:
                 arena = Arena.open(one.fd)
             except (OSError, ValueError):
@@ -103,9 +107,8 @@ class Copies:
         for copy in self.all:
             copy.arena.close()
         self.all.clear()
-        if self._shelf is not None:
-            with contextlib.suppress(OSError):
-                self._shelf.drop()
+        with contextlib.suppress(OSError):
+            self._drop()
 
 
 class _MemoryFirst:

@@ -25,6 +25,7 @@ from undaunted.fault_tolerance.agent.clearing import Clearing
 from undaunted.fault_tolerance.agent.examine import Examiner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
+from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.news import News
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
@@ -160,7 +161,10 @@ class Agent:
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._join())
-        return await self._ended
+        code = await self._ended
+        if code != job.Outcome.FINISHED.exit_code and self._round is not None:
+            await write_last_copies(self._shelf, self._round.specs[0].env, self._scribe.say)
+        return code
 
     async def close(self) -> None:
         """Release everything; what is left of the tree is killed."""
