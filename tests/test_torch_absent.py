@@ -14,6 +14,12 @@ from tests.test_layers import SRC, modules
 # Modules that are imported only where torch is: add one here when it needs torch at import time.
 WORKER_SIDE = frozenset(
     {
+        "undaunted.checkpointing.async_ckpt.cached_metadata_filesystem_reader",
+        "undaunted.checkpointing.async_ckpt.commit",
+        "undaunted.checkpointing.async_ckpt.exchange",
+        "undaunted.checkpointing.async_ckpt.filesystem_async",
+        "undaunted.checkpointing.async_ckpt.state_dict_saver",
+        "undaunted.checkpointing.async_ckpt.torch_ckpt",
         "undaunted.checkpointing.checkpointer",
         "undaunted.checkpointing.dcp.blueprint",
         "undaunted.checkpointing.dcp.fingerprint",
@@ -24,6 +30,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.dcp.optimizers",
         "undaunted.checkpointing.dcp.plan_codec",
         "undaunted.checkpointing.dcp.reads",
+        "undaunted.checkpointing.dcp.repeated",
         "undaunted.checkpointing.dcp.saving",
         "undaunted.checkpointing.dcp.torch_private",
         "undaunted.checkpointing.local.basic_state_dict",

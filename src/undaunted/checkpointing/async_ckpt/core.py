@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import ClassVar, NamedTuple
 
+from undaunted.checkpointing.async_ckpt import pool
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, Ranks, State, agree
 from undaunted.checkpointing.async_ckpt.request import AsyncRequest, bind
 from undaunted.checkpointing.async_ckpt.runner import Call, Runner
@@ -187,6 +188,7 @@ class AsyncCallsQueue:
     """
 
     _instances: ClassVar[weakref.WeakSet[AsyncCallsQueue]] = weakref.WeakSet()
+    _in_use: ClassVar[weakref.WeakSet[AsyncCallsQueue]] = weakref.WeakSet()  # not closed
 
     def __init__(
         self,
@@ -204,6 +206,7 @@ class AsyncCallsQueue:
             if persistent
             else TemporalAsyncCaller()
         )
+        pool.configure(cpu_priority, io_priority)
         self._active: deque[_Active] = deque()
         self._idx = -1
         AsyncCallsQueue._instances.add(self)
@@ -233,6 +236,9 @@ class AsyncCallsQueue:
             sigterm_timeout: accepted for compatibility.
             cpu_shm_mode: accepted for compatibility.
         """
+        del rank, is_daemon, sigterm_timeout, cpu_shm_mode
+        pool.configure(cpu_priority, io_priority)
+        pool.the_pool().warm_up()
 
     def schedule_async_request(self, async_request: AsyncRequest) -> int:
         """Fix the content of a request, have it done beside training, and return its number.
@@ -243,6 +249,7 @@ class AsyncCallsQueue:
         request = AsyncRequest(*async_request)
         request = request._replace(call_idx=self._idx + 1, finalize_fns=[*request.finalize_fns])
         request = request.freeze()
+        AsyncCallsQueue._in_use.add(self)
         self._caller.schedule_async_call(request)
         self._idx += 1
         self._active.append(_Active(self._idx, _without_content(request)))
@@ -291,6 +298,7 @@ class AsyncCallsQueue:
     def close(self, abort: bool = False) -> None:
         """Finalize all saves, or, to ``abort``, forget them; the queue can be used again.
 
+        The memory for copies is given back, and the writer process ends, with the last queue.
         All ranks must call this unless they ``abort``, as for `maybe_finalize_async_calls`.
 
         Raises:
@@ -305,6 +313,9 @@ class AsyncCallsQueue:
         self._active.clear()
         self._idx = -1
         self._caller.close(abort)
+        AsyncCallsQueue._in_use.discard(self)
+        if not AsyncCallsQueue._in_use:
+            pool.close(abort)
         if failed is not None:
             raise failed
 

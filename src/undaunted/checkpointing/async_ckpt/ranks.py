@@ -81,6 +81,11 @@ class Ranks:
         """Whether this rank decides."""
         return self.rank == self.coordinator_rank or not self.use_dist
 
+    @property
+    def global_coordinator_rank(self) -> int:
+        """The coordinator's rank in the default group."""
+        return self._of_all(self.coordinator_rank)
+
     def get_rank(self) -> int:
         """Return the rank in the group."""
         return self.rank
@@ -97,14 +102,21 @@ class Ranks:
         """Return the sum of all ranks' numbers."""
         return self._reduced([number], "SUM")[0]
 
-    def raise_failures(self, failure: Failure | None, what: str) -> None:
+    def raise_failures(
+        self, failure: Failure | None, what: str, cause: BaseException | None = None
+    ) -> None:
         """Raise the same error on all ranks when any of them has one.
+
+        Args:
+            failure: of this rank.
+            what: has failed.
+            cause: of the failure of this rank.
 
         Raises:
             SaveError: with the text of the first rank that has failed, and the ranks that have.
         """
         if self.least([failure is None])[0] == 0:
-            raise self.error(failure, what)
+            raise self.error(failure, what) from cause
 
     def error(self, failure: Failure | None, what: str) -> SaveError:
         """Return what all ranks raise; at least one of them gives a failure."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, Failure, Ranks, State, agree
-from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,10 +61,7 @@ class AsyncRequest(NamedTuple):
                 bound()
         except Exception as error:  # noqa: BLE001 - told to all ranks, then raised
             failure, cause = Failure.of(error), error
-        try:
-            Ranks(timeout_s=timeout).raise_failures(failure, "the save has failed")
-        except SaveError as error:
-            raise error from cause
+        Ranks(timeout_s=timeout).raise_failures(failure, "the save has failed", cause)
         self.execute_finalize_fns(validate_matching_call_idx=False)
 
     def execute_finalize_fns(self, validate_matching_call_idx: bool = True) -> int:

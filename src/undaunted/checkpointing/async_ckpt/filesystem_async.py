@@ -1,0 +1,319 @@
+"""Writes torch's distributed checkpoints beside training, under the names users of NVRx know.
+
+`prepare_write_data` copies the state into an arena: from then on its content is fixed. A writer
+process writes the arena to files that `torch.distributed.checkpoint.load` reads.
+"""
+
+from __future__ import annotations
+
+import queue
+import traceback
+import uuid
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.storage import WriteResult
+
+from undaunted.checkpointing.async_ckpt import commit, pool
+from undaunted.checkpointing.async_ckpt.exchange import Prefix
+from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S
+from undaunted.checkpointing.dcp import items
+from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
+from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.staging.arena import ArenaTooSmallError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+
+    from undaunted.checkpointing.async_ckpt.pool import Place, Pool
+    from undaunted.checkpointing.dcp.items import Laid, StagedFile
+
+_PLANS_KEPT = 4
+
+# Where other implementations keep results of all saves. Here each writer has its own.
+_results_queue: queue.SimpleQueue[Any] | None = None
+
+
+def get_write_results_queue(mp_mode: str = "spawn") -> queue.SimpleQueue[Any]:
+    """Return a queue for programs that hand one around; nothing is ever put into it.
+
+    Args:
+        mp_mode: accepted for compatibility.
+    """
+    global _results_queue  # noqa: PLW0603 - its name is what programs look for
+    del mp_mode
+    if _results_queue is None:
+        _results_queue = queue.SimpleQueue()
+    return _results_queue
+
+
+_get_write_results_queue = get_write_results_queue
+
+
+class _Snapshot:
+    """The copied items of one save, until they are written."""
+
+    def __init__(self, laid: list[Laid], staged: list[StagedFile], place: Place, of: Pool) -> None:
+        self.laid = laid
+        self.staged = staged
+        self.place = place
+        # Also when the save is never scheduled.
+        self.release = weakref.finalize(self, of.give_back, place)
+        self.release.atexit = False
+
+    def results(self) -> list[WriteResult]:
+        """Return where every item is in the files."""
+        return [
+            WriteResult(item.index, length, storage_info(laid.name, offset, length))
+            for laid, file in zip(self.laid, self.staged, strict=True)
+            for item, offset, length in laid.placed(file.others)
+        ]
+
+
+class _Save:
+    """What `AsyncRequest.async_fn` is; remembers how it went."""
+
+    def __init__(self, folder: str, open_file: Callable[..., Any]) -> None:
+        self.results: list[WriteResult] | None = None
+        self.files: dict[str, File] = {}
+        self.error: BaseException | None = None
+        self._folder = folder
+        self._open_file = open_file
+        self._snapshot: _Snapshot | None = None
+
+    def __call__(self, rank: int, snapshot: _Snapshot, results_queue: Any = None) -> None:
+        """Write the snapshot; whatever goes wrong is raised and remembered."""
+        del rank, results_queue
+        self._snapshot = snapshot
+        try:
+            checksums = self._write(snapshot)
+            sizes = {file.image.name: file.image.size for file in snapshot.staged}
+            self.files = {n: File(size=sizes[n], crc32=crc) for n, crc in checksums.items()}
+            self.results = snapshot.results()
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._snapshot = None
+            snapshot.release()
+
+    def cancel(self) -> None:
+        """End the writer process if it is at this save."""
+        snapshot = self._snapshot
+        if snapshot is not None:
+            snapshot.place.abort()
+
+    def _write(self, snapshot: _Snapshot) -> dict[str, str]:
+        images = [file.image for file in snapshot.staged]
+        if self._open_file is open:
+            return snapshot.place.write(self._folder, images, TIMEOUT_S).crc32
+        arena = snapshot.place.slot.arena
+        assert arena is not None
+        checksums = {}
+        for image in images:
+            content = arena.memory[image.offset : image.offset + image.size]
+            checksums[image.name] = commit.write_through(
+                self._open_file, f"{self._folder}/{image.name}", content
+            )
+        return checksums
+
+
+class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch has no types here
+    """A storage writer of torch's distributed checkpoint for `save_state_dict_async_plan`.
+
+    One object per save. A former checkpoint in the same folder stays whole until the new one is.
+
+    Args:
+        path: folder of the checkpoint, or ``msc://`` URL with ``use_msc``.
+        *args: further arguments of torch's `FileSystemWriter`.
+        separation_hint: items whose names begin with it are in files of their own, whose names
+            begin with it too.
+        use_msc: write through `multistorageclient`.
+        is_multiproc_io: accepted for compatibility, as the next three.
+        use_cached_data_structure: accepted for compatibility.
+        use_cpu_shm_for_gpu_tensors: accepted for compatibility.
+        thread_count: accepted for compatibility.
+        open_file: opens the files to write; anything but `open` is called on a thread of this
+            process.
+        **kwargs: further arguments of torch's `FileSystemWriter`.
+
+    Raises:
+        NotImplementedError: for ``single_file_per_rank=False``.
+    """
+
+    can_run_decentralized_global_plan = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *args: Any,
+        separation_hint: str | None = None,
+        use_msc: bool = False,
+        is_multiproc_io: bool = False,
+        use_cached_data_structure: bool = False,
+        use_cpu_shm_for_gpu_tensors: bool = False,
+        thread_count: int = 2,
+        open_file: Callable[..., Any] = open,
+        **kwargs: Any,
+    ) -> None:
+        del is_multiproc_io, use_cached_data_structure, use_cpu_shm_for_gpu_tensors
+        super().__init__(path, *args, thread_count=thread_count, **kwargs)
+        if not self.single_file_per_rank:
+            raise NotImplementedError("FileSystemWriterAsync writes one file per rank")
+        if separation_hint is not None and "/" in separation_hint:
+            raise ValueError(f"separation_hint={separation_hint!r} is part of names of files")
+        self.separation_hint = separation_hint
+        self._to = commit.Destination(path, use_msc, open_file)
+        self._save: _Save | None = None
+        self._staged: _Snapshot | None = None
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        """Return the folder or URL of the checkpoint."""
+        return self._to.id
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether this is a folder or an ``msc://`` URL."""
+        if str(checkpoint_id).startswith(commit.MSC):
+            return True
+        return bool(FileSystemWriter.validate_checkpoint_id(checkpoint_id))
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Make the folder.
+
+        Raises:
+            RuntimeError: there is a checkpoint, and ``overwrite=False``.
+        """
+        self._to.make()
+        if not self.overwrite and self._to.is_occupied():
+            raise RuntimeError(
+                f"there is a checkpoint in {self._to.id} already, and overwrite=False"
+            )
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Say how the names of each rank's files begin."""
+        return [_named(plan, rank) for rank, plan in enumerate(plans)]
+
+    def prepare_decentralized_global_plan(self, local_plan: SavePlan) -> SavePlan:
+        """Say how the names of this rank's files begin, without asking the others."""
+        return _named(local_plan, self.rank or 0)
+
+    def prepare_write_data(self, plan: SavePlan, planner: SavePlanner) -> None:
+        """Copy the state: when this returns, training may change it.
+
+        Waits while all arenas are being written, at most 30 minutes.
+
+        Raises:
+            SaveError: no arena has become free.
+            OSError: there is not enough memory.
+            CheckpointError: something in the state cannot be saved.
+        """
+        self._save = _Save(self._to.folder, self._to.open_file)
+        laid = self._lay_out(plan)
+        if not laid:
+            self._save.results = []
+            return
+        of = pool.the_pool()
+        place = of.take(TIMEOUT_S)
+        try:
+            place.warm_up()  # here, as a writer ends surely with the thread that has started it
+            staged = _stage(place, laid, planner)
+        except BaseException:
+            of.give_back(place)
+            raise
+        self._staged = _Snapshot(laid, staged, place, of)
+
+    def get_save_function_and_args(
+        self,
+    ) -> tuple[Callable[..., None] | None, Callable[[], Any] | None, list[Any]]:
+        """Return ``async_fn``, ``preload_fn`` and ``async_fn_args`` of an `AsyncRequest`.
+
+        Both functions are None, and the list is empty, when this rank has nothing to write.
+        """
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return None, None, []
+        return self._save, lambda: staged, [self.rank or 0, None, get_write_results_queue()]
+
+    def retrieve_write_results(self) -> list[WriteResult] | tuple[BaseException, Any]:
+        """Return what this rank has written, or why not, as torch wraps exceptions."""
+        save = self._save
+        if save is not None and save.results is not None:
+            return save.results
+        error = save.error if save is not None else None
+        error = error or SaveError(f"nothing was written to {self._to.id}")
+        return error, traceback.extract_tb(error.__traceback__)
+
+    def written_files(self) -> dict[str, File]:
+        """Return sizes and checksums of what this rank has written."""
+        return self._save.files if self._save is not None else {}
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+        """Not there: `get_save_function_and_args` is how data are written."""
+        raise NotImplementedError("FileSystemWriterAsync writes through an AsyncRequest")
+
+    def finish(
+        self,
+        metadata: Metadata,
+        results: list[list[WriteResult]],
+        files: Sequence[dict[str, File]] = (),
+    ) -> None:
+        """Make the checkpoint exist; on the coordinator, when all ranks have written.
+
+        Args:
+            metadata: of the state.
+            results: of all ranks.
+            files: `written_files` of all ranks, for the manifest; none = no manifest is written.
+        """
+        metadata.storage_data = {one.index: one.storage_data for rank in results for one in rank}
+        metadata.storage_meta = self.storage_meta()
+        metadata.version = METADATA_VERSION
+        merged = {name: file for rank in files for name, file in rank.items()}
+        self._to.commit(metadata, merged, len(results))
+
+    def _lay_out(self, plan: SavePlan) -> list[Laid]:
+        prefix = plan.storage_data.prefix
+        # Data of a checkpoint that is there are not touched before the new one is whole.
+        unique = f".{uuid.uuid4().hex[:8]}" if self._to.is_occupied() else ""
+        if not unique:
+            for known, hint, laid in _laid:
+                if known is plan and hint == self.separation_hint:
+                    return laid
+        hint = self.separation_hint
+        apart = [i for i in plan.items if hint is not None and i.index.fqn.startswith(hint)]
+        rest = [i for i in plan.items if hint is None or not i.index.fqn.startswith(hint)]
+        laid = []
+        if rest:
+            laid.append(items.lay_out(f"{prefix}0{unique}.distcp", rest))
+        if apart:
+            laid.append(items.lay_out(f"{hint}{prefix}1{unique}.distcp", apart))
+        if not unique:
+            _laid.append((plan, hint, laid))
+            del _laid[:-_PLANS_KEPT]
+        return laid
+
+
+# Layouts of the plans that were used last: a plan that is used again need not be laid out again.
+_laid: list[tuple[SavePlan, str | None, list[Laid]]] = []
+
+
+def _named(plan: SavePlan, rank: int) -> SavePlan:
+    return replace(plan, storage_data=Prefix(f"__{rank}_"))
+
+
+def _stage(place: Place, laid: list[Laid], planner: SavePlanner) -> list[StagedFile]:
+    arena = place.slot.room(items.arena_bytes(laid))
+    try:
+        return items.stage_items(laid, planner.resolve_data, arena)
+    except ArenaTooSmallError as error:
+        arena = place.slot.room(error.needed)
+        return items.stage_items(laid, planner.resolve_data, arena)

@@ -1,0 +1,205 @@
+"""One rank that saves with torch's distributed checkpoint; see rank_program.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rank_program import caught, main, scenario
+
+from undaunted.checkpointing.async_ckpt import pool
+from undaunted.checkpointing.async_ckpt.cached_metadata_filesystem_reader import (
+    CachedMetadataFileSystemReader,
+)
+from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
+from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
+from undaunted.checkpointing.async_ckpt.state_dict_saver import (
+    CheckpointMetadataCache,
+    save_state_dict_async_finalize,
+    save_state_dict_async_plan,
+)
+
+
+def schedule(
+    queue: AsyncCallsQueue,
+    folder: Path,
+    state: dict[str, Any],
+    open_file: Any = open,
+    **settings: Any,
+) -> None:
+    writer = FileSystemWriterAsync(folder, open_file=open_file)
+    planned = save_state_dict_async_plan(state, writer, timeout=30, **settings)
+    save, preload, arguments = writer.get_save_function_and_args()
+    end = [partial(save_state_dict_async_finalize, *planned)]
+    queue.schedule_async_request(AsyncRequest(save, tuple(arguments), end, preload_fn=preload))
+
+
+def sharded(value: float = 0.0) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (2,))
+    full = torch.arange(24.0).reshape(6, 4) + value
+    return {
+        "sharded": distribute_tensor(full, mesh, [Shard(0)]),
+        "replicated": torch.ones(5) * (value + 1),
+    }
+
+
+def finished(queue: AsyncCallsQueue) -> Any:
+    return caught(lambda: queue.maybe_finalize_async_calls(blocking=True, timeout=60))
+
+
+@scenario
+def shards(directory: Path, rank: int) -> Any:
+    """Shards of two ranks; the coordinator is rank 1; rank 1 changes everything at once."""
+    queue = AsyncCallsQueue()
+    state = sharded()
+    schedule(queue, directory / "shards", state, coordinator_rank=1)
+    for tensor in state.values():
+        (tensor.to_local() if hasattr(tensor, "to_local") else tensor).zero_()
+    told = finished(queue)
+    state = sharded(100)
+    reader = CachedMetadataFileSystemReader(directory / "shards")
+    dcp.load(state, storage_reader=reader)
+    queue.close()
+    return [told, state["sharded"].to_local().tolist(), state["replicated"].tolist()]
+
+
+@scenario
+def structure(directory: Path, rank: int) -> Any:
+    """In the third save rank 1 has one more key: all ranks plan anew, and nothing is missing."""
+    queue, cache = AsyncCallsQueue(), CheckpointMetadataCache()
+    told = []
+    for number in range(4):
+        state = sharded(number) | {f"own{rank}": torch.ones(1) * number}
+        if number >= 2 and rank == 1:
+            state["more"] = torch.ones(2) * number
+        folder = directory / f"structure{number}"
+        schedule(queue, folder, state, enable_cache=True, metadata_cache=cache)
+        end = finished(queue)
+        metadata = CachedMetadataFileSystemReader(folder).read_metadata()
+        told.append(
+            [end, cache.get_metadata_caching_status()[0], sorted(metadata.state_dict_metadata)]
+        )
+    queue.close()
+    return told
+
+
+@scenario
+def write_fails(directory: Path, rank: int) -> Any:
+    """Rank 1 cannot write: both are told; the next save works."""
+    queue = AsyncCallsQueue()
+
+    def full(path: str, mode: str) -> Any:
+        raise OSError(28, "No space left on device", path)
+
+    folder = directory / "write_fails"
+    schedule(queue, folder, sharded(), open_file=full if rank else open)
+    first = finished(queue)
+    there = (folder / ".metadata").exists()
+    schedule(queue, folder, sharded())
+    second = finished(queue)
+    queue.close()
+    return [first, there, second]
+
+
+@scenario
+def planning_fails(directory: Path, rank: int) -> Any:
+    """Rank 1 has something that cannot be saved: both are told; the next save works."""
+    queue = AsyncCallsQueue()
+    folder = directory / "planning_fails"
+    state = sharded()
+    first = caught(lambda: schedule(queue, folder, state | ({"bad": lambda: 0} if rank else {})))
+    schedule(queue, folder, state)
+    second = finished(queue)
+    queue.close()
+    return [first, second]
+
+
+@scenario
+def writer_dies(directory: Path, rank: int) -> Any:
+    """The writer process of rank 1 is killed: both are told; the next save works."""
+    queue = AsyncCallsQueue()
+    AsyncCallsQueue.warmup_persistent_caller(rank)
+    if rank == 1:
+        seat = pool.the_pool()._free[-1]._seat
+        assert seat is not None
+        assert seat._process is not None
+        os.kill(seat._process.pid, signal.SIGKILL)
+    schedule(queue, directory / "writer_dies", sharded())
+    first = finished(queue)
+    schedule(queue, directory / "writer_dies", sharded())
+    second = finished(queue)
+    queue.close()
+    return [first, second]
+
+
+@dataclass(frozen=True)
+class OwnPlan(dcp.SavePlan):  # type: ignore[misc]
+    own: dict[str, Any] = field(default_factory=dict)
+
+
+class OwnPlanner(dcp.DefaultSavePlanner):  # type: ignore[misc]
+    def create_local_plan(self) -> Any:
+        plan = super().create_local_plan()
+        self.plan = OwnPlan(plan.items, planner_data=plan.planner_data, own={"x": {1j}})
+        return self.plan
+
+    def create_global_plan(self, plans: Any) -> Any:
+        assert all(plan.own == {"x": {1j}} for plan in plans)
+        return super().create_global_plan(plans)
+
+
+class DecentralPlanner(dcp.DefaultSavePlanner):  # type: ignore[misc]
+    can_run_decentralized_global_plan = True
+
+    def create_decentralized_global_plan(self, local_plan: Any) -> Any:
+        return local_plan
+
+
+@scenario
+def own_planners(directory: Path, rank: int) -> Any:
+    """Planners whose plans hold more than torch's, and that need nobody to decide."""
+    queue, told = AsyncCallsQueue(), []
+    for number in range(2):
+        schedule(queue, directory / "own", sharded(number), planner=OwnPlanner())
+        told.append(finished(queue))
+    mesh = sharded()["sharded"].device_mesh
+    cache = CheckpointMetadataCache()
+    for number in range(2):
+        state = {"sharded": distribute_tensor(torch.arange(4.0) + number, mesh, [Shard(0)])}
+        folder = directory / f"decentral{number}"
+        settings = {"planner": DecentralPlanner(), "enable_cache": True, "metadata_cache": cache}
+        schedule(queue, folder, state, **settings)
+        told.append(finished(queue))
+        cache.set_cached_global_metadata(CachedMetadataFileSystemReader(folder).read_metadata())
+        dcp.load(state, checkpoint_id=folder)
+        told += [cache.get_metadata_caching_status(), state["sharded"].to_local().tolist()]
+    queue.close()
+    return told
+
+
+@scenario
+def rank_dies(directory: Path, rank: int) -> Any:
+    """Rank 1 is killed before it finalizes: rank 0 has an error, and soon."""
+    queue = AsyncCallsQueue()
+    schedule(queue, directory / "rank_dies", sharded())
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    told = finished(queue)
+    queue.close(abort=True)
+    return [told, (directory / "rank_dies" / ".metadata").exists()]
+
+
+if __name__ == "__main__":
+    main()
