@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.tensor import DTensor
 
 from undaunted.checkpointing.dcp.objects import load_object
+from undaunted.checkpointing.dcp.repeated import Loaded
 from undaunted.checkpointing.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -92,6 +93,7 @@ class Reads:
         self._place = place
         self._storage: dict[MetadataIndex, Any] = metadata.storage_data
         self._chunks: dict[Any, _Chunk] = {}
+        self._loaded = Loaded()
 
     def of(self, state_dict: dict[str, Any]) -> list[Read]:
         """Return what has to be read for a flat state.
@@ -137,7 +139,7 @@ class Reads:
             info.offset,
             info.length,
             None,
-            lambda content: self._place(name, load_object(content, name, path)),
+            lambda content: self._place(name, self._loaded.load(content, name, path)),
         )
 
     def _own_chunk(self, value: Any, stored: TensorStorageMetadata) -> ChunkStorageMetadata | None:

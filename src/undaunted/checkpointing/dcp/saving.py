@@ -20,13 +20,15 @@ from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
 from undaunted.checkpointing.dcp import items, plan_codec
 from undaunted.checkpointing.dcp.garbage import collection_paused
+from undaunted.checkpointing.dcp.repeated import Written
 from undaunted.checkpointing.errors import CheckpointError
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable, Sequence
 
     from torch.distributed.checkpoint.metadata import Metadata
-    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
     from undaunted.checkpointing.agreement.agreement import Agreeing
     from undaunted.checkpointing.format.image import Image
@@ -116,9 +118,10 @@ class Planned:
         structure: fingerprint of the structure, hexadecimal, the same on all ranks.
     """
 
-    def __init__(self, plan: _Plan, planner: SavePlanner) -> None:
+    def __init__(self, plan: _Plan, planner: SavePlanner, written: Written) -> None:
         self._plan = plan
         self._planner = planner
+        self._written = written
         self.structure = plan.structure
 
     @property
@@ -136,7 +139,7 @@ class Planned:
             CheckpointError: an object cannot be saved; nothing was copied.
         """
         try:
-            files = items.stage_items(self._plan.laid, self._planner.resolve_data, arena)
+            files = items.stage_items(self._plan.laid, self._resolve, arena)
         except (CheckpointError, OSError):
             raise
         except Exception as error:
@@ -150,6 +153,9 @@ class Planned:
     def blueprint(self) -> bytes:
         """Return what another process would make the metadata from; empty but on rank 0."""
         return b"" if self._plan.overall is None else self._plan.overall.draw()
+
+    def _resolve(self, item: WriteItem) -> torch.Tensor | io.BytesIO:
+        return self._written.resolve(self._planner, item)
 
     def metadata(self, reports: Sequence[bytes]) -> bytes:
         """Return the content of ``.metadata``; on rank 0 only.
@@ -180,6 +186,7 @@ class Saver:
         self._factory = planner_factory
         self._plan: _Plan | None = None
         self._number = 0
+        self._written = Written()
         self._looks: list[bytes] = []
 
     def plan(self, state_dict: dict[str, Any], timeout_s: float) -> Planned:
@@ -210,7 +217,7 @@ class Saver:
         else:
             self._plan_anew(planner, local, timeout_s)
         assert self._plan is not None
-        return Planned(self._plan, planner)
+        return Planned(self._plan, planner, self._written)
 
     def _look(
         self, planner: SavePlanner, state_dict: dict[str, Any]
