@@ -19,3 +19,10 @@ def test_folders(where: str | Path) -> None:
 def test_what_is_no_place(where: str) -> None:
     with pytest.raises(ValueError, match=r"give a folder|three slashes"):
         open_storage(where)
+
+
+def test_object_stores() -> None:
+    pytest.importorskip("fsspec")
+    assert type(open_storage("memory://x")).__name__ == "ObjectStorage"
+    with pytest.raises(ValueError, match="nothing"):
+        open_storage("nothing://x")

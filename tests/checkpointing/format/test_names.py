@@ -33,6 +33,8 @@ def test_every_name_is_read_as_what_it_is_and_as_nothing_else(
     assert names.read_step(names.step(step)) == step
     assert names.read_attempt(attempt.folder()) == attempt
     assert names.read_replaced(attempt.replaced()) == attempt
+    assert names.read_object(names.step(step), attempt.prefix()) == attempt
+    assert names.read_object(attempt.prefix(), names.step(step)) is None
     assert names.read_session_file(names.session_file(session)) == session
     assert readings(names.step(step)) == ["read_step"]
     assert readings(attempt.folder()) == ["read_attempt"]

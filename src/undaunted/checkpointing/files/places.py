@@ -17,14 +17,16 @@ _FILE = "file://"
 def open_storage(
     where: str | os.PathLike[str], options: blocks.WriteOptions = blocks.DEFAULTS
 ) -> Storage:
-    """Return the storage of a folder.
+    """Return the storage of a folder or of an object store.
 
     Args:
-        where: a path, or ``file://`` and an absolute path.
+        where: a path; ``file://`` and an absolute path; or another URL of fsspec, such as
+            ``s3://bucket/run1``. Its settings are those of fsspec and of the store's client: their
+            files and variables, such as ``AWS_ENDPOINT_URL``.
         options: of writing.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is none of these, or what fsspec needs for it is not installed.
     """
     place = os.fspath(where)
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
@@ -33,7 +35,9 @@ def open_storage(
         if not place.startswith("/"):
             raise ValueError(f"{where}: a file URL has three slashes, as in file:///data/run1")
     elif "://" in place:
-        raise ValueError(f"{where}: object stores are not built yet; give a folder")
+        from undaunted.checkpointing.files.objects import ObjectStorage
+
+        return ObjectStorage(place, run, options.threads)
     if not place:
         raise ValueError("the place of checkpoints is empty: give a folder")
     return FolderStorage(place, run, options)

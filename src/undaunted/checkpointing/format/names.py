@@ -14,6 +14,7 @@ _ATTEMPT = re.compile(r"\.step-([0-9]{8,20})\.([0-9a-z]{1,64})-([0-9]{1,20})")
 _REPLACED = re.compile(r"\.step-([0-9]{8,20})\.replaced-([0-9a-z]{1,64})-([0-9]{1,20})")
 _DELETED_MARK = "deleted"
 _DELETED = re.compile(r"\.step-([0-9]{8,20})\.deleted-[0-9a-z]{1,64}")
+_PREFIX = re.compile(r"([0-9a-z]{1,64})-([0-9]{1,20})")
 _SESSION_FILE = re.compile(r"\.session-([0-9a-z]{1,64})")
 _SESSION = re.compile(r"[0-9a-z]{1,64}")
 _MAX_NAME_BYTES = 255
@@ -95,6 +96,12 @@ def read_attempt(name: str) -> Attempt | None:
     if match is None or match[2] == _DELETED_MARK:
         return None
     return Attempt(int(match[1]), match[2], int(match[3]))
+
+
+def read_object(step_name: str, prefix: str) -> Attempt | None:
+    """Return the attempt whose objects have these names above theirs; None = something else."""
+    match, number = _PREFIX.fullmatch(prefix), read_step(step_name)
+    return None if match is None or number is None else Attempt(number, match[1], int(match[2]))
 
 
 def read_replaced(name: str) -> Attempt | None:

@@ -1,0 +1,354 @@
+"""Checkpoints in an object store, over fsspec.
+
+There is no rename: the objects of an attempt lie below the step's name, and the checkpoint exists
+when its manifest does, one object beside them that is written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import TYPE_CHECKING, Any
+
+from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.files.upload import PART_BYTES, upload
+from undaunted.checkpointing.format import fence, names
+from undaunted.checkpointing.format import manifest as manifests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from undaunted.checkpointing.files.storage import FileReader
+    from undaunted.checkpointing.format.image import Image
+
+_MARKER = ".json"
+_DAY_S = 86_400.0
+# What the clients offer against waiting for ever. A user's own settings of fsspec come first.
+_SETTINGS: Mapping[str, dict[str, Any]] = {
+    "s3": {
+        "config_kwargs": {
+            "connect_timeout": 10,
+            "read_timeout": 60,
+            "retries": {"max_attempts": 5},
+        }
+    },
+    "gs": {"timeout": 60},
+    "file": {"auto_mkdir": True},
+}
+
+
+class ObjectStorage:
+    """Implements `storage.Storage` by one object that says that the others are complete.
+
+    Attributes:
+        place: the URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: str = "",
+        threads: int = 4,
+        block_bytes: int = manifests.BLOCK_BYTES,
+        part_bytes: int = PART_BYTES,
+        abandoned_after_s: float = _DAY_S,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            url: for fsspec, such as ``s3://bucket/run1``.
+            run: name of the run whose rounds have epochs.
+            threads: that send parts of one object.
+            block_bytes: what a checksum is of.
+            part_bytes: what is sent at once.
+            abandoned_after_s: age of the newest object of an attempt, in seconds, from which on it
+                counts as left behind; nobody can tell whether its session still lives.
+
+        Raises:
+            ValueError: fsspec, or what it needs for this URL, is not installed; or it is no URL.
+        """
+        self.place = url.rstrip("/")
+        self._run = run
+        self._threads = threads
+        self._block_bytes = block_bytes
+        self._part_bytes = part_bytes
+        self._abandoned_after_s = abandoned_after_s
+        self._fs, self._root = _open(self.place)
+
+    def target(self, step: int, session: str, attempt: int) -> str:
+        """See `Storage`."""
+        return f"{self.place}/{_below(names.attempt(step, session, attempt))}"
+
+    def write(
+        self, target: str, image: Image, memory: memoryview, wrote: Callable[[int], None]
+    ) -> str:
+        """See `Storage`."""
+        path = f"{self._path(_below(self._attempt(target)))}/{names.check_file(image.name)}"
+        data = memory[image.offset : image.offset + image.size]
+        inner: list[BaseException] = []
+
+        def passing(count: int) -> None:
+            try:
+                wrote(count)
+            except BaseException as error:
+                inner.append(error)
+                raise
+
+        try:
+            with _named(path):
+                return upload(
+                    self._fs,
+                    path,
+                    data,
+                    self._block_bytes,
+                    passing,
+                    self._threads,
+                    self._part_bytes,
+                )
+        except OSError:
+            if inner:
+                raise inner[0] from None  # no failure of the store
+            raise
+
+    def write_small(self, target: str, name: str, content: bytes) -> None:
+        """See `Storage`."""
+        self._put(f"{_below(self._attempt(target))}/{names.check_file(name)}", content)
+
+    def commit(self, target: str, manifest: manifests.Manifest) -> None:
+        """See `Storage`."""
+        attempt = self._attempt(target)
+        try:
+            self._check_files(attempt, manifest)
+        except DamagedCheckpointError as error:
+            raise OSError(
+                errno.ENOENT, f"not all objects are there that ranks have written ({error})", target
+            ) from error
+        former = self._attempt_of(attempt.step)
+        fence.check(self._fence(), self._run, manifest.epoch, self.place)
+        self._put(names.step(attempt.step) + _MARKER, manifests.encode(manifest))
+        if former not in (None, attempt):
+            with contextlib.suppress(OSError):  # left for the sweep
+                self._remove(_below(former))
+
+    def raise_epoch(self, epoch: int) -> None:
+        """See `Storage`."""
+        before = self._fence()
+        after = fence.raised(before, self._run, epoch, self.place)
+        if after != before:
+            self._put(names.EPOCH, fence.encode(after))
+
+    def steps(self) -> list[int]:
+        """See `Storage`."""
+        found = []
+        for path in self._list(self._root):
+            name = path.rpartition("/")[2]
+            step = names.read_step(name.removesuffix(_MARKER)) if name.endswith(_MARKER) else None
+            if step is not None:
+                found.append(step)
+        return sorted(found)
+
+    def manifest(self, step: int) -> manifests.Manifest:
+        """See `Storage`."""
+        path = self._path(names.step(step) + _MARKER)
+        try:
+            found = self._read_manifest(step)
+            if found.step != step:
+                raise DamagedCheckpointError(f"{path}: is the manifest of step {found.step}", path)
+            self._check_files(_attempt_in(found), found)
+        except OSError as error:
+            raise DamagedCheckpointError(str(error), path) from error
+        return found
+
+    def open(self, step: int, name: str) -> FileReader:
+        """See `Storage`."""
+        names.check_file(name)
+        attempt = _attempt_in(self._read_manifest(step))
+        return _ObjectReader(self._fs, f"{self._path(_below(attempt))}/{name}")
+
+    def locate(self, step: int) -> str:
+        """See `Storage`."""
+        return f"{self.place}/{_below(_attempt_in(self._read_manifest(step)))}"
+
+    def delete(self, step: int) -> None:
+        """See `Storage`."""
+        former = self._attempt_of(step, required=True)
+        self._remove(names.step(step) + _MARKER)
+        if former is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._remove(_below(former))
+
+    def sweep(self, session: str) -> list[str]:
+        """See `Storage`: what is older than `abandoned_after_s` counts as left by an ended one."""
+        clock = names.session_file(session)
+        groups: dict[names.Attempt, list[str]] = {}
+        for path in self._list(self._root, deep=True):
+            parts = path.removeprefix(f"{self._root}/").split("/")
+            attempt = names.read_object(parts[0], parts[1]) if len(parts) == 3 else None
+            if attempt is not None and attempt.session != session:
+                groups.setdefault(attempt, []).append(path)
+        committed = {step: self._attempt_of(step) for step in {one.step for one in groups}}
+        left = [one for one in sorted(groups, key=_below) if committed[one.step] != one]
+        if not left:
+            return []
+        # The store's clock and no other says how old an object is.
+        self._put(clock, b"")
+        try:
+            now = self._modified(self._path(clock))
+            swept = [one for one in left if self._is_abandoned(groups[one], now)]
+            for attempt in swept:
+                self._remove(_below(attempt))
+        finally:
+            self._remove(clock)
+        return [_below(attempt) for attempt in swept]
+
+    def close(self) -> None:
+        """See `Storage`."""
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _attempt(self, target: str) -> names.Attempt:
+        place, _, below = target.rpartition("/step-")
+        step, _, prefix = f"step-{below}".partition("/")
+        attempt = names.read_object(step, prefix)
+        if place != self.place or attempt is None:
+            raise ValueError(f"{target}: not the place of an attempt in {self.place}")
+        return attempt
+
+    def _attempt_of(self, step: int, *, required: bool = False) -> names.Attempt | None:
+        """Return which attempt is the checkpoint of a step; None = there is none, or no telling."""
+        try:
+            return _attempt_in(self._read_manifest(step))
+        except FileNotFoundError:
+            if required:
+                raise
+        except DamagedCheckpointError:
+            pass
+        return None
+
+    def _read_manifest(self, step: int) -> manifests.Manifest:
+        path = self._path(names.step(step) + _MARKER)
+        with _named(path):
+            content = self._fs.cat_file(path)
+        return manifests.decode(content, path)
+
+    def _check_files(self, attempt: names.Attempt, content: manifests.Manifest) -> None:
+        """Raise `DamagedCheckpointError` unless all objects are there with their sizes."""
+        above = self._path(_below(attempt))
+        sizes = self._list(above, deep=True)
+        for name, file in content.files.items():
+            path = f"{above}/{name}"
+            if path not in sizes:
+                raise DamagedCheckpointError(f"{path} is missing", path)
+            if sizes[path] != file.size:
+                raise DamagedCheckpointError(
+                    f"{path} has {sizes[path]} bytes and should have {file.size}", path
+                )
+
+    def _fence(self) -> fence.Fence:
+        path = self._path(names.EPOCH)
+        try:
+            with _named(path):
+                return fence.decode(self._fs.cat_file(path))
+        except FileNotFoundError:
+            return fence.Fence()
+
+    def _put(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        with _named(path):
+            self._fs.pipe_file(path, content)
+
+    def _remove(self, name: str) -> None:
+        path = self._path(name)
+        with _named(path):
+            self._fs.rm(path, recursive=True)
+
+    def _list(self, above: str, *, deep: bool = False) -> dict[str, int]:
+        """Return the objects there and their sizes; not from memory."""
+        with _named(above):
+            self._fs.invalidate_cache()
+            try:
+                if deep:
+                    found = self._fs.find(above, detail=True).values()
+                else:
+                    found = self._fs.ls(above, detail=True)
+            except FileNotFoundError:
+                return {}
+        return {one["name"]: int(one["size"] or 0) for one in found if one["type"] == "file"}
+
+    def _modified(self, path: str) -> Any:
+        with _named(path):
+            return self._fs.modified(path)
+
+    def _is_abandoned(self, paths: list[str], now: Any) -> bool:
+        try:
+            newest = max(self._modified(path) for path in paths)
+        except (FileNotFoundError, NotImplementedError):
+            return False
+        return bool((now - newest).total_seconds() >= self._abandoned_after_s)
+
+
+class _ObjectReader:
+    """Implements `storage.FileReader`."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs = fs
+        self._path = path
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """See `FileReader`."""
+        with _named(self._path):
+            content = self._fs.cat_file(self._path, start=offset, end=offset + len(buffer))
+        if len(content) != len(buffer):
+            raise EOFError(f"{self._path}: ends at byte {offset + len(content)}")
+        buffer[:] = content
+
+    def close(self) -> None:
+        """See `FileReader`."""
+
+
+def _below(attempt: names.Attempt) -> str:
+    """Return where an attempt is, relative to the place."""
+    return f"{names.step(attempt.step)}/{attempt.prefix()}"
+
+
+def _attempt_in(content: manifests.Manifest) -> names.Attempt:
+    try:
+        return names.attempt(content.step, content.session, content.attempt)
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error), manifests.NAME) from error
+
+
+def _open(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ValueError(
+            f"{url}: fsspec is not installed: pip install 'undaunted[object]'"
+        ) from error
+    protocol = url.partition("://")[0]
+    settings = _SETTINGS.get(protocol, {})
+    own = fsspec.config.conf.get(protocol, {})
+    settings = {name: value for name, value in settings.items() if name not in own}
+    try:
+        fs, root = fsspec.core.url_to_fs(url, **settings)
+    except ImportError as error:
+        raise ValueError(f"{url}: {error}") from error
+    return fs, root.rstrip("/")
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Clients raise what they like: make OSErrors of it that name the object."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "no such object", path) from error
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), path) from error
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", path) from error

@@ -1,0 +1,152 @@
+"""Writing one object from memory."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+import zlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# S3 takes at most 10,000 parts, each of at least 5 MiB but the last.
+PART_BYTES = 16 << 20
+_MOST_PARTS = 9_000
+
+
+def upload(
+    fs: Any,
+    path: str,
+    data: memoryview,
+    block_bytes: int,
+    wrote: Callable[[int], None],
+    threads: int,
+    part_bytes: int = PART_BYTES,
+) -> str:
+    """Write an object; it is there when all of it is, or not at all.
+
+    Args:
+        fs: of fsspec.
+        path: of the object.
+        data: its content.
+        block_bytes: of the blocks that get checksums.
+        wrote: called with the number of bytes that have been sent; what it raises ends the upload.
+        threads: that send parts at the same time, where the store can do that (S3).
+        part_bytes: of what is sent at once; memory for one per thread is needed.
+
+    Returns:
+        The checksums of the blocks.
+    """
+    part = max(part_bytes, -(-len(data) // _MOST_PARTS))
+    part = -(-part // block_bytes) * block_bytes
+    starts = range(0, len(data), part)
+    if len(starts) <= 1:
+        fs.pipe_file(path, bytes(data))
+        wrote(len(data))
+        return _checksums(data, block_bytes)
+    if hasattr(fs, "call_s3"):
+        _upload_parts(_S3Upload(fs, path), data, part, wrote, threads)
+        return _checksums(data, block_bytes)
+    try:
+        return _write_through(fs, path, data, block_bytes, wrote, part)
+    except BaseException:
+        # Some stores make an object of what is there.
+        with contextlib.suppress(Exception):
+            fs.rm(path)
+        raise
+
+
+def _write_through(
+    fs: Any,
+    path: str,
+    data: memoryview,
+    block_bytes: int,
+    wrote: Callable[[int], None],
+    part: int,
+) -> str:
+    """Write part after part, as every store can do that."""
+    found = []
+    with fs.open(path, "wb", block_size=part) as file:
+        try:
+            for start in range(0, len(data), part):
+                piece = data[start : start + part]
+                file.write(piece)
+                found.append(_checksums(piece, block_bytes))
+                wrote(len(piece))
+        except BaseException:
+            with contextlib.suppress(Exception):
+                file.discard()
+            raise
+    return "".join(found)
+
+
+def _checksums(data: memoryview, block_bytes: int) -> str:
+    starts = range(0, len(data), block_bytes)
+    return "".join(f"{zlib.crc32(data[start : start + block_bytes]):08x}" for start in starts)
+
+
+def _upload_parts(
+    target: _S3Upload, data: memoryview, part: int, wrote: Callable[[int], None], threads: int
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    stop = threading.Event()
+
+    def send(number: int) -> None:
+        if stop.is_set():
+            return
+        piece = data[number * part : (number + 1) * part]
+        try:
+            target.send(number, piece)
+            wrote(len(piece))
+        except BaseException:
+            stop.set()
+            raise
+
+    try:
+        with ThreadPoolExecutor(threads, "undaunted-upload") as pool:
+            for _ in pool.map(send, range(-(-len(data) // part))):
+                pass
+        target.complete()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            target.abort()
+        raise
+
+
+class _S3Upload:
+    """An upload by parts; S3 checks each against the checksum that goes along."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs = fs
+        bucket, key, _ = fs.split_path(path)
+        self._object = {"Bucket": bucket, "Key": key}
+        begun = fs.call_s3("create_multipart_upload", ChecksumAlgorithm="CRC32", **self._object)
+        self._object["UploadId"] = begun["UploadId"]
+        self._parts: dict[int, dict[str, Any]] = {}
+
+    def send(self, number: int, piece: memoryview) -> None:
+        checksum = base64.b64encode(zlib.crc32(piece).to_bytes(4, "big")).decode()
+        answer = self._fs.call_s3(
+            "upload_part",
+            PartNumber=number + 1,
+            Body=bytes(piece),
+            ChecksumCRC32=checksum,
+            **self._object,
+        )
+        self._parts[number] = {
+            "PartNumber": number + 1,
+            "ETag": answer["ETag"],
+            "ChecksumCRC32": checksum,
+        }
+
+    def complete(self) -> None:
+        parts = [self._parts[number] for number in sorted(self._parts)]
+        self._fs.call_s3(
+            "complete_multipart_upload", MultipartUpload={"Parts": parts}, **self._object
+        )
+
+    def abort(self) -> None:
+        self._fs.call_s3("abort_multipart_upload", **self._object)

@@ -1,0 +1,182 @@
+"""Object stores: a folder and memory as fsspec has them, and a server that speaks S3."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.checkpointing.files.conformance import (
+    BLOCK,
+    Conformance,
+    arena,
+    content,
+    ignore,
+    read,
+    save,
+    write_attempt,
+)
+from undaunted.checkpointing.files.objects import ObjectStorage
+from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.format.names import step as step_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Make = Callable[..., ObjectStorage]
+
+fsspec = pytest.importorskip("fsspec")
+# The clients keep a thread and connections until the process ends.
+pytestmark = pytest.mark.leaves("fds", "threads")
+
+
+def maker(url: str) -> Make:
+    return lambda run="", **more: ObjectStorage(url, run, block_bytes=BLOCK, **more)
+
+
+class Objects(Conformance):
+    def put(self, storage: Any, step: int, name: str, data: bytes | None) -> None:
+        path = f"{storage.locate(step)}/{name}"
+        if name == "undaunted.json":
+            path = f"{storage.place}/{step_name(step)}.json"
+        fs, path = fsspec.core.url_to_fs(path)
+        if data is None:
+            fs.rm(path)
+        else:
+            fs.pipe_file(path, data)
+
+    def test_what_ended_sessions_left_is_swept(self, make: Any) -> None:
+        """Nobody can tell which have ended: age decides."""
+        with closing(make()) as one, closing(make(abandoned_after_s=0.0)) as two:
+            save(one, 100, number=0)
+            write_attempt(one, 200, number=1)
+            write_attempt(one, 100, number=2)
+            assert two.sweep("s1") == []
+            assert one.sweep("s2") == []
+            assert two.sweep("s2") == ["step-00000100/s1-2", "step-00000200/s1-1"]
+            assert two.sweep("s2") == []
+            assert one.steps() == [100]
+            assert one.manifest(100).attempt == 0
+
+    def test_a_replaced_one_leaves_nothing(self, make: Any) -> None:
+        with closing(make()) as storage:
+            save(storage, 100, number=0)
+            save(storage, 100, number=1)
+            storage.delete(100)
+            fs, root = fsspec.core.url_to_fs(storage.place)
+            fs.invalidate_cache()
+            assert fs.find(root) == []
+
+    def test_a_damaged_manifest_can_be_deleted_and_replaced(self, storage: Any) -> None:
+        save(storage, 100)
+        self.put_manifest(storage, 100, b"?")
+        save(storage, 100, number=1, seed=4)
+        assert read(storage, 100, "__0_0.distcp") == content(4)
+        self.put_manifest(storage, 100, b"?")
+        storage.delete(100)
+        assert storage.steps() == []
+
+    def test_large_objects_go_in_parts(self, make: Any) -> None:
+        storage = make(part_bytes=5 << 20, threads=2)
+        size = (11 << 20) + 77
+        memory = arena(size + 4096)
+        memory[:size] = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+        counts: list[int] = []
+        target = storage.target(1, "s1", 0)
+        crc32 = storage.write(target, Image("big", 0, size), memory, counts.append)
+        assert len(counts) == 3
+        assert sum(counts) == size
+        assert crc32[:8] == f"{zlib.crc32(memory[:BLOCK]):08x}"
+        assert len(crc32) == 8 * -(-size // BLOCK)
+        fs, path = fsspec.core.url_to_fs(f"{target}/big")
+        assert fs.cat_file(path) == bytes(memory[:size])
+
+        def stop(count: int) -> None:
+            raise InterruptedError("enough")
+
+        with pytest.raises(InterruptedError):
+            storage.write(target, Image("never", 0, size), memory, stop)
+        fs.invalidate_cache()
+        assert [one.rpartition("/")[2] for one in fs.find(path.rpartition("/")[0])] == ["big"]
+
+
+class TestFile(Objects):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return maker(f"file://{tmp_path}/checkpoints")
+
+    def put(self, storage: Any, step: int, name: str, data: bytes | None) -> None:
+        super().put(storage, step, name, data)
+
+    def test_large_objects_go_in_parts(self, make: Any) -> None:
+        pytest.skip("a local file is there while it is written; places gives folders for file://")
+
+
+class TestMemory(Objects):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Iterator[Make]:
+        yield maker(f"memory://{tmp_path}/checkpoints")
+        fs = fsspec.filesystem("memory")
+        for path in fs.find(str(tmp_path)):
+            fs.rm(path)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A bucket on a server of our own."""
+    pytest.importorskip("s3fs")
+    server_of = pytest.importorskip("moto.server").ThreadedMotoServer
+    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": "http://{}:{}".format(*server.get_host_and_port()),
+        }.items():
+            patch.setenv(name, value)
+        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
+        yield "s3://bucket"
+        server.stop()
+        type(fsspec.filesystem("s3")).clear_instance_cache()
+
+
+@pytest.mark.e2e
+class TestS3(Objects):
+    @pytest.fixture
+    def make(self, s3: str, tmp_path: Path) -> Make:
+        return maker(f"{s3}{tmp_path}/checkpoints")
+
+
+def test_stores_that_cannot_be_reached_give_errors_with_names(monkeypatch: Any) -> None:
+    class Broken:
+        def pipe_file(self, path: str, value: bytes) -> None:
+            raise RuntimeError("no route")
+
+        def cat_file(self, path: str) -> bytes:
+            raise PermissionError("Access Denied")
+
+        def invalidate_cache(self) -> None:
+            """Nothing is cached."""
+
+        def ls(self, path: str, detail: bool) -> None:
+            raise TimeoutError("60 s are over")
+
+    storage = ObjectStorage("memory://x")
+    monkeypatch.setattr(storage, "_fs", Broken())
+    target = storage.target(1, "s", 0)
+    with pytest.raises(OSError, match=r"RuntimeError: no route: '/x/step-00000001/s-0/a'"):
+        storage.write(target, Image("a", 0, 1), arena(4096), ignore)
+    with pytest.raises(OSError, match=r"Access Denied: '/x/step-00000001.json'"):
+        storage.open(1, "a")
+    with pytest.raises(OSError, match=r"60 s are over: '/x'"):
+        storage.steps()
+
+
+def test_an_unknown_protocol() -> None:
+    with pytest.raises(ValueError, match="nothing"):
+        ObjectStorage("nothing://x")
