@@ -114,8 +114,8 @@ def exchange(
             raise PeerError(f"rank {source} takes part in another save than this one", [source])
         yield source, their
         room = incoming.room(their.size)[: their.size] if their.size >= 0 else None
-        coming = [] if room is None else [group.irecv(part, source) for part in _parts(room)]
-        going = [] if image is None else [group.isend(part, to) for part in _parts(image)]
+        coming = [] if room is None else [group.irecv(part, source) for part in parts(room)]
+        going = [] if image is None else [group.isend(part, to) for part in parts(image)]
         for work in coming:
             group.wait(work, source)
         for work in going:
@@ -155,5 +155,6 @@ def _checksum_bytes(size: int) -> int:
     return -(-size // shard.BLOCK_BYTES) * 8
 
 
-def _parts(image: torch.Tensor) -> list[torch.Tensor]:
+def parts(image: torch.Tensor) -> list[torch.Tensor]:
+    """Return the parts in which an image is sent."""
     return list(image.split(PART_BYTES))

@@ -1,0 +1,320 @@
+"""One local save: the shard goes to this node's disk and, at the same time, to the peers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
+
+from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.dcp.torch_private import default_store
+from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing.local import shard
+from undaunted.checkpointing.local.buffers import Buffers
+from undaunted.checkpointing.local.replication.exchange import Header, exchange
+from undaunted.checkpointing.local.replication.group_utils import GroupWrapper, open_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+
+    from undaunted.checkpointing.local.buffers import Lease
+    from undaunted.checkpointing.local.shard import Head
+
+
+class CheckpointingException(SaveError):  # noqa: N818 - the name users of NVRx know
+    """A local checkpoint was not saved, or not on all ranks; those before it are untouched."""
+
+
+class SameMachineReplicationException(CheckpointingException):
+    """Two ranks that keep copies for each other keep them on the same disk."""
+
+
+class Write(Protocol):
+    """Writes a shard to this node's disk, and returns the checksums of its blocks."""
+
+    def __call__(
+        self,
+        memory: memoryview,
+        size: int,
+        head: Head,
+        wrote: Callable[[int], None],
+        expected: str | None,
+    ) -> str:
+        """See `ShardFolder.write`."""
+
+
+class ThisSave(NamedTuple):
+    """One save of all ranks.
+
+    Attributes:
+        number: in this run, from 1.
+        iteration: at which the state was.
+        name: see `shard.Head.save`.
+        place: names the folder this rank writes to, on all machines.
+        timeout_s: for the save before this one, and for the disk, in seconds.
+    """
+
+    number: int
+    iteration: int
+    name: str
+    place: str
+    timeout_s: float
+
+
+class Image(NamedTuple):
+    """A shard in a buffer.
+
+    Attributes:
+        head: of it.
+        lease: the buffer.
+        size: bytes.
+    """
+
+    head: Head
+    lease: Lease
+    size: int
+
+
+class Replication:
+    """The peers that keep copies for this rank, connected over a group of their own.
+
+    The group is made by the first save, and made anew after one that failed.
+    """
+
+    def __init__(self, clique: Sequence[int], me: int, session: str, timeout_s: float) -> None:
+        """Name the peers.
+
+        Args:
+            clique: global ranks, this one included.
+            me: global rank.
+            session: of the run.
+            timeout_s: for connecting, and for every operation.
+        """
+        self.buffers = Buffers(1)
+        self._clique = list(clique)
+        self._me = me
+        self._session = session
+        self._timeout_s = timeout_s
+        self._group: GroupWrapper | None = None
+
+    def group(self, number: int) -> GroupWrapper:
+        """Return the group.
+
+        Args:
+            number: of the save, so that all peers mean the same group when they make one.
+
+        Raises:
+            PeerError: they cannot be connected.
+        """
+        if self._group is None:
+            known = hashlib.sha256(repr(self._clique).encode()).hexdigest()[:16]
+            name = f"{self._session}/clique/{known}/{number}"
+            opened = open_group(default_store(), name, self._clique, self._me, self._timeout_s)
+            self._group = GroupWrapper(opened, ranks=self._clique, timeout_s=self._timeout_s)
+        return self._group
+
+    def renew(self) -> None:
+        """Have the next save make the group anew."""
+        self._group = None
+
+    def close(self) -> None:
+        """Let connections and memory go."""
+        self._group = None
+        self.buffers.close()
+
+
+class SaveJob:
+    """What is done beside training, on any thread; it never raises.
+
+    Attributes:
+        iteration: at which the state was.
+        failure: why this rank has not done its part; None when it has.
+    """
+
+    def __init__(
+        self,
+        of: ThisSave,
+        image: Image | None,
+        failure: Failure | None,
+        write: Write,
+        replication: Replication | None,
+        turn: threading.Lock,
+    ) -> None:
+        """Take what is to be saved.
+
+        Args:
+            of: the save.
+            image: this rank's shard; None when the state could not be copied.
+            failure: why it could not.
+            write: writes a shard; see `ShardFolder.write`.
+            replication: None where there are no copies.
+            turn: held while a save of this rank is under way.
+        """
+        self.iteration = of.iteration
+        self.failure: Failure | None = failure or Failure("the save was given up before it began")
+        self._of = of
+        self._doomed = failure
+        self._image = image
+        self._write = write
+        self._replication = replication
+        self._turn = turn
+        self._cancelled = False
+
+    def __call__(self) -> None:
+        """Write and copy."""
+        try:
+            with self._in_turn():
+                self._run()
+        except Exception as error:  # noqa: BLE001 - told to all ranks when they finalize
+            self.failure = self._doomed or Failure.of(error)
+        else:
+            self.failure = self._doomed
+        finally:
+            self.release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a local save runs in the process that has the state")
+
+    def cancel(self) -> None:
+        """Give it up at the next block."""
+        self._cancelled = True
+
+    def release(self) -> None:
+        """Give the buffer back."""
+        image, self._image = self._image, None
+        if image is not None:
+            image.lease.release()
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=self._of.timeout_s):
+            raise TimeoutError(
+                f"the local save before this one was not done within {self._of.timeout_s:g} s"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _run(self) -> None:
+        if self._replication is None:
+            self._write_own()
+            return
+        own = _Own(self._write_own, self._image, self._of.timeout_s)
+        failed: Exception | None = None
+        try:
+            self._copy(self._replication, own)
+        except Exception as error:  # noqa: BLE001 - raised when the own shard is written
+            failed = error
+        own.join()
+        if failed is not None:
+            raise failed
+
+    def _write_own(self) -> str | None:
+        if self._image is None:
+            return None
+        memory = self._image.lease.buffer.memory
+        return self._write(memory, self._image.size, self._image.head, self._progress, None)
+
+    def _copy(self, replication: Replication, own: _Own) -> None:
+        """Send the own shard to the peers and write theirs."""
+        group = replication.group(self._of.number)
+        place = Header.of(0, "", self._of.place).place
+        taken = _Taken(self._of, replication.buffers, self._write, self._progress)
+        with contextlib.closing(taken):
+            for rank, header in exchange(group, own, taken, self._of.name, self._of.place):
+                if header.place == place:
+                    raise SameMachineReplicationException(
+                        f"rank {rank} keeps its checkpoints in the same folder of this machine, "
+                        "so that copies there are none: choose replication_jump so that the ranks "
+                        "of a group are on different nodes, or a folder for each"
+                    )
+
+    def _progress(self, _: int) -> None:
+        if self._cancelled:
+            raise InterruptedError("the save was given up")
+
+
+class _Own:
+    """The own shard, being written on a thread while it is sent."""
+
+    def __init__(
+        self, write: Callable[[], str | None], image: Image | None, timeout_s: float
+    ) -> None:
+        self.image: torch.Tensor | None = None
+        if image is not None:
+            self.image = image.lease.buffer.tensor[: image.size]
+        self._write = write
+        self._timeout_s = timeout_s
+        self._crc32: str | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="undaunted-local", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._crc32 = self._write()
+        except Exception as error:  # noqa: BLE001 - raised by join
+            self._error = error
+
+    def checksums(self) -> str | None:
+        """Wait until it is written, and return its checksums; None when it is not."""
+        self._thread.join(self._timeout_s)
+        return self._crc32
+
+    def join(self) -> None:
+        """Wait until it is written.
+
+        Raises:
+            Exception: it is not.
+        """
+        self._thread.join(self._timeout_s)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the disk has not taken the shard within {self._timeout_s:g} s")
+        if self._error is not None:
+            raise self._error
+
+
+class _Taken:
+    """Shards of peers, written one after the other."""
+
+    def __init__(
+        self, of: ThisSave, buffers: Buffers, write: Write, progress: Callable[[int], None]
+    ) -> None:
+        self._of = of
+        self._buffers = buffers
+        self._write = write
+        self._progress = progress
+        self._lease: Lease | None = None
+
+    def room(self, size: int) -> torch.Tensor:
+        """Return memory for a shard."""
+        self.close()
+        self._lease = self._buffers.take(size, self._of.timeout_s)
+        tensor: torch.Tensor = self._lease.buffer.tensor
+        return tensor
+
+    def received(self, rank: int, image: torch.Tensor, crc32: str) -> None:
+        """Write a shard that has come.
+
+        Raises:
+            DamagedCheckpointError: it is not what was announced.
+        """
+        assert self._lease is not None
+        memory = self._lease.buffer.memory
+        where = f"the shard from rank {rank}"
+        prefix = bytes(memory[: min(shard.PREFIX_BYTES, image.numel())])
+        end, size = shard.head_length(prefix, where)
+        head = shard.decode_head(bytes(memory[:end]), where)
+        if (size, head.rank, head.save) != (image.numel(), rank, self._of.name):
+            raise shard.damaged(where, "is another one")
+        self._write(memory, size, head, self._progress, crc32)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()

@@ -1,0 +1,274 @@
+"""What the ranks of the jobs do: one function per scenario; it returns what it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue
+from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.local.basic_state_dict import BasicTensorAwareStateDict
+from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
+from undaunted.checkpointing.local.replication.group_utils import GroupWrapper
+from undaunted.checkpointing.local.replication.strategies import (
+    CliqueReplicationStrategy,
+    LazyCliqueReplicationStrategy,
+)
+
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+PATIENT_S, IMPATIENT_S = 60.0, 4.0
+
+
+def state(iteration: int, rank: int = RANK) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1000 * iteration + rank)
+    return {
+        "weight": torch.randn(700_000, generator=generator),
+        "scalar": torch.tensor(iteration),
+        "half": torch.ones(3).half() * rank,
+        "step": iteration,
+    }
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return list(one) == list(other) and all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+        for a, b in zip(one.values(), other.values(), strict=True)
+    )
+
+
+def manager(root: Path, session: str = "s", replicas: int = 0, **kwargs) -> LocalCheckpointManager:
+    strategy = LazyCliqueReplicationStrategy(1, replicas) if replicas else None
+    kwargs.setdefault("timeout_s", PATIENT_S)
+    return LocalCheckpointManager(root, session, strategy, **kwargs)
+
+
+def save(local: LocalCheckpointManager, iteration: int) -> None:
+    local.save(BasicTensorAwareStateDict(state(iteration)), iteration)
+
+
+def loaded(root: Path, session: str = "s", **kwargs) -> tuple[int, int, bool]:
+    """Latest and loaded iteration, and whether it is this rank's state, of a new manager."""
+    local = manager(root, session, **kwargs)
+    try:
+        latest = local.find_latest()
+        got, ckpt_id = local.load()
+        assert local.find_latest() == ckpt_id.iteration
+        return latest, ckpt_id.iteration, same(got.state_dict, state(ckpt_id.iteration))
+    finally:
+        local.close()
+
+
+def spoil(root: Path, iteration: int, rank: int, size: int | None = None) -> None:
+    """Flip a byte of tensors in all copies on this node, or cut them short."""
+    for path in root.glob(f"*/*/iter_{iteration:07d}_{rank}_local.pt"):
+        with path.open("r+b") as file:
+            if size is not None:
+                file.truncate(size)
+                continue
+            file.seek(1_000_000)
+            byte = file.read(1)[0]
+            file.seek(1_000_000)
+            file.write(bytes([byte ^ 1]))
+
+
+def damage(tmp: Path) -> dict[str, Any]:
+    """Every kind of loss, one after the other."""
+    node, told = tmp / f"node{RANK}", {}
+    local = manager(node, replicas=2)
+    told["none"] = local.find_latest()
+    save(local, 1)
+    mine = state(2)
+    queue = AsyncCallsQueue()
+    request = local.save(BasicTensorAwareStateDict(mine), 2, is_async=True)
+    mine["weight"].zero_()
+    queue.schedule_async_request(request)
+    told["finalized"] = queue.maybe_finalize_async_calls(blocking=True)
+    told["files"] = sorted(str(path.relative_to(node)) for path in node.rglob("*.pt"))
+    local.close()
+    told["whole"] = loaded(node)
+    if RANK == 1:
+        shutil.rmtree(node)
+    dist.barrier()
+    told["disk lost"] = loaded(node)
+    if RANK == 0:
+        spoil(node, 2, 1)
+    dist.barrier()
+    told["flipped"] = loaded(node)
+    if RANK == 0:
+        spoil(node, 2, 0, size=5000)
+    dist.barrier()
+    told["truncated"] = loaded(node)
+    local = manager(node, replicas=2)
+    local.load()
+    save(local, 3)
+    local.close()
+    if RANK == 0:
+        spoil(node, 3, 0)
+    dist.barrier()
+    told["from peer"] = loaded(node)
+    return told
+
+
+def places(tmp: Path) -> dict[str, Any]:
+    """Ranks that changed places, without replicas; a shared folder; stale files; bad content."""
+    told: dict[str, Any] = {}
+    local = manager(tmp / f"node{RANK}")
+    save(local, 1)
+    try:
+        local.save(BasicTensorAwareStateDict({"x": state if RANK == 1 else 1}), 2)
+    except CheckpointError as error:
+        told["refused"] = [type(error).__name__, str(error)]
+    save(local, 2)
+    try:
+        save(local, 2)
+    except ValueError as error:
+        told["again"] = str(error)
+    save(local, 3)
+    local.close()
+    told["kept"] = sorted(path.name for path in (tmp / f"node{RANK}").rglob("*.pt"))
+    left = tmp / f"node{RANK}/s/{RANK}/.iter_0000004_0_local.pt.0a.tmp"
+    left.write_bytes(b"")
+    told["swapped"] = loaded(tmp / f"node{1 - RANK}")
+    told["own"] = loaded(tmp / f"node{RANK}")
+    told["swept"] = not left.exists()
+    if RANK == 1:
+        shutil.rmtree(tmp / "node1")
+    dist.barrier()
+    try:
+        loaded(tmp / f"node{RANK}")
+    except CheckpointError as error:
+        told["gone"] = [type(error).__name__, str(error)]
+    local = manager(tmp / "shared", replicas=2)
+    try:
+        save(local, 1)
+    except CheckpointError as error:
+        told["shared"] = [type(error).__name__, str(error)]
+    local.close()
+    ddp = manager(tmp / f"node{RANK}", "ddp", same_on_all_ranks=True)
+    ddp.save(BasicTensorAwareStateDict({"w": torch.arange(3)}), 5)
+    ddp.close()
+    return told
+
+
+def groups(tmp: Path) -> dict[str, Any]:
+    """What a group can do, with four ranks."""
+    told: dict[str, Any] = {}
+    strategy = CliqueReplicationStrategy.from_replication_params(2, 2)
+    group = strategy.local_group
+    told["ranks"] = [group.ranks, group.my_group_rank, group.get_global_rank(1), group.backend]
+    mine = {"rank": RANK, ("tuple", 1): [None, 2.5]}
+    told["objects"] = [one["rank"] for one in group.all_gather_object(mine)]
+    batch = group.all_gather_batch([torch.full((RANK + 1,), RANK), torch.tensor(True)])
+    told["batch"] = [[one.tolist() for one in tensors] for tensors in batch]
+    tensor = torch.full((2,), float(RANK))
+    told["broadcast"] = group.broadcast(tensor, group.ranks[1]).tolist()
+    states, ids = strategy.replicate(BasicTensorAwareStateDict(state(7)), (7, RANK))
+    told["replicated"] = [
+        list(id_) for one, id_ in zip(states, ids, strict=True) if same(one.state_dict, state(*id_))
+    ]
+    available = {0: [(7, 0), (7, 2)], 1: [(7, 1), (7, 3)], 2: [], 3: [(7, 3)]}
+    plan = strategy.retrieve_plan(available, [(7, RANK)])
+    told["plan"] = [[entry.sender, entry.receiver] for entry in plan.entries]
+    have = {id_: one for id_, one in zip(ids, states, strict=True) if id_ in plan.required_ids()}
+    back = strategy.retrieve_execute(plan, have)
+    told["retrieved"] = [
+        list(id_) for id_, one in back.items() if same(one.state_dict, state(*id_))
+    ]
+    world = GroupWrapper.wrap(dist.group.WORLD)
+    told["world"] = [world.ranks, str(world.get_device()), world.world_size]
+    if RANK == 0:
+        world.send_object({"a": (1, 2)}, 3)
+    if RANK == 3:
+        told["received"] = world.recv_object(0) == {"a": (1, 2)}
+    local = manager(tmp / f"node{RANK}", replicas=4)
+    save(local, 1)
+    local.close()
+    if RANK:
+        shutil.rmtree(tmp / f"node{RANK}")
+    dist.barrier()
+    told["one left"] = loaded(tmp / f"node{RANK}")
+    return told
+
+
+def _dies(tmp: Path, replicas: int, with_signal: int, in_receiving: bool) -> dict[str, Any]:
+    """Rank 1 dies, or stops, while it writes its second checkpoint."""
+    local = manager(tmp / f"node{RANK}", replicas=replicas, timeout_s=IMPATIENT_S)
+    save(local, 1)
+    if RANK == 1:
+        write, calls = local._save, []
+
+        def die(memory, size, head, wrote, expected):
+            if (expected is not None) == in_receiving:
+                calls.append(1)
+                return write(memory, size, head, lambda _: os.kill(os.getpid(), with_signal), None)
+            return write(memory, size, head, wrote, expected)
+
+        local._save = die
+    began = time.monotonic()
+    try:
+        save(local, 2)
+    except CheckpointError as error:
+        return {
+            "error": [type(error).__name__, str(error)],
+            "ranks": error.ranks,
+            "seconds": time.monotonic() - began,
+            "latest": local.latest_iteration,
+        }
+    return {}
+
+
+def killed_in_save(tmp: Path) -> dict[str, Any]:
+    return _dies(tmp, 0, signal.SIGKILL, in_receiving=False)
+
+
+def killed_in_replication(tmp: Path) -> dict[str, Any]:
+    return _dies(tmp, 2, signal.SIGKILL, in_receiving=False)
+
+
+def killed_with_copy(tmp: Path) -> dict[str, Any]:
+    return _dies(tmp, 2, signal.SIGKILL, in_receiving=True)
+
+
+def after(tmp: Path) -> dict[str, Any]:
+    """What is found after a job that was killed."""
+    return {"loaded": loaded(tmp / f"node{RANK}")}
+
+
+def slow_peer(tmp: Path) -> dict[str, Any]:
+    """Rank 1 is too slow for one save; the next one works again."""
+    local = manager(tmp / f"node{RANK}", replicas=2, timeout_s=IMPATIENT_S)
+    save(local, 1)
+    told: dict[str, Any] = {}
+    request = local.save(BasicTensorAwareStateDict(state(2)), 2, is_async=True)
+    job = request.async_fn
+    if RANK == 0:
+        job()  # finds nobody
+    finalize = request.finalize_fns[0]
+    try:
+        finalize()
+    except CheckpointError as error:
+        told["error"] = str(error)
+    save(local, 3)
+    local.close()
+    told["loaded"] = loaded(tmp / f"node{RANK}")
+    return told
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    told = globals()[sys.argv[1]](Path(sys.argv[2]))
+    print(json.dumps(told), flush=True)
+    os._exit(0)  # peers may be gone: nothing to be tidied up with them
+
+
+if __name__ == "__main__":
+    main()
