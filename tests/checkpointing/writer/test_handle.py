@@ -30,6 +30,7 @@ from undaunted.base import process
 from undaunted.checkpointing.errors import SaveError, WriterError
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.writer.handle import WriterProcess
+from undaunted.checkpointing.writer.messages import Written
 from undaunted.checkpointing.writer.options import WriterOptions
 
 if TYPE_CHECKING:
@@ -103,6 +104,24 @@ def test_threads_may_wait_for_different_jobs(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(LONG_S)
         assert sorted(results) == [job.number for job in jobs]
+
+
+def test_an_answer_that_another_thread_has_taken_in(tmp_path: Path) -> None:
+    with writer(tmp_path) as handle:
+        os.kill(handle.pid, signal.SIGSTOP)
+        job = handle.write(str(tmp_path), 0, [])
+        found: list[Written] = []
+        entered = threading.Event()
+        patience_s = handle._patience_s
+        handle._patience_s = lambda: (entered.set(), patience_s())[1]  # type: ignore[method-assign]
+        thread = threading.Thread(target=lambda: found.append(job.wait(LONG_S)))
+        with takes_at_most(LONG_S / 2):
+            thread.start()
+            assert entered.wait(LONG_S)
+            with handle._changed:  # given away: the thread listens
+                handle._answered(Written(job.number, {}, 0.0, 5))
+            thread.join(LONG_S)
+        assert found[0].bytes == 5
 
 
 def test_an_error_of_the_system_says_path_errno_and_remedy(tmp_path: Path) -> None:

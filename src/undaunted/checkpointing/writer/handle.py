@@ -340,7 +340,7 @@ class WriterProcess:
                 if isinstance(message, Written)
                 else SaveError(message.message, errno=message.errno)
             )
-            self._changed.notify_all()
+            self._tell_all()
 
     def _judge(self, now_s: float) -> None:
         """See whether it stands still: twice, as long as it has not been seen to go on."""
@@ -366,7 +366,13 @@ class WriterProcess:
         for job in self._jobs.values():
             job._answer = WriterError(f"{job.target}: {self._reason}")  # noqa: SLF001 - one unit
         self._jobs.clear()
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Answers are there: for who waits, and for who listens, as it may be another's call."""
         self._changed.notify_all()
+        if self._listening:
+            os.eventfd_write(self._wake, 1)
 
     def _release_if_over(self) -> None:
         if self._reason and not self._users and not self._released:
@@ -386,7 +392,6 @@ class WriterProcess:
             self._reason = f"the writer process (pid {self.pid}) {how}"
             self._settle()
             self._connection.shut_down()
-            os.eventfd_write(self._wake, 1)
             with self._unlocked():
                 if not (patience_s and self._child.ended(patience_s)):
                     self._child.kill()
