@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class RandomState:
@@ -38,6 +41,17 @@ class RandomState:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state()
         return {self._name(): state}
+
+    def saved_part(self, prefix: str, names: Collection[str]) -> dict[str, Any]:
+        """Return what of the state is in a checkpoint.
+
+        Args:
+            prefix: of the names of this state in the checkpoint.
+            names: all names in the checkpoint.
+        """
+        (mine, state), *_ = self.state_dict().items()
+        there = {key: value for key, value in state.items() if f"{prefix}{mine}.{key}" in names}
+        return {mine: there} if there else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the generators; what is not in the checkpoint stays as it is."""

@@ -16,6 +16,7 @@ from undaunted.checkpointing.dcp.reads import Read, Reads, listed
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import Piece
+from undaunted.checkpointing.random_state import RandomState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -126,9 +127,7 @@ class _Loading:
         """Fill the tensors, and read everything else."""
         metadata = self._metadata = self._read_metadata()
         with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
-            self._state = {
-                key: _to_fill(value, key, metadata) for key, value in sorted(self._given.items())
-            }
+            self._state = dict(_to_fill(self._given, metadata))
             self._planner.set_up_planner(self._state, metadata, is_coordinator=False)
             reads = Reads(self._planner, metadata, self._source, self._objects.__setitem__)
             wanted = reads.of(self._planner.state_dict)
@@ -189,10 +188,16 @@ class _Loading:
         return DamagedCheckpointError(message, f"{self._source.path}/{file}", names, block)
 
 
-def _to_fill(value: Any, key: str, metadata: Metadata) -> Any:
-    if isinstance(value, torch.optim.Optimizer):
-        return state_to_fill(value, key, metadata)
-    return value.state_dict() if isinstance(value, Stateful) else value
+def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, Any]]:
+    """Yield what is to be filled; that of objects which do without what was not saved is less."""
+    for key, value in sorted(given.items()):
+        if isinstance(value, torch.optim.Optimizer):
+            yield key, state_to_fill(value, key, metadata)
+        elif isinstance(value, RandomState):
+            if saved := value.saved_part(f"{key}.", metadata.state_dict_metadata):
+                yield key, saved
+        else:
+            yield key, value.state_dict() if isinstance(value, Stateful) else value
 
 
 def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:

@@ -1,0 +1,269 @@
+"""`Checkpointer` in one process: what is saved is what is loaded, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from undaunted.checkpointing import (
+    Checkpointer,
+    NoCheckpointError,
+    RandomState,
+    SaveError,
+    StructureError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.distributed is")]
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Iterator[Checkpointer]:
+    with Checkpointer(tmp_path / "all", keep=2, timeout=60) as one:
+        yield one
+
+
+def trained(seed: int, steps: int = 2) -> dict[str, Any]:
+    """A model and an optimizer that have made some steps."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    return {"model": model, "optimizer": optimizer, "epoch": seed, "history": [1.5, "text", None]}
+
+
+def parameters(state: dict[str, Any]) -> list[torch.Tensor]:
+    moments = [
+        value for of in state["optimizer"].state_dict()["state"].values() for value in of.values()
+    ]
+    return [*state["model"].state_dict().values(), *moments]
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    pairs = list(zip(parameters(one), parameters(other), strict=True))
+    return bool(pairs) and all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_what_is_loaded_is_what_was_saved(checkpoints: Checkpointer) -> None:
+    saved = trained(1)
+    checkpoints.save(10, saved)
+    fresh = trained(2, steps=0)  # its optimizer has no state yet
+    fresh["history"] = []
+    assert checkpoints.load(fresh) == 10
+    assert same(saved, fresh)
+    assert fresh["epoch"] == 1
+    assert fresh["history"] == [1.5, "text", None]
+
+
+def test_what_changes_after_the_call_is_not_saved(checkpoints: Checkpointer) -> None:
+    numbers = torch.arange(100_000.0)
+    state = {"numbers": numbers, "view": numbers[10:20], "list": [1, 2]}
+    checkpoints.save(1, state)
+    numbers.fill_(-1)
+    state["list"].append(3)  # type: ignore[union-attr]
+    checkpoints.wait()
+    found = {"numbers": torch.zeros(100_000), "view": torch.zeros(10), "list": []}
+    checkpoints.load(found)
+    assert torch.equal(found["numbers"], torch.arange(100_000.0))  # type: ignore[arg-type]
+    assert torch.equal(found["view"], torch.arange(10.0, 20.0))  # type: ignore[arg-type]
+    assert found["list"] == [1, 2]
+
+
+def test_torch_reads_what_was_saved(checkpoints: Checkpointer, tmp_path: Path) -> None:
+    checkpoints.save(3, {"weights": torch.arange(5)})
+    checkpoints.wait()
+    found = {"weights": torch.zeros(5, dtype=torch.int64)}
+    dcp.load(found, checkpoint_id=tmp_path / "all" / "step-00000003", no_dist=True)
+    assert found["weights"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, keep=2, keep_every=100, timeout=60) as checkpoints:
+        for step in (100, 110, 120, 130):
+            checkpoints.save(step, {"x": torch.ones(2)})
+            checkpoints.wait()
+        assert checkpoints.latest() == 130
+    kept = sorted(path.name for path in tmp_path.glob("step-*"))
+    assert kept == ["step-00000100", "step-00000120", "step-00000130"]
+
+
+def test_a_step_can_be_saved_again(checkpoints: Checkpointer) -> None:
+    for value in (1.0, 2.0):
+        checkpoints.save(5, {"x": torch.full((3,), value)})
+    state = {"x": torch.zeros(3)}
+    assert checkpoints.load(state) == 5
+    assert state["x"].tolist() == [2.0] * 3
+
+
+def test_a_state_may_grow(checkpoints: Checkpointer) -> None:
+    checkpoints.save(1, {"x": torch.ones(2)})
+    checkpoints.save(2, {"x": torch.ones(2), "y": torch.full((1 << 20,), 7.0), "text": "a" * 5000})
+    state: dict[str, Any] = {"x": torch.zeros(2), "y": torch.zeros(1 << 20), "text": ""}
+    assert checkpoints.load(state) == 2
+    assert float(state["y"].sum()) == 7.0 * (1 << 20)
+    assert state["text"] == "a" * 5000
+
+
+def test_without_a_checkpoint_nothing_is_loaded(checkpoints: Checkpointer) -> None:
+    state = {"x": torch.ones(1)}
+    assert checkpoints.load(state) is None
+    assert checkpoints.latest() is None
+    assert state["x"].tolist() == [1.0]
+    with pytest.raises(NoCheckpointError, match="no checkpoint of step 4"):
+        checkpoints.load(state, step=4)
+
+
+def test_an_older_step_can_be_asked_for(checkpoints: Checkpointer) -> None:
+    for step in (1, 2):
+        checkpoints.save(step, {"x": torch.tensor([step])})
+    state = {"x": torch.zeros(1, dtype=torch.int64)}
+    assert checkpoints.load(state, step=1) == 1
+    assert state["x"].tolist() == [1]
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    checkpoints: Checkpointer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (1, 2):
+        checkpoints.save(step, {"weights": torch.full((1000,), float(step))})
+    checkpoints.wait()
+    flip(tmp_path / "all" / "step-00000002" / "__0_0.distcp", 500)
+    state = {"weights": torch.zeros(1000)}
+    assert checkpoints.load(state) == 1
+    assert state["weights"].tolist() == [1.0] * 1000
+    assert "step 2 cannot be used" in caplog.text
+    assert "weights" in caplog.text
+    with pytest.raises(NoCheckpointError, match="weights"):
+        checkpoints.load(state, step=2)
+
+
+@pytest.mark.parametrize("name", ["undaunted.json", ".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("harm", ["remove", "truncate", "empty"])
+def test_a_checkpoint_that_lacks_something_is_passed_over(
+    checkpoints: Checkpointer, tmp_path: Path, name: str, harm: str
+) -> None:
+    for step in (1, 2):
+        checkpoints.save(step, {"x": torch.full((10,), float(step))})
+    checkpoints.wait()
+    path = tmp_path / "all" / "step-00000002" / name
+    if harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if harm == "empty" else -2])
+    state = {"x": torch.zeros(10)}
+    assert checkpoints.load(state) == 1
+    assert state["x"].tolist() == [1.0] * 10
+
+
+def test_a_state_that_does_not_fit_says_what_is_missing(checkpoints: Checkpointer) -> None:
+    checkpoints.save(1, {"x": torch.ones(2)})
+    with pytest.raises(StructureError, match="other"):
+        checkpoints.load({"x": torch.ones(2), "other": torch.ones(1)})
+
+
+def test_a_writer_that_is_killed_costs_one_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Checkpointer(tmp_path, timeout=60, bandwidth=1e6) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(4 << 20)})
+        process = checkpoints._writer._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(SaveError, match="SIGKILL"):
+            checkpoints.wait()
+        checkpoints.save(2, {"x": torch.ones(4)})
+        checkpoints.wait()
+        assert checkpoints.latest() == 2
+    assert "step 1 was not saved" in caplog.text
+
+
+def test_a_failed_save_is_retried_or_passed_over(tmp_path: Path) -> None:
+    for on_failure in ("retry", "warn"):
+        with Checkpointer(
+            tmp_path / on_failure,
+            on_failure=on_failure,  # type: ignore[arg-type]
+            timeout=60,
+            bandwidth=1e6,
+        ) as checkpoints:
+            checkpoints.save(1, {"x": torch.ones(1 << 19)})
+            process = checkpoints._writer._process
+            assert process is not None
+            os.kill(process.pid, signal.SIGKILL)
+            checkpoints.wait()
+            assert checkpoints.latest() == (1 if on_failure == "retry" else None)
+
+
+def test_a_place_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises((OSError, SaveError), match="file"):
+        Checkpointer(blocked, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"keep": 0}, {"keep_every": 0}, {"on_failure": "ignore"}, {"slots": 3}, {"timeout": 0}],
+    ids=str,
+)
+def test_settings_out_of_range_are_named(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    (name,) = arguments
+    with pytest.raises(ValueError, match=name):
+        Checkpointer(tmp_path, **arguments)
+
+
+def test_a_closed_one_says_so(tmp_path: Path) -> None:
+    checkpoints = Checkpointer(tmp_path, timeout=60)
+    checkpoints.close()
+    checkpoints.close()
+    with pytest.raises(ValueError, match="closed"):
+        checkpoints.save(1, {})
+
+
+def test_random_generators_go_on_where_they_were(checkpoints: Checkpointer) -> None:
+    numpy = pytest.importorskip("numpy")
+    checkpoints.save(1, {"random": RandomState()})
+
+    def draw() -> list[float]:
+        return [random.random(), float(torch.rand(1)), float(numpy.random.rand())]
+
+    first = draw()
+    checkpoints.load({"random": RandomState()})
+    assert draw() == first
+
+
+def test_a_rank_that_was_not_there_keeps_its_generators(checkpoints: Checkpointer) -> None:
+    checkpoints.save(1, {"random": RandomState(rank=0)})
+    before = torch.get_rng_state()
+    assert checkpoints.load({"random": RandomState(rank=5)}) == 1
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_memory_is_there_before_the_first_save(checkpoints: Checkpointer) -> None:
+    state = {"x": torch.ones(1 << 18)}
+    checkpoints.warm_up(state)
+    arena = checkpoints._slots._all[0].arena
+    assert arena is not None
+    checkpoints.save(1, state)
+    assert checkpoints._slots._all[0].arena is arena
