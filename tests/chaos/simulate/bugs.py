@@ -6,13 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.simulate.setup import Setup
-from undaunted.coordinator.core import absence, election, leader, placement, preparation
+from undaunted.coordinator.core import (
+    absence,
+    election,
+    knowledge,
+    leader,
+    placement,
+    preparation,
+)
 from undaunted.coordinator.core.policy import JobPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
+
+    from undaunted.coordinator.protocol import Ledger
 
 # Two of four nodes are enough, so that both parts of a partition could run.
 HALVES = Setup(2, 2, elastic=True)
@@ -64,6 +73,16 @@ def silence_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader.Leader, "_expire", lambda _self, _now: [])
 
 
+def spares_learn_nothing(patch: pytest.MonkeyPatch) -> None:
+    learn = knowledge.Knowledge.learn
+
+    def only_members(self: knowledge.Knowledge, ledger: Ledger | None) -> None:
+        if ledger is not None and (self.has_seat(ledger.table) or self.has_seat(ledger.pending)):
+            learn(self, ledger)
+
+    patch.setattr(knowledge.Knowledge, "learn", only_members)
+
+
 BUGS = [
     Bug(
         "take-over without a majority",
@@ -93,6 +112,20 @@ BUGS = [
         "no healthy node is evicted",
         Setup(4, 2),
         ("crash",),
+    ),
+    Bug(
+        "newcomers displace survivors when only the network is cut",
+        newcomers_go_first,
+        "no healthy node is evicted",
+        Setup(4, 2),
+        ("isolate",),
+    ),
+    Bug(
+        "spares are not told who takes part",
+        spares_learn_nothing,
+        "the job runs again",
+        Setup(4, 2),
+        ("kill", "coordinator", "leave"),
     ),
     Bug(
         "the leader does not notice silence",

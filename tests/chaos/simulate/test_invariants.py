@@ -31,6 +31,8 @@ def ledger(number: int, *nodes: str, **more: object) -> Ledger:
 
 
 def run(made: Checker, number: int, *nodes: str) -> None:
+    for node in "abcdefgh":
+        made.touch(node, made._simulation.now)  # who is evicted is not what this is about
     for node in nodes:
         made.begin((node, "1"), ledger(number, *nodes))
         made.up((node, "1"), number)
@@ -132,12 +134,35 @@ def test_an_old_world_that_goes_on_in_part() -> None:
     made.down(("b", "1"), 0)
     for node in "efgh":
         made.launched((node, "1"))
-    for seat in ("b", "c", "d"):
-        made.touch(seat, 0)
-    made._nobody_evicted = lambda *_: None  # type: ignore[method-assign] - not what this is about
     run(made, 1, "e", "f", "g", "h")
     with pytest.raises(InvariantError, match="an old world ends: a runs round 0"):
         made._simulation.run(60 * S)
+
+
+def old_and_new() -> Checker:
+    """Round 0 of a and b has been over for long: c and d run round 1."""
+    made = checker()
+    run(made, 0, "a", "b")
+    for node in "ab":
+        made.down((node, "1"), 0)
+    run(made, 1, "c", "d")
+    made.down(("d", "1"), 1)
+    made._simulation.run(60 * S)
+    return made
+
+
+def test_ranks_of_an_old_world_that_come_late_though_the_new_one_is_over_as_well() -> None:
+    made = old_and_new()
+    with pytest.raises(InvariantError, match="an old world ends: a runs round 0"):
+        made.up(("a", "1"), 0)
+
+
+def test_a_machine_that_goes_on_with_an_old_world() -> None:
+    made = old_and_new()
+    made.paused(("a", "1"))
+    made.up(("a", "1"), 0)
+    with pytest.raises(InvariantError, match="an old world ends: a runs round 0"):
+        made.resumed(("a", "1"))
 
 
 def test_the_budget() -> None:
@@ -163,6 +188,28 @@ def test_a_healthy_node_that_is_evicted() -> None:
     made.begin(("a", "1"), ledger(0, "a", "b"))
     with pytest.raises(InvariantError, match="no healthy node is evicted: b has had no fault"):
         made.begin(("a", "1"), ledger(1, "a", "c"))
+
+
+def test_a_node_that_nothing_has_ever_happened_to_is_healthy_from_the_beginning() -> None:
+    made = checker()
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    with pytest.raises(InvariantError, match="no healthy node is evicted: b has had no fault"):
+        made.begin(("a", "1"), ledger(1, "a", "c"))
+
+
+@pytest.mark.parametrize(("leader", "may"), [("a", True), ("b", False), ("c", False)])
+def test_what_cuts_a_leader_off_is_no_excuse_of_others(leader: str, may: bool) -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.leads((leader, "1"), 7, takeover=True)
+    made.cut(["a"], 61 * S)
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    later = ledger(1, "a", "c", epoch=7)
+    if may:
+        made.begin(("a", "1"), later)
+        return
+    with pytest.raises(InvariantError, match="no healthy node is evicted: b has had no fault"):
+        made.begin(("a", "1"), later)
 
 
 def test_a_node_with_a_fault_may_be_replaced() -> None:
@@ -225,6 +272,27 @@ def test_a_fault_long_before_or_after_the_end_is_no_excuse() -> None:
     made.touch("b", 80 * S)
     with pytest.raises(InvariantError, match="ended as failed for b"):
         made.ended(("b", "1"), "failed", "", "a")
+
+
+def test_what_may_keep_the_end_from_a_node_does_not_excuse_that_it_is_evicted() -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    made.keep_from("b", 61 * S)
+    assert not made.untouched_for("b", 1.0)
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    with pytest.raises(InvariantError, match="no healthy node is evicted: b"):
+        made.begin(("a", "1"), ledger(1, "a", "c"))
+
+
+def test_the_ledger_that_counts_is_one_that_knows_the_last_round() -> None:
+    made = checker()
+    made.budget(ledger(2, "a", "b", epoch=5))
+    made.budget(ledger(1, "a", "b", epoch=9))
+    assert made.ledger.epoch == 5
+    made.budget(ledger(2, "a", "b", epoch=6))
+    assert made.ledger.epoch == 6
+    made.budget(ledger(2, "a", "b", epoch=5, version=3))
+    assert made.ledger.epoch == 6
 
 
 def test_one_leader_per_epoch() -> None:

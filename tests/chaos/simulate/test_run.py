@@ -55,6 +55,8 @@ def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int, seed: int) 
         (1, 2, 2461),  # the last leader was forgotten, since it was no member
         (2, 0, 371),  # a connection on which nobody answered was waited for
         (2, 1, 30),  # the node of the leader left a job too small for a vote
+        (1, 2, 122),  # a leader that recovered let a node run a round that was over
+        (1, 2, 3061),  # members of a table that was prepared were not asked for the leader
         (3, 1, 1293),  # a launcher that was told to stop took over
         (4, 2, 31553),  # what a machine that had stood still read late was a new lease
     ],

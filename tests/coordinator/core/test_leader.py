@@ -371,12 +371,14 @@ def test_one_of_an_older_round_that_stops_while_it_recovers_is_a_candidate():
     known = ledger("abc", epoch=1, round=4)
     harness = Harness(known=known)
     harness.hello("d", round=2, running=True, promised=1)
+    assert [stop.round for stop in harness.heard("d", p.StopOrder)] == [2], "at once"
     harness.report("d", "stopped", 1, round=2)
     for node in "ab":
         harness.hello(node, round=4, running=True, ledger=known, promised=1)
     harness.pass_time(10.1, alive="abd")
     harness.stop_all("ab", 1)
     assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "d"}
+    assert len(harness.heard("d", p.StopOrder)) == 1
 
 
 def test_a_takeover_starts_without_the_lost_leader():

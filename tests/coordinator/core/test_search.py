@@ -41,7 +41,18 @@ def test_pauses_grow_until_a_leader_is_found() -> None:
     assert looks.pause_s() == REDIAL_FIRST_S
 
 
+def test_members_of_a_table_that_was_prepared_are_asked_as_well() -> None:
+    looks = search("x:1")
+    seen = [looks.address(table("ab"), table("cd")) for _ in range(9)]
+    assert set(seen) == {"first:1", "x:1", "host-a:1", "host-c:1", "host-d:1"}
+
+
 def test_a_lost_leader_is_looked_for_where_it_was() -> None:
+    looks = search("x:1", "y:1")
+    looks.begin("here:1")
+    seen = [looks.address(table("abc")) for _ in range(10)]
+    assert seen[:5] == ["here:1", "x:1", "host-a:1", "here:1", "host-c:1"]
+    assert seen[5:] == ["y:1", "host-c:1", "here:1", "host-a:1", "x:1"]
     looks = search("x:1")
     looks.begin("here:1")
     assert looks.address(()) == "here:1"

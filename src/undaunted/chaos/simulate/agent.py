@@ -83,6 +83,12 @@ class Agent:
         follower = self.follower
         return follower.knows.epoch if follower.state is FollowerState.FOLLOWING else 0
 
+    @property
+    def knows_round(self) -> int:
+        """The last round it knows to have begun, whether or not it had a part in it; -1 = none."""
+        ledger = self.follower.knows.ledger
+        return -1 if ledger is None else ledger.round
+
     # --- events ---------------------------------------------------------------------------------
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:

@@ -192,13 +192,13 @@ class Cluster:
         epoch = election.next_epoch(ledger.epoch if ledger is not None else 0, incarnation)
         return self.leader(node, incarnation, ledger, epoch)
 
-    def persist(self, name: str, ledger: p.Ledger) -> None:
-        """Write a ledger; it is there a moment later, if its host lives until then."""
+    def persist(self, leader: election.Voter, ledger: p.Ledger) -> None:
+        """Write a ledger; it is there a moment later."""
+        self.checker.leads(leader, ledger.epoch, takeover=False)
         self.checker.budget(ledger)
-        self.after(self.between(1 * _MS, 20 * _MS), self._written, (name, ledger))
+        self.after(self.between(1 * _MS, 20 * _MS), self._written, ledger)
 
-    def _written(self, what: tuple[str, p.Ledger]) -> None:
-        _, ledger = what
+    def _written(self, ledger: p.Ledger) -> None:
         known = self._disk.ledger
         if known is None or p.newer(ledger, known):
             self._disk.ledger = ledger
@@ -240,7 +240,9 @@ class Cluster:
         """The job is over for an agent."""
         self.note(agent.name, f"ends as {agent.outcome}: {reason}")
         by = agent.follower.leader.partition(":")[0]
-        self.checker.ended(agent.seat, agent.outcome, reason, by)
+        if self.checker.ended(agent.seat, agent.outcome, reason, by):
+            epoch, others = agent.follower.knows.epoch, self.agents.values()
+            self.checker.followed = {each.seat for each in others if each.follows == epoch}
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
             if well and not self.checker.job_over and not why_hopeless(self):

@@ -37,7 +37,7 @@ KINDS: dict[str, str] = {
 _FIRST_NS = 4 * _NS
 _SPACING_S = 1.5
 _LOSING = frozenset({"kill", "power", "coordinator"})
-_CUTTING = frozenset({"isolate", "one-way"})
+_CUTTING = frozenset({"partition", "isolate", "one-way"})
 _LOST_WINDOW_NS = 30 * _NS
 
 
@@ -193,13 +193,22 @@ class Nemesis:
         if not self._cluster.machines.issuperset(fault.nodes):
             return  # the one that was to replace another has not come
         self._cluster.note("fault", str(fault))
-        # Of both parts: any node may be the one that is alone.
-        if fault.kind == "partition" or self._of_leader(fault):
-            for node in self._cluster.agents:
-                self._cluster.checker.touch(node, fault.until_ns)
-        for node in fault.nodes:
-            self._cluster.checker.touch(node, fault.until_ns)
+        self._tell_checker(fault)
         self._make[fault.kind](fault)
+
+    def _tell_checker(self, fault: Fault) -> None:
+        checker = self._cluster.checker
+        if fault.kind in _CUTTING:
+            checker.cut(fault.nodes, fault.until_ns)
+        else:
+            for node in fault.nodes:
+                checker.touch(node, fault.until_ns)
+        # Of both parts: any node may be the one that is alone.
+        concerned = fault.nodes
+        if fault.kind == "partition" or self._of_leader(fault):
+            concerned = tuple(self._cluster.agents)
+        for node in concerned:
+            checker.keep_from(node, fault.until_ns)
 
     def _of_leader(self, fault: Fault) -> bool:
         """Whether it cuts the leader off, or stops it where the others cannot outvote it."""

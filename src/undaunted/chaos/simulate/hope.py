@@ -42,16 +42,19 @@ def lost_touch(agent: Agent, cluster: Cluster) -> bool:
     if agent.follows or not any(each.follows for each in alive):
         return False
     knows, setup = agent.follower.knows, cluster.setup
-    pending = knows.ledger.pending if knows.ledger is not None else ()
     known = {setup.endpoint, agent.follower.search.last}
-    known.update(seat.address for seat in (*knows.table, *pending))
+    known.update(seat.address for seat in (*knows.table, *knows.pending))
     there = {address_of(each.name) for each in alive if each is not agent}
     return not setup.standalone and not known & there
 
 
 def _why_not_led(cluster: Cluster, usable: set[str]) -> str:
-    """The same where nobody can take over: it was the first node that led, or one named by it."""
+    """The same where nobody can take over: it was the first node that led, or one named by it.
+
+    One that was named and cut off does not know; the first node would if it was started again.
+    """
     checker, first = cluster.checker, cluster.setup.names[0]
-    leader = checker.ledger.leader or first
-    leads = leader in usable if leader == first else checker.led_by in checker.alive
+    leader, by = checker.ledger.leader or first, checker.led_by
+    named = by is not None and by[0] != leader
+    leads = leader in usable if leader == first and not named else by in checker.alive
     return "" if leads else f"nobody can take over from {leader}, which is lost"

@@ -12,6 +12,8 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from undaunted.chaos.simulate.setup import Setup
     from undaunted.simulation.engine import Simulation
 
@@ -24,8 +26,6 @@ _TOLD_SINCE_NS = 10 * _NS
 _TOLD_UNTIL_NS = 10 * _NS
 
 Seat = election.Voter
-# Outcomes that concern one node; the others are of the job.
-_OF_ONE_NODE = frozenset({"excluded", "preempted", "gave up"})
 
 
 class InvariantError(AssertionError):
@@ -47,10 +47,11 @@ class Checker:
     """Told of everything that the invariants are about; raises `InvariantError`.
 
     Attributes:
-        ledger: the newest that a leader has written down.
+        ledger: the newest that a leader has written down, of those that know the last round.
         alive: agents that run.
         ended_as: how the job ended for agents: outcome and reason.
         job_outcome: how it ended for all, "" = it has not.
+        followed: agents that followed the leader that ended it.
         job_over: a leader has ended it, and has told everybody it could reach.
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
@@ -62,6 +63,7 @@ class Checker:
         self.alive: set[Seat] = set()
         self.ended_as: dict[Seat, tuple[str, str]] = {}
         self.job_outcome = ""
+        self.followed: set[Seat] = set()
         self.job_over = False
         self.takeovers = 0
         self.asked_for_exclusion: set[str] = set()
@@ -76,9 +78,10 @@ class Checker:
         self._suspended: dict[Seat, int] = {}  # how many times it stands still
         self._whole: set[int] = set()  # rounds all of whose ranks run, and shall
         self._processes: dict[int, set[Seat]] = {}  # where all ranks of a round are alive
+        self._settled = -1  # a round that has run for so long that no older one may
         self._touched_until: dict[str, int] = {}
+        self._cuts: list[tuple[frozenset[str], int]] = []  # nodes that are cut off, until
         self._faults: dict[str, list[tuple[int, int]]] = {}  # of each node: from, until
-        self._free_restarts = 0
         self._epochs: dict[int, Seat] = {}
         self._ended_by, self._ended_at = "", 0
 
@@ -93,6 +96,11 @@ class Checker:
         return self._epochs.get(self.ledger.epoch)
 
     @property
+    def newest(self) -> int:
+        """The last round that has begun anywhere, -1 = none."""
+        return self._newest
+
+    @property
     def job_runs(self) -> bool:
         """Whether all ranks of a round run."""
         return bool(self._whole)
@@ -102,7 +110,15 @@ class Checker:
     def touch(self, node: str, until_ns: int) -> None:
         """A fault concerns a node up to a moment."""
         self._touched_until[node] = max(self._touched_until.get(node, 0), until_ns)
+        self.keep_from(node, until_ns)
+
+    def keep_from(self, node: str, until_ns: int) -> None:
+        """A fault of the network, or of the leader, may keep from a node how the job ends."""
         self._faults.setdefault(node, []).append((self._simulation.now, until_ns))
+
+    def cut(self, nodes: Collection[str], until_ns: int) -> None:
+        """The network between these nodes and all others is cut up to a moment."""
+        self._cuts.append((frozenset(nodes), until_ns))
 
     def launched(self, seat: Seat) -> None:
         """An agent has been started."""
@@ -126,6 +142,7 @@ class Checker:
             self._suspended[seat] = pauses - 1
         elif pauses and seat in self._running:
             self._join_world(self._running[seat])
+            self._not_older(seat)
 
     # --- rounds ---------------------------------------------------------------------------------
 
@@ -155,6 +172,7 @@ class Checker:
         self._running[seat] = number
         if seat not in self._suspended:
             self._join_world(number)
+            self._not_older(seat)
 
     def stopping(self, seat: Seat, number: int) -> None:
         """An agent has been told to stop its ranks, or has decided to."""
@@ -189,29 +207,32 @@ class Checker:
         for node in ledger.excluded:
             if node not in self.asked_for_exclusion:
                 self._fail(f"no healthy node is evicted: {node} is excluded and never asked for it")
-        if p.newer(ledger, self.ledger):
+        if _later(ledger, self.ledger):
             self.ledger = ledger
 
-    def ended(self, seat: Seat, outcome: str, reason: str, by: str = "") -> None:
-        """The job is over for an agent; ``by`` names the node of the leader that has said so."""
+    def ended(self, seat: Seat, outcome: str, reason: str, by: str = "") -> bool:
+        """The job is over for an agent; ``by`` names the node of the leader that has said so.
+
+        Returns:
+            Whether this is the verdict for all from now on.
+        """
         self.ended_as[seat] = (outcome, reason)
         node = seat[0]
-        if outcome == "gave up":
-            return
+        if outcome in ("gave up", self.job_outcome):
+            return False
         if outcome == "excluded" and node in self.asked_for_exclusion:
-            return
+            return False
         if outcome == "preempted" and node in self.told_to_leave:
-            return
-        if outcome == self.job_outcome:
-            return
+            return False
         if self.job_outcome and not (self.could_be_told(node) and self.could_be_told(by)):
-            return
+            return False
         if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(
                 f"one verdict: the job ended as {outcome} for {node} ({reason}), as "
                 f"{self.job_outcome} for others"
             )
         self.job_outcome, self._ended_by, self._ended_at = outcome, by, self._simulation.now
+        return True
 
     def could_be_told(self, node: str) -> bool:
         """Whether no fault concerned a node from before the job's end until its leader is gone.
@@ -230,7 +251,7 @@ class Checker:
     def untouched_for(self, node: str, seconds: float) -> bool:
         """Whether no fault has concerned a node for so long."""
         since = self._simulation.now - round(seconds * _NS)
-        return self._touched_until.get(node, 0) <= since
+        return all(until <= since for _, until in self._faults.get(node, ()))
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -250,17 +271,24 @@ class Checker:
             self._fail(f"the budget: round {number} is number {len(self._rounds)} of {most}")
         if number > self._newest:
             if self._newest >= 0:
-                self._nobody_evicted(self._rounds[self._newest], known)
+                by = self._epochs.get(ledger.epoch, ("", ""))[0]
+                self._nobody_evicted(self._rounds[self._newest], known, by)
             self._newest = number
         return known
 
-    def _nobody_evicted(self, before: _Round, after: _Round) -> None:
-        """A node that nothing has happened to stays in the job."""
+    def _nobody_evicted(self, before: _Round, after: _Round, leader: str) -> None:
+        """A node that nothing has happened to stays in the job.
+
+        Nor has anything happened between it and the leader of the new round.
+        """
         since = before.since_ns - _HEALTHY_AFTER_NS
+        cuts = [nodes for nodes, until in self._cuts if until > since]
         for seat in before.table:
             who = election.voter(seat)
-            healthy = who in self.alive and self._touched_until.get(seat.node, 0) <= since
-            if healthy and who not in after.seats and who not in self.ended_as:
+            healthy = who in self.alive and self._touched_until.get(seat.node, since) <= since
+            if not healthy or who in after.seats or who in self.ended_as:
+                continue
+            if not any((seat.node in nodes) != (leader in nodes) for nodes in cuts):
                 self._fail(
                     f"no healthy node is evicted: {seat.node} has had no fault, and has no place "
                     f"any more; the round runs on {_names(after.table)}"
@@ -296,15 +324,19 @@ class Checker:
             self._simulation.at(at_ns, self._older_ones_are_over, number)
 
     def _older_ones_are_over(self, number: int) -> None:
-        """Some time after a round runs, nothing of an older one does, wherever it may be."""
-        if number not in self._whole:
-            return
-        for seat, other in self._running.items():
-            if other < number and seat not in self._suspended:
-                self._fail(
-                    f"an old world ends: {seat[0]} runs round {other}, and nobody has told it to "
-                    f"stop, {self._setup.old_world_s:g} s after round {number} ran"
-                )
+        """Some time after a round ran, nothing of an older one does, wherever it may be."""
+        self._settled = max(self._settled, number)
+        for seat in self._running:
+            self._not_older(seat)
+
+    def _not_older(self, seat: Seat) -> None:
+        """A node runs no round that is long over."""
+        number = self._running[seat]
+        if number < self._settled and seat not in self._suspended:
+            self._fail(
+                f"an old world ends: {seat[0]} runs round {number}, and nobody has told it to "
+                f"stop, {self._setup.old_world_s:g} s after round {self._settled} ran"
+            )
 
     def _leave_world(self, seat: Seat) -> None:
         number = self._running.get(seat)
@@ -314,6 +346,13 @@ class Checker:
 
     def _fail(self, text: str) -> None:
         raise InvariantError(text)
+
+
+def _later(one: p.Ledger, other: p.Ledger) -> bool:
+    """A leader whom nobody follows may take late epochs: what counts first is the round."""
+    if p.further(one, other) or p.further(other, one):
+        return p.further(one, other)
+    return p.newer(one, other)
 
 
 def _names(table: tuple[p.Seat, ...]) -> str:

@@ -163,6 +163,10 @@ def _astray(cluster: Cluster) -> str:
     alone = [name for name, epoch in follows.items() if epoch == 0]
     if alone:
         return f"{', '.join(alone)} follow no leader"
+    newest = cluster.checker.newest
+    behind = [a.name for a in agents if not a.outcome and a.follows and a.knows_round != newest]
+    if behind:
+        return f"{', '.join(behind)} do not know of round {newest}"
     if len(set(follows.values())) > 1:
         return "not all follow the same leader: " + ", ".join(
             f"{n} {e}" for n, e in follows.items()
@@ -178,12 +182,17 @@ def _judge_end(cluster: Cluster, result: Result) -> None:
     if left:
         names = ", ".join(left)
         raise InvariantError(f"one verdict: {names} have not ended, others {outcome or 'neither'}")
-    if result.hopeless or outcome != "finished":
+    if result.hopeless or not outcome:
         return
     late = sorted(
-        node
-        for (node, _), (how, why) in checker.ended_as.items()
-        if how == "gave up" and "the job has ended" not in why and checker.could_be_told(node)
+        seat[0]
+        for seat, (how, why) in checker.ended_as.items()
+        if how == "gave up"
+        and "the job has ended" not in why
+        and checker.could_be_told(seat[0])
+        and (outcome == "finished" or seat in checker.followed)
     )
     if late:
-        raise InvariantError(f"one verdict: {', '.join(late)} gave up, the job finished for others")
+        raise InvariantError(
+            f"one verdict: {', '.join(late)} gave up, the job {outcome} for others"
+        )

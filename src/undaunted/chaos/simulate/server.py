@@ -90,7 +90,7 @@ class Server:
             case c.Ask(node=node, address=address, message=question):
                 out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))
             case c.Persist(ledger=ledger):
-                self._cluster.persist(self._name, ledger)
+                self._cluster.persist((self._name, self.leader.config.incarnation), ledger)
             case c.Done():
                 if self.leader.state is State.ENDED:
                     self._cluster.checker.job_over = True

@@ -69,9 +69,18 @@ class Execution:
 
     def drain(self, session: Session) -> list[c.Command]:
         """Have a follower stop what it runs, since that is no part of the job any more."""
+        if session.draining:
+            return []  # it has been told while the leader recovered
+        session.draining = True
         reason = "the job has gone on without this node"
         stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
         return session.order(translation.order(stop, self._record.ledger))
+
+    def drain_older(self, session: Session) -> list[c.Command]:
+        """Do so, for a leader that recovers, if it is a round that is certainly over."""
+        hello = session.hello
+        older = hello.running and hello.round < self._record.ledger.round
+        return self.drain(session) if older else []
 
     def look_at_quorum(self) -> m.QuorumLost | m.QuorumRegained | None:
         """What the policy has to be told about the quorum."""

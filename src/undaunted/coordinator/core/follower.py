@@ -116,7 +116,7 @@ class Follower:
     def _dial(self) -> list[f.Command]:
         self._link += 1
         self._open = False
-        self._address = self.search.address(self.knows.table)
+        self._address = self.search.address(self.knows.table, self.knows.pending)
         return [f.Dial(self._link, self._address)] if self._address else []
 
     def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:

@@ -93,6 +93,11 @@ class Knowledge:
         return self.ledger.table if self.ledger is not None else ()
 
     @property
+    def pending(self) -> tuple[p.Seat, ...]:
+        """Members of the round that was being prepared."""
+        return self.ledger.pending if self.ledger is not None else ()
+
+    @property
     def votes(self) -> bool:
         """Whether this node has a vote about who leads."""
         ledger = self.ledger
@@ -100,14 +105,13 @@ class Knowledge:
 
     def electorate(self) -> list[p.Seat]:
         """Other members of the last table and of the one that was being prepared."""
-        pending = self.ledger.pending if self.ledger is not None else ()
-        seats = {election.voter(seat): seat for seat in (*self.table, *pending)}
+        seats = {election.voter(seat): seat for seat in (*self.table, *self.pending)}
         return [seat for who, seat in seats.items() if who != self.me]
 
     def addresses(self, node: str) -> list[str]:
         """Where another member can be reached, as far as is known."""
-        pending = self.ledger.pending if self.ledger is not None else ()
-        known = (election.electorate(table).addresses.get(node) for table in (self.table, pending))
+        tables = (self.table, self.pending)
+        known = (election.electorate(table).addresses.get(node) for table in tables)
         return [address for address in dict.fromkeys(known) if address]
 
     def tell(self, *, lost: bool, leader: str, quorum: bool) -> p.MissAnswer:

@@ -226,11 +226,11 @@ class Leader:
     def _admit(self, session: Session, now: int) -> list[c.Command]:
         """Offer a node to the policy, once nothing runs on it any more."""
         if self.state is State.RECOVERING:
-            return self._recover(now) if self._recovery.all_back(self.ledger) else []
-        session.draining = session.hello.running
-        if session.draining:
+            all_back = self._recovery.all_back(self.ledger)
+            return self._recover(now) if all_back else self._job.drain_older(session)
+        if session.hello.running:
             return self._job.drain(session) + self._feed(m.NodeReturns(session.node), now)
-        version = self.ledger.version
+        session.draining, version = False, self.ledger.version
         commands = self._feed(m.NodeJoined(session.info), now)
         if self.ledger.version == version:
             commands += self._preparation.joined(session)

@@ -37,17 +37,14 @@ class Search:
     _tried: int = 0
     _pause_s: float = REDIAL_FIRST_S
 
-    def address(self, table: Sequence[p.Seat]) -> str:
-        """Where to look next: an endpoint and a member of the table, in turns; "" = unknown."""
+    def address(self, *tables: Sequence[p.Seat]) -> str:
+        """Where to look next: an endpoint and a member of these tables, in turns; "" = unknown."""
         if self.first:
             return self.first.pop(0)
-        ends = (self.elected,) if self.elected else self._ends()
-        number, self._tried = self._tried // 2, self._tried + 1
-        if (self._tried % 2 == 0 or not ends) and table:
-            for seat in (table[number % len(table)], table[(number + 1) % len(table)]):
-                if seat.address and seat.address != self.config.address:
-                    return seat.address
-        return ends[number % len(ends)] if ends else ""
+        number, member = divmod(self._tried, 2)
+        self._tried += 1
+        end = self._end(number)
+        return (self._member(number, tables) if member or not end else "") or end
 
     def pause_s(self) -> float:
         """How long to wait before the next attempt."""
@@ -82,7 +79,24 @@ class Search:
         where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
         return f"no coordinator for {self.limit_s:g} s ({where}): {why}"
 
-    def _ends(self) -> tuple[str, ...]:
+    def _end(self, number: int) -> str:
         """Where to look besides the members: a leader need not be one of them."""
-        ends, last = self.config.endpoints, self.last
-        return ends if not last or last in ends or self.config.store else (*ends, last)
+        if self.elected:
+            return self.elected
+        ends = self.config.endpoints
+        if self.last and not self.config.store:
+            number, again = divmod(number, 2)
+            if again:  # it may have been away for a moment only
+                return self.last
+        return ends[number % len(ends)] if ends else ""
+
+    def _member(self, number: int, tables: Sequence[Sequence[p.Seat]]) -> str:
+        known = [table for table in tables if table]
+        if not known:
+            return ""
+        number, which = divmod(number, len(known))
+        table = known[which]
+        for seat in (table[number % len(table)], table[(number + 1) % len(table)]):
+            if seat.address and seat.address != self.config.address:
+                return seat.address
+        return ""
