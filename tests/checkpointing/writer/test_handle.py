@@ -112,8 +112,8 @@ def test_an_answer_that_another_thread_has_taken_in(tmp_path: Path) -> None:
         job = handle.write(str(tmp_path), 0, [])
         found: list[Written] = []
         entered = threading.Event()
-        patience_s = handle._patience_s
-        handle._patience_s = lambda: (entered.set(), patience_s())[1]  # type: ignore[method-assign]
+        poll = handle._poll
+        handle._poll = lambda: (entered.set(), poll())[1]  # type: ignore[method-assign]
         thread = threading.Thread(target=lambda: found.append(job.wait(LONG_S)))
         with takes_at_most(LONG_S / 2):
             thread.start()
@@ -288,31 +288,6 @@ def test_stopped(tmp_path: Path, when: str) -> None:
         expected = r"has made no progress for \d s .*was killed; it is stopped \(SIGSTOP\)"
         with takes_at_most(10.0), pytest.raises(WriterError, match=expected):
             job.wait(LONG_S)
-
-
-def test_one_that_goes_on_was_stopped_with_the_trainer(tmp_path: Path) -> None:
-    """A scheduler may stop a whole job: when it goes on, the trainer may look first."""
-    with shared() as memory, writer(tmp_path, bandwidth=SLOW) as handle:
-        handle.share(0, memory.fd, memory.size)
-        watch = Watch(tmp_path / "a")
-        job = handle.write(str(tmp_path / "a"), 0, whole(memory), BLOCK)
-        watch.wait()
-        later = time.monotonic() + 1000.0
-        with handle._changed:
-            handle._judge(later)
-            handle._judge(later + 0.5)
-            assert handle._patience_s() > 1000.0
-            handle._judge(time.monotonic())  # there is progress again
-            handle._judge(later)
-            handle._judge(later + 0.5)
-        assert handle.alive
-        assert not job.done()
-        with handle._changed:
-            handle._judge(later)
-            handle._judge(later + 1.0)
-        assert not handle.alive
-        with pytest.raises(WriterError, match=r"no progress for 1\d\d\d s"):
-            job.wait(0)
 
 
 def test_a_file_system_that_hangs(tmp_path: Path) -> None:

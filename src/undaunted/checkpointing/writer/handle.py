@@ -30,6 +30,7 @@ from undaunted.checkpointing.writer.messages import (
     Written,
 )
 from undaunted.checkpointing.writer.options import WriterOptions
+from undaunted.checkpointing.writer.standstill import Standstill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.format.image import Image
 
-# A writer that seems to stand still gets so long again: perhaps it was all of the job that was
-# stopped, and this process runs first. Seconds.
-_CONFIRM_S = 1.0
 # What is killed ends within milliseconds, unless it waits for a disk. Seconds.
 _DYING_S = 1.0
 
@@ -130,8 +128,7 @@ class WriterProcess:
         self._changed = threading.Condition()
         self._jobs: dict[int, Job] = {}  # not answered yet
         self._numbers = 0
-        self._handed_s = 0.0  # when something was to do again
-        self._suspect_s: float | None = None  # when it seemed to stand still
+        self._standstill = Standstill(options.stall_timeout_s)
         self._listening = False  # a thread listens for all
         self._users = 0  # threads that use descriptors without the lock
         self._reason = ""  # why nothing can be written any more
@@ -196,8 +193,7 @@ class WriterProcess:
             job = Job(self, self._numbers, target)
             self._send(Write(job.number, slot, target, list(files), block_bytes))
             if not self._jobs:
-                self._handed_s = time.monotonic()
-                self._suspect_s = None
+                self._standstill.begin(time.monotonic())
             self._jobs[job.number] = job
             if self._reason:
                 self._settle()
@@ -262,9 +258,9 @@ class WriterProcess:
     def _listen(self, timeout_s: float) -> None:
         """Take in what comes next, or see whether it stands still."""
         poll = self._poll()
-        timeout_s = min(timeout_s, self._patience_s())
+        judge_s = self._standstill.patience_s(time.monotonic(), self._page.look().at_s)
         with self._unlocked():
-            poll.poll(timeout_s * 1000)
+            poll.poll(min(timeout_s, judge_s) * 1000)
         if not self._reason:
             self._take_in()
 
@@ -287,16 +283,6 @@ class WriterProcess:
         poll.register(self._child.pidfd, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         return poll
-
-    def _patience_s(self) -> float:
-        """Return when to look whether it stands still, in seconds from now."""
-        now_s = time.monotonic()
-        if self._suspect_s is not None:
-            return max(0.0, self._suspect_s + _CONFIRM_S - now_s)
-        return max(0.0, self._progress_s() + self._options.stall_timeout_s - now_s)
-
-    def _progress_s(self) -> float:
-        return max(self._handed_s, self._page.look().at_s)
 
     def _take_in(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -333,7 +319,7 @@ class WriterProcess:
 
     def _answered(self, message: Written | Failed) -> None:
         job = self._jobs.pop(message.job, None)
-        self._suspect_s = None
+        self._standstill.answered()
         if job is not None:
             job._answer = (  # noqa: SLF001 - one unit
                 message
@@ -343,13 +329,8 @@ class WriterProcess:
             self._tell_all()
 
     def _judge(self, now_s: float) -> None:
-        """See whether it stands still: twice, as long as it has not been seen to go on."""
-        silent_s = now_s - self._progress_s()
-        if silent_s < self._options.stall_timeout_s:
-            self._suspect_s = None
-        elif self._suspect_s is None:
-            self._suspect_s = now_s
-        elif now_s - self._suspect_s >= _CONFIRM_S:
+        silent_s = self._standstill.judge(now_s, self._page.look().at_s)
+        if silent_s is not None:
             doing = self._child.doing()
             self._child.kill()
             self._die(
