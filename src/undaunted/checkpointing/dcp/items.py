@@ -127,10 +127,14 @@ def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[St
     views = _prepared(laid, [file.image.offset for file in staged], arena)
     for of_file, tensors in zip(views.of_files, sources, strict=True):
         copy_into(of_file, tensors, arena)
-    for file, contents in zip(staged, others, strict=True):
+    for one, file, contents in zip(laid, staged, others, strict=True):
+        start = file.image.offset
+        end = start + end_of(one.places)
         for (offset, length), content in zip(file.others, contents, strict=True):
-            at = file.image.offset + offset
-            arena.memory[at : at + length] = content
+            at = start + offset
+            arena.memory[end:at] = bytes(at - end)
+            end = at + length
+            arena.memory[at:end] = content
     return staged
 
 
