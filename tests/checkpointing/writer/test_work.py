@@ -22,6 +22,8 @@ from undaunted.checkpointing.writer.work import Work, Worker
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from undaunted.checkpointing.files.blocks import WriteOptions
+
 MEMORY = memoryview(bytes(range(256)) * 1024)  # 256 KiB
 
 
@@ -105,10 +107,15 @@ def test_objects_go_through_their_storage(
             wrote(image.size)
             return f"{target} {image.name} {len(memory)}"
 
-    opened: list[str] = []
-    monkeypatch.setattr(places, "open_storage", lambda url: (opened.append(url), Objects())[1])
+    opened: list[tuple[str, int]] = []
+
+    def open_storage(url: str, options: WriteOptions) -> Objects:
+        opened.append((url, options.threads))
+        return Objects()
+
+    monkeypatch.setattr(places, "open_storage", open_storage)
     for _ in range(2):
         found = answer(trainer, work("s3://bucket/a", Image("x", 0, 5)))
         assert isinstance(found, Written)
         assert found.crc32 == {"x": f"s3://bucket/a x {len(MEMORY)}"}
-    assert opened == [str(tmp_path)]
+    assert opened == [(str(tmp_path), 2)]

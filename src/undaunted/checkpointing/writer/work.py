@@ -129,7 +129,7 @@ class Worker:
         if self._storage is None:
             from undaunted.checkpointing.files.places import open_storage
 
-            self._storage = open_storage(self._url)
+            self._storage = open_storage(self._url, WriteOptions(self._options.threads))
             pace.wrote(0)  # imports of clients may take long
         storage = self._storage
         return {
