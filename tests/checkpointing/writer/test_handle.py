@@ -170,9 +170,10 @@ def test_what_cannot_be_written(tmp_path: Path, image: Image, words: str) -> Non
             handle.write(str(tmp_path / "a"), 1, [image]).wait(LONG_S)
 
 
-def test_an_arena_shorter_than_it_is_said_to_be(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [0, 2])
+def test_an_arena_of_another_size_than_it_is_said_to_be(tmp_path: Path, times: int) -> None:
     with shared() as memory, writer(tmp_path) as handle:
-        handle.share(0, memory.fd, 2 * memory.size)
+        handle.share(0, memory.fd, times * memory.size)
         with pytest.raises(SaveError, match="does not lie in its arena of 0 bytes"):
             handle.write(str(tmp_path / "a"), 0, whole(memory)).wait(LONG_S)
 

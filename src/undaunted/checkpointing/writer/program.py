@@ -112,7 +112,7 @@ class _Service:
 def _map(fd: int, size: int) -> memoryview:
     """Map an arena with its pages, so that the first save does not have to wait for them."""
     try:
-        if os.fstat(fd).st_size < size:  # touching what is not there would end the process
+        if not 0 < size <= os.fstat(fd).st_size:  # touching what is not there would end the process
             return memoryview(b"")
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         return memoryview(mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ))
