@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import os
+import select
 import shutil
 import signal
+import subprocess
+import sys
+import time
 import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -288,6 +293,60 @@ def test_any_change_of_the_structure_ends_the_use_of_old_plans(
     assert cache.get_metadata_caching_status() == (False, False)
     (name, value) = next(iter(changed.items()))
     assert str(load(tmp_path / "1", changed)[name]) == str(value)
+
+
+def test_under_a_cache_tensors_that_have_moved_are_saved_as_they_are(
+    queue: AsyncCallsQueue, tmp_path: Path
+) -> None:
+    cache = CheckpointMetadataCache()
+    for number in range(3):
+        state = {"a": torch.full((4,), float(number)), "b": torch.full((3,), float(number))}
+        schedule(queue, tmp_path / str(number), state, cache)
+        queue.maybe_finalize_async_calls(blocking=True)
+        assert torch.equal(load(tmp_path / str(number), state)["a"], state["a"])
+    assert cache.get_metadata_caching_status()[0]
+
+
+EXITS = """
+import os, signal, sys, torch
+from undaunted.checkpointing.async_ckpt import pool
+from undaunted.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
+from undaunted.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
+from undaunted.checkpointing.async_ckpt.state_dict_saver import save_state_dict_async_plan
+queue = AsyncCallsQueue()
+for folder in sys.argv[2:]:
+    writer = FileSystemWriterAsync(folder)
+    save_state_dict_async_plan({"a": torch.ones(2)}, writer)
+    save, preload, arguments = writer.get_save_function_and_args()
+    queue.schedule_async_request(AsyncRequest(save, tuple(arguments), [], preload_fn=preload))
+    if folder == sys.argv[2]:
+        queue.maybe_finalize_async_calls(blocking=True)  # the writer is there
+        pid = pool._pool._free[-1]._seat._process.pid
+        os.kill(pid, signal.SIGSTOP)
+print(pid, flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "killed"])
+def test_the_process_ends_and_its_writer_with_it(tmp_path: Path, how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", EXITS, how, str(tmp_path / "a"), str(tmp_path / "b")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == (0 if how == "ends" else -signal.SIGKILL), ended.stderr
+    assert ("1 asynchronous saves were not finished" in ended.stderr) == (how == "ends")
+    # What is left of the writer is a zombie of this process, which adopts orphans.
+    deadline = time.monotonic() + 30
+    pid = int(ended.stdout)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            assert time.monotonic() < deadline
+            select.select([], [], [], 0.01)
 
 
 def test_files_can_be_opened_by_a_function_of_the_user(

@@ -24,6 +24,7 @@ from undaunted.checkpointing.async_ckpt.metadata_cache import (
     verify_global_md_reuse,
 )
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S, Failure, Ranks
+from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def save_state_dict_async_plan(
     cache = (metadata_cache or _the_cache()) if enable_cache else None
     try:
         planning = _Planning(state_dict, storage_writer, ranks, planner or DefaultSavePlanner())
-        metadata = planning.run(cache)
+        with collection_paused():
+            metadata = planning.run(cache)
     except SaveError as error:
         raise SaveFailedError(error) from error
     return storage_writer, metadata, ranks
@@ -110,7 +112,8 @@ def save_state_dict_async_finalize(
         SaveFailedError: a rank has not written, or the coordinator could not finish; raised on all.
     """
     try:
-        _finalize(storage_writer, global_metadata, dist_wrapper)
+        with collection_paused():
+            _finalize(storage_writer, global_metadata, dist_wrapper)
     except SaveError as error:
         raise SaveFailedError(error) from error
 
@@ -121,15 +124,16 @@ def _finalize(writer: FileSystemWriterAsync, metadata: Metadata | None, ranks: R
         ranks.raise_failures(Failure.of(results[0]), "the checkpoint was not written", results[0])
         return
     ranks.raise_failures(None, "the checkpoint was not written")
-    reports = ranks.gather(exchange.encode_report(results, writer.written_files()))
+    mine = (results, writer.written_files())
+    reports = ranks.gather(b"" if ranks.is_coordinator else exchange.encode_report(*mine))
 
     def finish() -> None:
         if reports is None:
             return
         if metadata is None:
             raise SaveError("the coordinator was given no metadata")
-        decoded = [exchange.decode_report(report) for report in reports]
-        writer.finish(metadata, [one for one, _ in decoded], [files for _, files in decoded])
+        everyone = [exchange.decode_report(one) if one else mine for one in reports]
+        writer.finish(metadata, [one for one, _ in everyone], [files for _, files in everyone])
 
     _together(ranks, "the checkpoint was not finished", finish)
 
