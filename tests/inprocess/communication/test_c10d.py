@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from undaunted.inprocess import background
 from undaunted.inprocess.communication import c10d
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAME = "torch.distributed.distributed_c10d"
 BOOKS = [
@@ -20,6 +25,13 @@ BOOKS = [
     "tags_to_pg",
     "pg_coalesce_state",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    yield
+    c10d.release()
+    background.settle()
 
 
 class Group:
@@ -86,6 +98,24 @@ def test_what_an_unfinished_group_has_left_is_dropped(monkeypatch: pytest.Monkey
     assert module._world.pg_names == {}
     assert module._world.group_count == 0
     assert unregistered == [True]
+
+
+def test_a_destroyed_group_is_kept_until_the_functions_frames_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DistributedDataParallel must not be the last that lets go of it."""
+    module = stand_in(monkeypatch, initialized=False)
+    group = Group("0", [])
+    kept = weakref.ref(group)
+    module._world.pg_map[group] = ("gloo", None)
+    del group
+    c10d.destroy_groups()
+    assert module._world.pg_map == {}
+    assert kept() is not None
+    c10d.release()
+    background.settle()
+    assert kept() is None
+    c10d.release()
 
 
 def test_nothing_is_dropped_of_groups_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_destroyed: list[Any] = []  # groups
+
+
 def module() -> Any:
     """Return torch.distributed.distributed_c10d, or None where it was not imported."""
     return sys.modules.get("torch.distributed.distributed_c10d")
@@ -68,20 +71,32 @@ def abort_groups() -> None:
 def destroy_groups() -> None:
     """Take all groups out of torch's books, so that `init_process_group` works again.
 
-    What they hold is released in a thread of its own: each event loop of gloo takes up to 10 ms to
-    end, and nothing has to wait for it.
+    They are kept until `release`.
     """
     c10d = module()
     if c10d is None:
         return
-    groups = list(c10d._world.pg_map)  # noqa: SLF001
+    _destroyed.extend(c10d._world.pg_map)  # noqa: SLF001
     if c10d.is_initialized():
         with contextlib.suppress(AssertionError, ValueError):  # the function was quicker
             c10d.destroy_process_group()
     if c10d.is_initialized():  # it was made after the books were cleared: not in there
         c10d._update_default_pg(None)  # noqa: SLF001
     forget_unfinished()
-    if groups:
+
+
+def release() -> None:
+    """Release what destroyed groups hold. The function's frames must be gone.
+
+    Whoever lets go of a group last waits for its threads, and these may want the GIL. Python
+    objects of groups let go without it; DistributedDataParallel, which frames hold, does not.
+
+    In a thread of its own: each event loop of gloo takes up to 10 ms to end, and nothing has to
+    wait for it.
+    """
+    if _destroyed:
+        groups = _destroyed.copy()
+        _destroyed.clear()
         background.start(groups.clear, "release")
 
 

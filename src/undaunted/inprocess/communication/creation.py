@@ -153,6 +153,7 @@ def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
         yield
         return
     gloo.release()
+    c10d.release()
     c10d.forget_unfinished()  # all ranks number their groups from 0
     hook = sys.excepthook
     creations = _active = Creations(prefix, set(temporary))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.attribution import Interruption
 from undaunted.inprocess.barriers import BarrierTimeout
-from undaunted.inprocess.communication import creation
+from undaunted.inprocess.communication import c10d, creation
 from undaunted.inprocess.core.messages import (
     Completed,
     Dismissed,
@@ -242,6 +242,7 @@ class Iterations:
         session = self._session
         failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
         session.page.set_phase(Phase.OUTSIDE)
+        c10d.release()  # no next epoch does
         if not isinstance(session.inbox.verdict, LAST):
             discarded = isinstance(error, _rank_discarded())
             reason = self._reason(error, Interruption.BASE_EXCEPTION)
