@@ -64,7 +64,7 @@ class Taker:
             OSError: there is not enough.
         """
         blueprint = planned.blueprint() if self._shelf is not None else b""
-        self._room(slot, planned.arena_bytes + len(blueprint)).touch()
+        planned.warm_up(self._room(slot, planned.arena_bytes + len(blueprint)))
 
     def _room(self, slot: Slot, size: int) -> Arena:
         """Return the slot's arena; a new one is given to the agent to keep."""

@@ -133,6 +133,17 @@ def test_a_snapshot_is_begun_but_not_complete(arena: Arena) -> None:
     assert staged.files[0].size <= planned.arena_bytes
 
 
+def test_an_arena_that_was_warmed_up_gives_the_same(arena: Arena) -> None:
+    planned = Saver(alone()).plan(state(), 10)
+    planned.warm_up(arena)
+    assert arena.description() is None
+    prepared = arena.occupant
+    warm = content(planned.stage(arena), arena)
+    assert arena.occupant is prepared
+    arena.occupant = None
+    assert content(planned.stage(arena), arena) == warm
+
+
 def content(staged: Any, arena: Arena) -> bytes:
     (image,) = staged.files
     return bytes(arena.memory[image.offset : image.offset + image.size])

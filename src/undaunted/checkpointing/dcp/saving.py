@@ -22,6 +22,7 @@ from undaunted.checkpointing.dcp import items, plan_codec
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
 from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.staging.copy import warm_up
 
 if TYPE_CHECKING:
     import io
@@ -128,6 +129,15 @@ class Planned:
     def arena_bytes(self) -> int:
         """How large an arena should be. Objects may have grown: see :meth:`stage`."""
         return items.arena_bytes(self._plan.laid, self._plan.others_bytes)
+
+    def warm_up(self, arena: Arena) -> None:
+        """Make an arena ready, so that the first copy into it takes no longer than others.
+
+        Its pages are mapped, pinned where CUDA is in use, and what does not depend on values is
+        written. What is in the arena counts for nothing afterwards.
+        """
+        warm_up(arena)
+        items.prepare(self._plan.laid, arena)
 
     def stage(self, arena: Arena) -> Staged:
         """Copy the state into the arena: when this returns, its content is fixed.
