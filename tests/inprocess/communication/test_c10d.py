@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import weakref
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from undaunted.inprocess import background
 from undaunted.inprocess.communication import c10d
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = "torch.distributed.distributed_c10d"
 BOOKS = [
@@ -25,13 +22,6 @@ BOOKS = [
     "tags_to_pg",
     "pg_coalesce_state",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_kept() -> Iterator[None]:
-    yield
-    c10d.release()
-    background.settle()
 
 
 class Group:
