@@ -7,9 +7,9 @@ The script also runs unchanged under torchrun; the calls to ``undaunted`` are no
 An interrupted and resumed run ends with the same parameters, bit for bit, as one that is not:
 
 * A checkpoint holds everything the next step depends on: parameters, optimizer, the position in
-  the data, and the random state of every rank (dropout draws from it).
+  the data, and the random state of every rank (dropout draws from it). It is written while
+  training goes on, and appears only when it is complete and on disk.
 * The batch of a step is a function of seed, step and rank. There is no iterator to restore.
-* A checkpoint appears under its name only when it is complete and on disk.
 * One thread per rank, and two ranks: the sum of two numbers does not depend on their order. With
   more ranks, DDP regroups the gradients after its first step, so that the order of additions and
   with it the last bits may differ after a restart.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import pydoc_data.topics
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import undaunted
+from undaunted.checkpointing import Checkpointer, RandomState
 
 SEED = 1234
 CONTEXT = 64  # characters the model sees
@@ -67,27 +67,34 @@ def train(args: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     torch.manual_seed(SEED + 1 + dist.get_rank())  # different dropout on every rank
 
-    start = resume(args.dir, model, optimizer)
-    say(f"resumed from the checkpoint of step {start}" if start else "starting from scratch")
-
-    for step in range(start, args.steps):
-        undaunted.step(step)
-        inputs, targets = batch(text, step)
-        logits = model(inputs)
-        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-        done = step + 1
-        if done % args.log_every == 0:
-            say(f"step {done}/{args.steps}, loss {loss.item():.4f}")
-        if done % args.checkpoint_every == 0 or done == args.steps:
-            with undaunted.section("checkpoint"):
-                save(args.dir, done, model, optimizer)
+    state = {"model": model.module, "optimizer": optimizer, "random": RandomState()}
+    with Checkpointer(args.dir, keep=KEEP) as checkpoints:
+        start = checkpoints.load(state) or 0
+        say(f"resumed from the checkpoint of step {start}" if start else "starting from scratch")
+        for step in range(start, args.steps):
+            undaunted.step(step)
+            loss = train_step(model, optimizer, batch(text, step))
+            done = step + 1
+            if done % args.log_every == 0:
+                say(f"step {done}/{args.steps}, loss {loss:.4f}")
+            if done % args.checkpoint_every == 0 or done == args.steps:
+                with undaunted.section("checkpoint"):
+                    checkpoints.save(done, state)
 
     if args.hash_out and dist.get_rank() == 0:
         args.hash_out.write_text(digest(model.module) + "\n", encoding="ascii")
+
+
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, examples: tuple[Tensor, Tensor]
+) -> float:
+    inputs, targets = examples
+    logits = model(inputs)
+    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
 
 
 def say(line: str) -> None:
@@ -149,74 +156,6 @@ def digest(model: nn.Module) -> str:
         total.update(name.encode())
         total.update(bytes(parameter.detach().flatten().view(torch.uint8).tolist()))
     return total.hexdigest()
-
-
-# Checkpoints
-
-
-def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the checkpoint of ``step``. Every rank calls this; rank 0 writes."""
-    random_state = torch.get_rng_state()
-    writer = dist.get_rank() == 0
-    states = [torch.empty_like(random_state) for _ in range(dist.get_world_size())]
-    dist.gather(random_state, states if writer else None)
-    if not writer:
-        return
-    content = {
-        "step": step,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "random_states": states,
-    }
-    write_atomically(directory / f"step-{step:08d}.pt", content)
-    for old in checkpoints(directory)[:-KEEP]:
-        old.unlink()
-
-
-def write_atomically(path: Path, content: dict[str, object]) -> None:
-    """Write ``path`` so that, whatever dies and when, it holds all of ``content`` or is absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")  # the same after a crash, so that none are left to pile up
-    with temporary.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())  # the content is on disk before the name is
-    temporary.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # and now the name
-    finally:
-        os.close(directory)
-
-
-def resume(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the latest checkpoint, if there is one. Return how many steps are done."""
-    # Rank 0 decides which one: no rank may see another directory listing than its peers.
-    found = checkpoints(directory) if dist.get_rank() == 0 else []
-    step = torch.tensor(step_of(found[-1]) if found else 0)
-    dist.broadcast(step, src=0)
-    if step == 0:
-        return 0
-    content = torch.load(directory / f"step-{int(step):08d}.pt", weights_only=True)
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
-    states = content["random_states"]
-    if len(states) != dist.get_world_size():
-        raise SystemExit(
-            f"The checkpoint in {directory} was written by {len(states)} ranks, this run has "
-            f"{dist.get_world_size()}: start as many, or give another --dir."
-        )
-    torch.set_rng_state(states[dist.get_rank()])
-    return int(content["step"])
-
-
-def checkpoints(directory: Path) -> list[Path]:
-    """Return all complete checkpoints, oldest first."""
-    return sorted(directory.glob("step-*.pt"), key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.stem.removeprefix("step-"))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from examples.char_lm import train  # noqa: E402 - it needs torch
+from undaunted.checkpointing import Checkpointer, RandomState  # noqa: E402 - the same
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,15 +22,6 @@ VOCABULARY = 10
 def rank_1_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train.dist, "get_rank", lambda: 1)
     monkeypatch.setattr(train.dist, "get_world_size", lambda: 2)
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank whose collectives do nothing but what one rank would see."""
-    monkeypatch.setattr(train.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(train.dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(train.dist, "broadcast", lambda tensor, src: None)
-    monkeypatch.setattr(train.dist, "gather", lambda tensor, into: into[0].copy_(tensor))
 
 
 def model_and_optimizer(seed: int = 0) -> tuple[train.CharacterModel, torch.optim.Optimizer]:
@@ -93,63 +85,16 @@ def test_text_is_real() -> None:
 # Checkpoints
 
 
-def test_resuming_goes_on_bit_for_bit(alone: None, tmp_path: Path) -> None:
+def test_resuming_goes_on_bit_for_bit(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     one_step(model, optimizer)
-    train.save(tmp_path, 1, model, optimizer)
-    one_step(model, optimizer)  # dropout draws from the random state, AdamW from its moments
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        checkpoints.save(1, {"model": model, "optimizer": optimizer, "random": RandomState()})
+        checkpoints.wait()
+        one_step(model, optimizer)  # dropout draws from the random state, AdamW from its moments
 
-    resumed, its_optimizer = model_and_optimizer(seed=99)
-    assert train.resume(tmp_path, resumed, its_optimizer) == 1
+        resumed, its_optimizer = model_and_optimizer(seed=99)
+        state = {"model": resumed, "optimizer": its_optimizer, "random": RandomState()}
+        assert checkpoints.load(state) == 1
     one_step(resumed, its_optimizer)
     assert train.digest(resumed) == train.digest(model)
-
-
-def test_without_checkpoint_it_starts_from_scratch(alone: None, tmp_path: Path) -> None:
-    assert train.resume(tmp_path / "none", *model_and_optimizer()) == 0
-
-
-def test_latest_checkpoints_are_kept_in_order_of_steps(alone: None, tmp_path: Path) -> None:
-    model, optimizer = model_and_optimizer()
-    for step in (99_999_999, 100_000_000, 100_000_001):  # by name the first would be the last
-        train.save(tmp_path, step, model, optimizer)
-    assert [train.step_of(one) for one in train.checkpoints(tmp_path)] == [100_000_000, 100_000_001]
-
-
-def test_a_write_that_fails_leaves_no_checkpoint_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "step-00000002.pt"
-
-    def disk_full(content: object, file: object) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train.torch, "save", disk_full)
-        with pytest.raises(OSError, match="No space"):
-            train.write_atomically(path, {"step": 2})
-    assert train.checkpoints(tmp_path) == []
-
-    train.write_atomically(path, {"step": 2})  # what was left is no obstacle
-    assert train.checkpoints(tmp_path) == [path]
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
-
-
-def test_a_rank_that_does_not_write_leaves_the_disk_alone(
-    rank_1_of_2: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gathered: list[object] = []
-    monkeypatch.setattr(train.dist, "gather", lambda tensor, into: gathered.append(into))
-    train.save(tmp_path, 5, *model_and_optimizer())
-    assert gathered == [None]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_another_number_of_ranks_is_refused_with_the_remedy(
-    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train.save(tmp_path, 3, *model_and_optimizer())
-    monkeypatch.setattr(train.dist, "get_world_size", lambda: 4)
-    with pytest.raises(SystemExit, match=r"written by 1 ranks, this run has 4: start as many"):
-        train.resume(tmp_path, *model_and_optimizer())
