@@ -54,6 +54,18 @@ def test_what_is_lent_at_the_end_is_freed_when_it_comes_back() -> None:
     assert buffer.tensor is None
 
 
+def test_warm_memory_is_that_which_is_used() -> None:
+    buffers = Buffers(2)
+    buffers.warm_up(5000, 1)
+    one, other = buffers.take(5000, 0), buffers.take(5000, 0)
+    assert {one.buffer.size, other.buffer.size} == {8192}
+    with pytest.raises(TimeoutError):
+        buffers.warm_up(5000, 0)
+    one.release()
+    other.release()
+    buffers.close()
+
+
 def test_memory_that_cannot_be_had() -> None:
     buffers = Buffers(1)
     with pytest.raises((OSError, OverflowError, MemoryError)):

@@ -113,7 +113,7 @@ def test_other_objects_need_permission_on_both_sides() -> None:
     assert there_and_back([Unplain()], allow_pickle=True) == [Unplain()]
     prepared = flat.prepare(BasicTensorAwareStateDict([Unplain()]), WHO, allow_pickle=True)
     with pytest.raises(DamagedCheckpointError, match="give allow_pickle=True only if"):
-        flat.rebuild_from(torch.frombuffer(bytearray(prepared.head), dtype=torch.uint8), "f")
+        flat.rebuild_from(torch.frombuffer(bytearray(prepared.encoded), dtype=torch.uint8), "f")
 
 
 def test_classes_without_a_plain_form_need_permission() -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nvrx")
 _PAGE = 4096
+_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", 14)
+_TOUCH_PAGES = getattr(mmap, "MADV_POPULATE_WRITE", 23)
 
 
 class Buffer:
@@ -32,11 +34,10 @@ class Buffer:
             OSError: there is not enough memory.
         """
         self.size = max(-(-size // _PAGE), 1) * _PAGE
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
-        self._map = mmap.mmap(-1, self.size, flags=flags)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):
-                self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for advice in (_HUGE_PAGES, _TOUCH_PAGES):
+            with contextlib.suppress(OSError, ValueError):  # older kernels: as it is then
+                self._map.madvise(advice)
         self.tensor: Any = torch.frombuffer(self._map, dtype=torch.uint8)
         self.memory = memoryview(self._map)
         self._registered = _register(self.tensor)
@@ -118,6 +119,21 @@ class Buffers:
                 self._lent -= 1
                 self._changed.notify()
             raise
+
+    def warm_up(self, size: int, timeout_s: float) -> None:
+        """Allocate all buffers, so that nobody waits for memory later; waits for those lent.
+
+        Raises:
+            TimeoutError: one did not become free in time.
+            OSError: there is not enough memory.
+        """
+        leases = []
+        try:
+            for _ in range(self._count):
+                leases.append(self.take(size, timeout_s))  # noqa: PERF401 - given back if one fails
+        finally:
+            for lease in leases:
+                lease.release()
 
     def give_back(self, buffer: Buffer) -> None:
         """Take a buffer back; what leases do."""

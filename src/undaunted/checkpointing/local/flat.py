@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from undaunted.checkpointing.dcp.torch_private import copy_each
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format.plain import PlainError
 from undaunted.checkpointing.local import shard
@@ -35,12 +36,14 @@ class Prepared(NamedTuple):
     """A state that is about to be copied.
 
     Attributes:
-        head: encoded, with its prefix.
+        head: of the shard.
+        encoded: the head with its prefix.
         tensors: each once, with its offset in the image.
         size: of the image, bytes.
     """
 
-    head: bytes
+    head: Head
+    encoded: bytes
     tensors: list[tuple[torch.Tensor, int]]
     size: int
 
@@ -64,23 +67,21 @@ def prepare(
     first = _first_of_each(tensors)
     offsets, end = shard.place_tensors([tensors[at].nbytes for at in dict.fromkeys(first)])
     by_first = dict(zip(dict.fromkeys(first), offsets, strict=True))
-    head = shard.encode_head(
-        shard.Head(
-            format=shard.FORMAT_VERSION,
-            **identity._asdict(),
-            kind=kind,
-            state=hollow,
-            tensors=[
-                shard.Tensor(dtype_name(one.dtype), list(one.shape), by_first[at], one.nbytes)
-                for one, at in zip(tensors, first, strict=True)
-            ],
-            data_bytes=end,
-        )
+    head = shard.Head(
+        format=shard.FORMAT_VERSION,
+        **identity._asdict(),
+        kind=kind,
+        state=hollow,
+        tensors=[
+            shard.Tensor(dtype_name(one.dtype), list(one.shape), by_first[at], one.nbytes)
+            for one, at in zip(tensors, first, strict=True)
+        ],
+        data_bytes=end,
     )
-    start = shard.data_offset(len(head))
-    return Prepared(
-        head, [(tensors[at], start + offset) for at, offset in by_first.items()], start + end
-    )
+    encoded = shard.encode_head(head)
+    start = shard.data_offset(len(encoded))
+    places = [(tensors[at], start + offset) for at, offset in by_first.items()]
+    return Prepared(head, encoded, places, start + end)
 
 
 def copy_into(prepared: Prepared, flat: torch.Tensor) -> None:
@@ -90,16 +91,21 @@ def copy_into(prepared: Prepared, flat: torch.Tensor) -> None:
         prepared: the state.
         flat: bytes in host memory, at least as many as it has.
     """
-    flat[: len(prepared.head)] = torch.frombuffer(bytearray(prepared.head), dtype=torch.uint8)
-    devices = set()
-    for tensor, offset in prepared.tensors:
-        if tensor.nbytes:
-            place = flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            place.copy_(tensor, non_blocking=tensor.device.type != "cpu")
-            devices.add(tensor.device)
-    for device in devices:
-        if device.type != "cpu":
-            getattr(torch, device.type).synchronize(device)
+    encoded = torch.frombuffer(bytearray(prepared.encoded), dtype=torch.uint8)
+    flat[: len(encoded)] = encoded
+    pairs = [
+        (flat[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape), tensor)
+        for tensor, offset in prepared.tensors
+        if tensor.nbytes
+    ]
+    for place, tensor in pairs:
+        if not tensor.is_cpu:
+            place.copy_(tensor, non_blocking=True)
+    here = [pair for pair in pairs if pair[1].is_cpu]  # while the devices copy
+    if here:
+        copy_each([place for place, _ in here], [tensor for _, tensor in here])
+    for device in {tensor.device for _, tensor in pairs if not tensor.is_cpu}:
+        torch.get_device_module(device).current_stream(device).synchronize()
 
 
 def new_tensors(head: Head, path: str) -> list[torch.Tensor]:

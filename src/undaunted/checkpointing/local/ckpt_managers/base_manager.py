@@ -9,15 +9,16 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.agreement.connect import Connected, connect
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.async_ckpt.core import AsyncRequest
 from undaunted.checkpointing.errors import CheckpointError, NoCheckpointError
-from undaunted.checkpointing.local import flat, shard
+from undaunted.checkpointing.local import flat
 from undaunted.checkpointing.local.buffers import Buffers
 from undaunted.checkpointing.local.ckpt_managers.loading import (
+    CkptID,
     Standing,
     Verdict,
     decider,
@@ -53,20 +54,6 @@ __all__ = [
 
 _log = logging.getLogger("nvrx")
 TIMEOUT_S = 1800.0
-
-
-class CkptID(NamedTuple):
-    """A shard, for users.
-
-    Attributes:
-        iteration: at which it was saved.
-        rank: whose state it is.
-        session_id: of the manager.
-    """
-
-    iteration: int
-    rank: int
-    session_id: str
 
 
 class BaseCheckpointManager(ABC):
@@ -214,18 +201,31 @@ class BaseCheckpointManager(ABC):
         return SaveJob(of, image, failure, self._save, self._peers(), self._turn)
 
     def _copy(self, state: TensorAwareStateDict, iteration: int, name: str) -> Image:
-        connected = self._connected()
-        identity = flat.Identity(
-            iteration, connected.rank, connected.world_size, self.session_id, name, time.time()
-        )
-        prepared = flat.prepare(state, identity, self._allow_pickle)
+        prepared = self._lay_out(state, iteration, name)
         lease = self._buffers.take(prepared.size, self._timeout_s)
         try:
             flat.copy_into(prepared, lease.buffer.tensor)
         except BaseException:
             lease.release()
             raise
-        return Image(shard.decode_head(prepared.head, name), lease, prepared.size)
+        return Image(prepared.head, lease, prepared.size)
+
+    def _lay_out(self, state: TensorAwareStateDict, iteration: int, name: str) -> flat.Prepared:
+        connected = self._connected()
+        identity = flat.Identity(
+            iteration, connected.rank, connected.world_size, self.session_id, name, time.time()
+        )
+        return flat.prepare(state, identity, self._allow_pickle)
+
+    def warm_up(self, state_dict: TensorAwareStateDict) -> None:
+        """Allocate the memory for such a state now, so that the first save is as fast as others.
+
+        Raises:
+            OSError: there is not enough.
+        """
+        size = self._lay_out(state_dict, 0, "").size
+        for buffers in [self._buffers, *([peers.buffers] if (peers := self._peers()) else [])]:
+            buffers.warm_up(size, self._timeout_s)
 
     def _finalize(self, job: SaveJob, in_background: bool) -> None:
         """Agree that all ranks have saved; then delete what is not kept any more."""
@@ -234,7 +234,10 @@ class BaseCheckpointManager(ABC):
             self._in_flight.remove(job.iteration)
         try:
             self._connected().main.round(
-                f"local checkpoint {job.iteration}", job.failure or b"", _nothing, self._timeout_s
+                f"local checkpoint {job.iteration}",
+                job.failure or b"",
+                lambda _: b"",
+                self._timeout_s,
             )
         except CheckpointError as error:
             if self._replication is not None:
@@ -342,7 +345,11 @@ class BaseCheckpointManager(ABC):
     def _get(self, choice: Choice, mine: Collection[Held]) -> TensorAwareStateDict:
         """Return this rank's state; sends first what others need."""
         me = self._connected().rank
-        here = {one.rank: one for one in mine if (one.iteration, one.save) == choice_key(choice)}
+        here = {
+            one.rank: one
+            for one in mine
+            if (one.iteration, one.save) == (choice.iteration, choice.save)
+        }
         self._loads += 1
         name = f"{self._connected().session}/load/{self._loads}"
         received, failed = None, None
@@ -387,12 +394,3 @@ class BaseCheckpointManager(ABC):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def choice_key(choice: Choice) -> tuple[int, str]:
-    """Return what its shards have in common."""
-    return choice.iteration, choice.save
-
-
-def _nothing(_: object) -> bytes:
-    return b""

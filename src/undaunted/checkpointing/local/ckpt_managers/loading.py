@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,20 @@ from undaunted.checkpointing.local.selection import Choice, Held, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+class CkptID(NamedTuple):
+    """A shard, for users.
+
+    Attributes:
+        iteration: at which it was saved.
+        rank: whose state it is.
+        session_id: of the manager.
+    """
+
+    iteration: int
+    rank: int
+    session_id: str
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):
