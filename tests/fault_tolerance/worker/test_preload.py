@@ -39,6 +39,19 @@ def test_only_what_is_known_to_be_harmless(tmp_path):
     ]
 
 
+def test_our_checkpoints_are_harmless_and_other_parts_are_not(tmp_path):
+    source = """
+        import undaunted
+        from undaunted import inprocess
+        from undaunted.checkpointing import Checkpointer
+        import undaunted.checkpointing_of_others
+    """
+    assert names(tmp_path, source) == [
+        "undaunted.checkpointing",
+        "undaunted.checkpointing.Checkpointer",
+    ]
+
+
 def test_only_what_runs_at_the_top_level(tmp_path):
     source = """
         from typing import TYPE_CHECKING

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # Importing these has no effect but time and memory, so workers may share one import of them.
 # Modules of users may read the rank, open files or start threads: only on request (--preload).
 _ROOTS = ("torch", "numpy")
+# Likewise, and it imports torch's distributed checkpoint.
+_OURS = "undaunted.checkpointing"
 # The first step of an optimizer imports this, which takes as long as torch itself.
 _LATER = ("torch._dynamo",)
 # Beginnings of variables that are read when it is imported: a program may set them before.
@@ -64,7 +66,7 @@ def program_file(kind: str, target: str, cwd: str) -> str | None:
 
 
 def preload_names(script_path: str) -> list[str]:
-    """Return the modules of torch and numpy that the script imports at its top level.
+    """Return the modules of torch, numpy and ours that the script imports at its top level.
 
     For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module. A script
     that cannot be read or parsed yields nothing: running it will tell what is wrong with it.
@@ -79,7 +81,11 @@ def preload_names(script_path: str) -> list[str]:
     except (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
         return []
     names = (name for statement in _top_level(tree.body) for name in _imported(statement))
-    return list(dict.fromkeys(name for name in names if name.split(".")[0] in _ROOTS))
+    return list(dict.fromkeys(name for name in names if _is_harmless(name)))
+
+
+def _is_harmless(name: str) -> bool:
+    return name.split(".")[0] in _ROOTS or f"{name}.".startswith(f"{_OURS}.")
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
