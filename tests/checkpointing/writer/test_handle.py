@@ -90,6 +90,16 @@ def test_many_files_at_once_do_not_block_who_hands_them_over(tmp_path: Path) -> 
         assert caught.value.errno == errno.ENAMETOOLONG
 
 
+def test_the_queue_has_a_bound(tmp_path: Path) -> None:
+    with writer(tmp_path) as handle:
+        os.kill(handle.pid, signal.SIGSTOP)
+        jobs = [handle.write(str(tmp_path / "a"), 0, []) for _ in range(65)]
+        assert [job.done() for job in jobs] == [False] * 64 + [True]
+        with pytest.raises(SaveError, match="/a: 64 jobs wait for the writer") as caught:
+            jobs[-1].wait(0)
+        assert caught.value.errno == errno.EAGAIN
+
+
 def test_threads_may_wait_for_different_jobs(tmp_path: Path) -> None:
     with shared() as memory, writer(tmp_path) as handle:
         handle.share(0, memory.fd, memory.size)

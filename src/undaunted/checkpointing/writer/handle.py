@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 # What is killed ends within milliseconds, unless it waits for a disk. Seconds.
 _DYING_S = 1.0
+# That may wait for their turn, also those that were given up but not answered yet.
+_MOST_JOBS = 64
 
 DEFAULTS = WriterOptions()
 
@@ -191,6 +193,12 @@ class WriterProcess:
         with self._changed:
             self._numbers += 1
             job = Job(self, self._numbers, target)
+            if len(self._jobs) >= _MOST_JOBS:
+                text = (
+                    f"{target}: {_MOST_JOBS} jobs wait for the writer: wait for one of them first"
+                )
+                job._answer = SaveError(text, errno=errno.EAGAIN)  # noqa: SLF001 - one unit
+                return job
             self._send(Write(job.number, slot, target, list(files), block_bytes))
             if not self._jobs:
                 self._standstill.begin(time.monotonic())
