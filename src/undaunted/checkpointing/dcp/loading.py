@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
-from torch.distributed.checkpoint.stateful import Stateful
 
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import metadata as metadata_file
@@ -14,6 +13,7 @@ from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.optimizers import state_to_fill
 from undaunted.checkpointing.dcp.reads import Read, Reads, listed
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
+from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import Piece
 from undaunted.checkpointing.random_state import RandomState
@@ -141,7 +141,7 @@ class _Loading:
             _put(self._state, self._planner.mappings[name], value)
         for key, value in self._state.items():
             owner = self._given[key]
-            if isinstance(owner, Stateful):
+            if is_stateful(owner):
                 owner.load_state_dict(value)
             else:
                 self._given[key] = value
@@ -197,7 +197,7 @@ def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, A
             if saved := value.saved_part(f"{key}.", metadata.state_dict_metadata):
                 yield key, saved
         else:
-            yield key, value.state_dict() if isinstance(value, Stateful) else value
+            yield key, value.state_dict() if is_stateful(value) else value
 
 
 def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:

@@ -13,7 +13,6 @@ import msgspec
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import StorageMeta
-from torch.distributed.checkpoint.stateful import Stateful
 
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
@@ -21,6 +20,7 @@ from undaunted.checkpointing.dcp import fingerprint as fingerprints
 from undaunted.checkpointing.dcp import items, plan_codec
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
+from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.staging.copy import warm_up
 
@@ -149,7 +149,8 @@ class Planned:
             CheckpointError: an object cannot be saved; nothing was copied.
         """
         try:
-            files = items.stage_items(self._plan.laid, self._resolve, arena)
+            with collection_paused():
+                files = items.stage_items(self._plan.laid, self._resolve, arena)
         except (CheckpointError, OSError):
             raise
         except Exception as error:
@@ -213,7 +214,8 @@ class Saver:
         look: bytes | Failure
         cause: Exception | None = None
         try:
-            local, structure = self._look(planner, state_dict)
+            with collection_paused():
+                local, structure = self._look(planner, state_dict)
             number = 0 if self._plan is None else self._plan.number
             look = msgspec.msgpack.encode(_Look(number, structure))
         except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
@@ -233,7 +235,7 @@ class Saver:
         self, planner: SavePlanner, state_dict: dict[str, Any]
     ) -> tuple[SavePlan | None, bytes]:
         """Return the fingerprint of the state, and the local plan where one was made for it."""
-        plain = {k: v.state_dict() if isinstance(v, Stateful) else v for k, v in state_dict.items()}
+        plain = {k: v.state_dict() if is_stateful(v) else v for k, v in state_dict.items()}
         planner.set_up_planner(plain, StorageMeta(), self._agreement.rank == 0)
         if _plans_by_default(planner):
             with torch.no_grad():  # else DTensors make nodes of a graph
