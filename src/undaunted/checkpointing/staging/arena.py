@@ -25,8 +25,6 @@ HEADER_BYTES = 4096
 _MAGIC = int.from_bytes(b"UNDSLOT1", "little")
 # Words of the header.
 MAGIC, GENERATION, STATE, IMAGE_BYTES, DESCRIPTION_AT, DESCRIPTION_BYTES, DESCRIPTION_CRC = range(7)
-# Raised by the writer process with each block; the trainer only reads it.
-PROGRESS = 8
 
 EMPTY, COPYING, COMPLETE = range(3)
 
@@ -133,11 +131,6 @@ class Arena:
     def generation(self) -> int:
         """How many snapshots have been begun."""
         return int(self._words[GENERATION])
-
-    @property
-    def progress(self) -> int:
-        """A count that rises while the writer process writes from this arena."""
-        return int(self._words[PROGRESS])
 
     def touch(self) -> None:
         """Have the pages mapped, so that the first snapshot does not wait for that.
