@@ -1,0 +1,1 @@
+"""Saving and loading a checkpoint, against what a user would use instead."""

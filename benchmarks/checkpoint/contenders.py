@@ -1,0 +1,211 @@
+"""Who is compared: each saves a state to a folder and loads it again.
+
+A save has two times: how long the caller is stopped, and when the checkpoint is complete on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from undaunted.checkpointing.checkpointer import Checkpointer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+State = dict[str, Any]
+Times = tuple[float, float]
+
+
+class Contender(Protocol):
+    """One way to save and load."""
+
+    def save(self, state: State, number: int) -> Times:
+        """Return the seconds until the call was back, and until everything was on disk."""
+
+    def load(self, state: State, number: int) -> float:
+        """Return the seconds of loading what was saved with this number."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class Undaunted:
+    """Ours: asynchronous, with checksums verified on load."""
+
+    def __init__(self, folder: Path) -> None:
+        self._checkpoints = Checkpointer(folder, keep=1)
+
+    def save(self, state: State, number: int) -> Times:
+        began = time.perf_counter()
+        self._checkpoints.save(number, state)
+        stall = time.perf_counter() - began
+        self._checkpoints.wait()
+        return stall, time.perf_counter() - began
+
+    def load(self, state: State, number: int) -> float:
+        began = time.perf_counter()
+        self._checkpoints.load(state, number)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        self._checkpoints.close()
+
+
+class TorchSave:
+    """torch.save and torch.load, one file per rank, synced."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{_rank()}.pt"
+
+    def save(self, state: State, number: int) -> Times:  # noqa: ARG002 - the protocol's
+        local = {name: _local(tensor) for name, tensor in state.items()}
+        began = time.perf_counter()
+        with self._path.open("wb") as file:
+            torch.save(local, file)
+            file.flush()
+            os.fsync(file.fileno())
+        _together()
+        seconds = time.perf_counter() - began
+        return seconds, seconds
+
+    def load(self, state: State, number: int) -> float:  # noqa: ARG002 - the protocol's
+        began = time.perf_counter()
+        for name, tensor in torch.load(self._path, weights_only=True).items():
+            _local(state[name]).copy_(tensor)
+        _together()
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        pass
+
+
+class Dcp:
+    """torch.distributed.checkpoint, which stops the caller until all is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _target(self, number: int) -> Path:
+        if _rank() == 0:
+            shutil.rmtree(self._folder / str(number - 1), ignore_errors=True)
+        return self._folder / str(number)
+
+    def _writer(self, number: int) -> dcp.FileSystemWriter:
+        return dcp.FileSystemWriter(self._target(number), thread_count=2)
+
+    def save(self, state: State, number: int) -> Times:
+        began = time.perf_counter()
+        dcp.save(state, storage_writer=self._writer(number), no_dist=_world() == 1)
+        seconds = time.perf_counter() - began
+        return seconds, seconds
+
+    def load(self, state: State, number: int) -> float:
+        began = time.perf_counter()
+        dcp.load(state, checkpoint_id=self._folder / str(number), no_dist=_world() == 1)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        pass
+
+
+class DcpThread(Dcp):
+    """dcp.async_save in a thread, with a stager that is kept, so that its memory is warm."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=False,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=False,
+            )
+        )
+
+    def save(self, state: State, number: int) -> Times:
+        began = time.perf_counter()
+        done = dcp.async_save(
+            state,
+            storage_writer=self._writer(number),
+            async_stager=self._stager,
+            no_dist=_world() == 1,
+        )
+        stall = time.perf_counter() - began
+        done.result()  # type: ignore[union-attr]
+        return stall, time.perf_counter() - began
+
+    def close(self) -> None:
+        self._stager.close()
+
+
+class DcpProcess(DcpThread):
+    """dcp.async_save in a process, with a stager of shared memory that is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        Dcp.__init__(self, folder)
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=False,
+                use_shared_memory=True,
+                use_async_staging=False,
+                use_non_blocking_copy=False,
+            )
+        )
+
+    def save(self, state: State, number: int) -> Times:
+        began = time.perf_counter()
+        done = dcp.async_save(
+            state,
+            storage_writer=self._writer(number),
+            async_stager=self._stager,
+            async_checkpointer_type=dcp.state_dict_saver.AsyncCheckpointerType.PROCESS,
+        )
+        stall = time.perf_counter() - began
+        done.result()  # type: ignore[union-attr]
+        return stall, time.perf_counter() - began
+
+
+def available() -> dict[str, type]:
+    """Return the contenders that run here, by name; ours is first."""
+    warnings.filterwarnings("ignore")
+    found: dict[str, type] = {
+        "undaunted": Undaunted,
+        "torch.save": TorchSave,
+        "dcp.save": Dcp,
+        "dcp.async_save thread": DcpThread,
+    }
+    if dist.is_initialized():  # torch's process needs a group
+        found["dcp.async_save process"] = DcpProcess
+    try:
+        from benchmarks.checkpoint.nvrx import Nvrx
+    except ImportError:
+        return found
+    found["NVRx"] = Nvrx
+    return found
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _together() -> None:
+    if dist.is_initialized():
+        dist.barrier()

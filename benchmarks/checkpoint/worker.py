@@ -1,0 +1,120 @@
+"""One rank of the benchmark: everybody saves and loads in turn; prints JSON on rank 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from benchmarks.checkpoint.contenders import available
+from benchmarks.checkpoint.raw import Raw
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    dist.init_process_group("gloo")
+    state = make_state(request["tensors"], request["bytes"])
+    target = make_state(request["tensors"], request["bytes"])
+    values = measure(state, target, Path(request["folder"]), request["rounds"], request["only"])
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, values)
+    if dist.get_rank() == 0:
+        print("RESULT " + json.dumps(slowest(gathered)), flush=True)
+    dist.destroy_process_group()
+
+
+def make_state(count: int, size: int) -> dict[str, Any]:
+    """Return ``count`` tensors of ``size`` bytes in all, spread over the ranks if there are two."""
+    torch.manual_seed(0)
+    world = dist.get_world_size()
+    shape = (size // count // 4 // 4, 4)
+    tensors = {f"layer.{at // 10}.weight.{at % 10}": torch.randn(shape) for at in range(count)}
+    if world == 1:
+        return tensors
+    mesh = init_device_mesh("cpu", (world,))
+    return {name: distribute_tensor(one, mesh, [Shard(0)]) for name, one in tensors.items()}
+
+
+def measure(
+    state: dict[str, Any], target: dict[str, Any], folder: Path, rounds: int, only: list[str]
+) -> dict[str, dict[str, list[float]]]:
+    """Return seconds, by contender, by what was done, one per round."""
+    local = [one.to_local() if hasattr(one, "to_local") else one for one in state.values()]
+    raw = Raw(local, folder / f"raw-{dist.get_rank()}")
+    contenders = {}
+    for name, kind in available().items():
+        if not only or name in only:
+            place = folder / name.replace(" ", "-")
+            place.mkdir(exist_ok=True)
+            contenders[name] = kind(place)
+    values: dict[str, dict[str, list[float]]] = {}
+
+    def note(name: str, what: str, seconds: float) -> None:
+        values.setdefault(name, {}).setdefault(what, []).append(seconds)
+
+    for number in range(rounds + 1):  # the first round warms up, and has names of its own
+        first = "first " if number == 0 else ""
+        for what, do in (("stall", raw.copy), ("total", raw.write), ("load cold", raw.read)):
+            meet()
+            note("raw", first + what, do())
+        for name, contender in contenders.items():
+            meet()
+            stall, total = contender.save(state, number)
+            note(name, f"{first}stall", stall)
+            note(name, f"{first}total", total)
+            drop_caches()
+            note(name, f"{first}load cold", contender.load(target, number))
+            meet()
+            note(name, f"{first}load warm", contender.load(target, number))
+            check(state, target, name)
+    for contender in contenders.values():
+        contender.close()
+    return values
+
+
+def meet() -> None:
+    dist.barrier()
+
+
+def drop_caches() -> None:
+    meet()
+    if dist.get_rank() == 0:
+        os.sync()
+        if os.access(DROP_CACHES, os.W_OK):
+            DROP_CACHES.write_text("3")
+    meet()
+
+
+def check(state: dict[str, Any], target: dict[str, Any], name: str) -> None:
+    """Fail if what was loaded is not what was saved; forget what was loaded."""
+    for key, tensor in state.items():
+        here, there = (
+            one.to_local() if hasattr(one, "to_local") else one for one in (tensor, target[key])
+        )
+        if not torch.equal(here, there):
+            raise SystemExit(f"{name} has loaded something else than was saved: {key}")
+        there.zero_()
+
+
+def slowest(gathered: list[dict[str, dict[str, list[float]]]]) -> dict[str, dict[str, list[float]]]:
+    """Return the time of the slowest rank of each round."""
+    return {
+        name: {
+            what: [max(times) for times in zip(*(one[name][what] for one in gathered), strict=True)]
+            for what in whats
+        }
+        for name, whats in gathered[0].items()
+    }
+
+
+if __name__ == "__main__":
+    main()
