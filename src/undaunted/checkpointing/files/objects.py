@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.files.remote import Remote
 from undaunted.checkpointing.files.upload import PART_BYTES, upload
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    import datetime as dt
+    from collections.abc import Callable
 
     from undaunted.checkpointing.files.storage import FileReader
     from undaunted.checkpointing.format.image import Image
 
 _MARKER = ".json"
 _DAY_S = 86_400.0
-# What the clients offer against waiting for ever. A user's own settings of fsspec come first.
-_SETTINGS: Mapping[str, dict[str, Any]] = {
-    "s3": {
-        "config_kwargs": {
-            "connect_timeout": 10,
-            "read_timeout": 60,
-            "retries": {"max_attempts": 5},
-        }
-    },
-    "gs": {"timeout": 60},
-    "file": {"auto_mkdir": True},
-}
+_CALL_S = 120.0
 
 
 class ObjectStorage:
@@ -52,6 +43,7 @@ class ObjectStorage:
         block_bytes: int = manifests.BLOCK_BYTES,
         part_bytes: int = PART_BYTES,
         abandoned_after_s: float = _DAY_S,
+        timeout_s: float = _CALL_S,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -63,6 +55,7 @@ class ObjectStorage:
             part_bytes: what is sent at once.
             abandoned_after_s: age of the newest object of an attempt, in seconds, from which on it
                 counts as left behind; nobody can tell whether its session still lives.
+            timeout_s: for each call of the store, which sends or gets one part at most.
 
         Raises:
             ValueError: fsspec, or what it needs for this URL, is not installed; or it is no URL.
@@ -73,7 +66,7 @@ class ObjectStorage:
         self._block_bytes = block_bytes
         self._part_bytes = part_bytes
         self._abandoned_after_s = abandoned_after_s
-        self._fs, self._root = _open(self.place)
+        self._remote = Remote(self.place, timeout_s)
 
     def target(self, step: int, session: str, attempt: int) -> str:
         """See `Storage`."""
@@ -85,30 +78,9 @@ class ObjectStorage:
         """See `Storage`."""
         path = f"{self._path(_below(self._attempt(target)))}/{names.check_file(image.name)}"
         data = memory[image.offset : image.offset + image.size]
-        inner: list[BaseException] = []
-
-        def passing(count: int) -> None:
-            try:
-                wrote(count)
-            except BaseException as error:
-                inner.append(error)
-                raise
-
-        try:
-            with _named(path):
-                return upload(
-                    self._fs,
-                    path,
-                    data,
-                    self._block_bytes,
-                    passing,
-                    self._threads,
-                    self._part_bytes,
-                )
-        except OSError:
-            if inner:
-                raise inner[0] from None  # no failure of the store
-            raise
+        return upload(
+            self._remote, path, data, self._block_bytes, wrote, self._threads, self._part_bytes
+        )
 
     def write_small(self, target: str, name: str, content: bytes) -> None:
         """See `Storage`."""
@@ -140,7 +112,7 @@ class ObjectStorage:
     def steps(self) -> list[int]:
         """See `Storage`."""
         found = []
-        for path in self._list(self._root):
+        for path in self._remote.within(self._remote.root):
             name = path.rpartition("/")[2]
             step = names.read_step(name.removesuffix(_MARKER)) if name.endswith(_MARKER) else None
             if step is not None:
@@ -163,7 +135,7 @@ class ObjectStorage:
         """See `Storage`."""
         names.check_file(name)
         attempt = _attempt_in(self._read_manifest(step))
-        return _ObjectReader(self._fs, f"{self._path(_below(attempt))}/{name}")
+        return _ObjectReader(self._remote, f"{self._path(_below(attempt))}/{name}")
 
     def locate(self, step: int) -> str:
         """See `Storage`."""
@@ -181,8 +153,9 @@ class ObjectStorage:
         """See `Storage`: what is older than `abandoned_after_s` counts as left by an ended one."""
         clock = names.session_file(session)
         groups: dict[names.Attempt, list[str]] = {}
-        for path in self._list(self._root, deep=True):
-            parts = path.removeprefix(f"{self._root}/").split("/")
+        found = self._remote.below(self._remote.root)
+        for path in found:
+            parts = path.removeprefix(f"{self._remote.root}/").split("/")
             attempt = names.read_object(parts[0], parts[1]) if len(parts) == 3 else None
             if attempt is not None and attempt.session != session:
                 groups.setdefault(attempt, []).append(path)
@@ -192,20 +165,21 @@ class ObjectStorage:
             return []
         # The store's clock and no other says how old an object is.
         self._put(clock, b"")
-        try:
-            now = self._modified(self._path(clock))
-            swept = [one for one in left if self._is_abandoned(groups[one], now)]
-            for attempt in swept:
+        now = self._remote.within(self._remote.root)[self._path(clock)].written
+        self._remove(clock)
+        swept = []
+        for attempt in left:
+            written = [found[path].written for path in groups[attempt]]
+            if _is_older(written, now, self._abandoned_after_s):
                 self._remove(_below(attempt))
-        finally:
-            self._remove(clock)
-        return [_below(attempt) for attempt in swept]
+                swept.append(_below(attempt))
+        return swept
 
     def close(self) -> None:
         """See `Storage`."""
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+        return f"{self._remote.root}/{name}"
 
     def _attempt(self, target: str) -> names.Attempt:
         place, _, below = target.rpartition("/step-")
@@ -228,77 +202,44 @@ class ObjectStorage:
 
     def _read_manifest(self, step: int) -> manifests.Manifest:
         path = self._path(names.step(step) + _MARKER)
-        with _named(path):
-            content = self._fs.cat_file(path)
-        return manifests.decode(content, path)
+        return manifests.decode(self._remote.get(path), path)
 
     def _check_files(self, attempt: names.Attempt, content: manifests.Manifest) -> None:
         """Raise `DamagedCheckpointError` unless all objects are there with their sizes."""
         above = self._path(_below(attempt))
-        sizes = self._list(above, deep=True)
+        found = self._remote.below(above)
         for name, file in content.files.items():
             path = f"{above}/{name}"
-            if path not in sizes:
+            if path not in found:
                 raise DamagedCheckpointError(f"{path} is missing", path)
-            if sizes[path] != file.size:
+            if found[path].size != file.size:
                 raise DamagedCheckpointError(
-                    f"{path} has {sizes[path]} bytes and should have {file.size}", path
+                    f"{path} has {found[path].size} bytes and should have {file.size}", path
                 )
 
     def _fence(self) -> fence.Fence:
-        path = self._path(names.EPOCH)
         try:
-            with _named(path):
-                return fence.decode(self._fs.cat_file(path))
+            return fence.decode(self._remote.get(self._path(names.EPOCH)))
         except FileNotFoundError:
             return fence.Fence()
 
     def _put(self, name: str, content: bytes) -> None:
-        path = self._path(name)
-        with _named(path):
-            self._fs.pipe_file(path, content)
+        self._remote.put(self._path(name), content)
 
     def _remove(self, name: str) -> None:
-        path = self._path(name)
-        with _named(path):
-            self._fs.rm(path, recursive=True)
-
-    def _list(self, above: str, *, deep: bool = False) -> dict[str, int]:
-        """Return the objects there and their sizes; not from memory."""
-        with _named(above):
-            self._fs.invalidate_cache()
-            try:
-                if deep:
-                    found = self._fs.find(above, detail=True).values()
-                else:
-                    found = self._fs.ls(above, detail=True)
-            except FileNotFoundError:
-                return {}
-        return {one["name"]: int(one["size"] or 0) for one in found if one["type"] == "file"}
-
-    def _modified(self, path: str) -> Any:
-        with _named(path):
-            return self._fs.modified(path)
-
-    def _is_abandoned(self, paths: list[str], now: Any) -> bool:
-        try:
-            newest = max(self._modified(path) for path in paths)
-        except (FileNotFoundError, NotImplementedError):
-            return False
-        return bool((now - newest).total_seconds() >= self._abandoned_after_s)
+        self._remote.remove(self._path(name))
 
 
 class _ObjectReader:
     """Implements `storage.FileReader`."""
 
-    def __init__(self, fs: Any, path: str) -> None:
-        self._fs = fs
+    def __init__(self, remote: Remote, path: str) -> None:
+        self._remote = remote
         self._path = path
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """See `FileReader`."""
-        with _named(self._path):
-            content = self._fs.cat_file(self._path, start=offset, end=offset + len(buffer))
+        content = self._remote.get(self._path, offset, offset + len(buffer))
         if len(content) != len(buffer):
             raise EOFError(f"{self._path}: ends at byte {offset + len(content)}")
         buffer[:] = content
@@ -319,36 +260,8 @@ def _attempt_in(content: manifests.Manifest) -> names.Attempt:
         raise DamagedCheckpointError(str(error), manifests.NAME) from error
 
 
-def _open(url: str) -> tuple[Any, str]:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ValueError(
-            f"{url}: fsspec is not installed: pip install 'undaunted[object]'"
-        ) from error
-    protocol = url.partition("://")[0]
-    settings = _SETTINGS.get(protocol, {})
-    own = fsspec.config.conf.get(protocol, {})
-    settings = {name: value for name, value in settings.items() if name not in own}
-    try:
-        fs, root = fsspec.core.url_to_fs(url, **settings)
-    except ImportError as error:
-        raise ValueError(f"{url}: {error}") from error
-    return fs, root.rstrip("/")
-
-
-@contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Clients raise what they like: make OSErrors of it that name the object."""
-    try:
-        yield
-    except NotImplementedError:
-        raise
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, "no such object", path) from error
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), path) from error
-    except Exception as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", path) from error
+def _is_older(written: list[dt.datetime | None], now: dt.datetime | None, age_s: float) -> bool:
+    """Whether all were written that long ago; no, where there is no telling."""
+    return now is not None and all(
+        one is not None and (now - one).total_seconds() >= age_s for one in written
+    )

@@ -8,8 +8,12 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from undaunted.checkpointing.files.remote import naming
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from undaunted.checkpointing.files.remote import Remote
 
 # S3 takes at most 10,000 parts, each of at least 5 MiB but the last.
 PART_BYTES = 16 << 20
@@ -17,7 +21,7 @@ _MOST_PARTS = 9_000
 
 
 def upload(
-    fs: Any,
+    remote: Remote,
     path: str,
     data: memoryview,
     block_bytes: int,
@@ -28,7 +32,7 @@ def upload(
     """Write an object; it is there when all of it is, or not at all.
 
     Args:
-        fs: of fsspec.
+        remote: the store.
         path: of the object.
         data: its content.
         block_bytes: of the blocks that get checksums.
@@ -43,18 +47,18 @@ def upload(
     part = -(-part // block_bytes) * block_bytes
     starts = range(0, len(data), part)
     if len(starts) <= 1:
-        fs.pipe_file(path, bytes(data))
+        remote.put(path, bytes(data))
         wrote(len(data))
         return _checksums(data, block_bytes)
-    if hasattr(fs, "call_s3"):
-        _upload_parts(_S3Upload(fs, path), data, part, wrote, threads)
+    if hasattr(remote.fs, "call_s3"):
+        _upload_parts(_S3Upload(remote, path), data, part, wrote, threads)
         return _checksums(data, block_bytes)
     try:
-        return _write_through(fs, path, data, block_bytes, wrote, part)
+        return _write_through(remote.fs, path, data, block_bytes, wrote, part)
     except BaseException:
         # Some stores make an object of what is there.
         with contextlib.suppress(Exception):
-            fs.rm(path)
+            remote.remove(path)
         raise
 
 
@@ -68,17 +72,22 @@ def _write_through(
 ) -> str:
     """Write part after part, as every store can do that."""
     found = []
-    with fs.open(path, "wb", block_size=part) as file:
-        try:
-            for start in range(0, len(data), part):
-                piece = data[start : start + part]
+    with naming(path):
+        file = fs.open(path, "wb", block_size=part)
+    try:
+        for start in range(0, len(data), part):
+            piece = data[start : start + part]
+            with naming(path):
                 file.write(piece)
-                found.append(_checksums(piece, block_bytes))
-                wrote(len(piece))
-        except BaseException:
+            found.append(_checksums(piece, block_bytes))
+            wrote(len(piece))
+        with naming(path):
+            file.close()
+    except BaseException:
+        for end in (file.discard, file.close):
             with contextlib.suppress(Exception):
-                file.discard()
-            raise
+                end()
+        raise
     return "".join(found)
 
 
@@ -119,22 +128,19 @@ def _upload_parts(
 class _S3Upload:
     """An upload by parts; S3 checks each against the checksum that goes along."""
 
-    def __init__(self, fs: Any, path: str) -> None:
-        self._fs = fs
-        bucket, key, _ = fs.split_path(path)
+    def __init__(self, remote: Remote, path: str) -> None:
+        self._remote = remote
+        self._path = path
+        bucket, key, _ = remote.fs.split_path(path)
         self._object = {"Bucket": bucket, "Key": key}
-        begun = fs.call_s3("create_multipart_upload", ChecksumAlgorithm="CRC32", **self._object)
+        begun = self._call("create_multipart_upload", ChecksumAlgorithm="CRC32")
         self._object["UploadId"] = begun["UploadId"]
         self._parts: dict[int, dict[str, Any]] = {}
 
     def send(self, number: int, piece: memoryview) -> None:
         checksum = base64.b64encode(zlib.crc32(piece).to_bytes(4, "big")).decode()
-        answer = self._fs.call_s3(
-            "upload_part",
-            PartNumber=number + 1,
-            Body=bytes(piece),
-            ChecksumCRC32=checksum,
-            **self._object,
+        answer = self._call(
+            "upload_part", PartNumber=number + 1, Body=bytes(piece), ChecksumCRC32=checksum
         )
         self._parts[number] = {
             "PartNumber": number + 1,
@@ -144,9 +150,11 @@ class _S3Upload:
 
     def complete(self) -> None:
         parts = [self._parts[number] for number in sorted(self._parts)]
-        self._fs.call_s3(
-            "complete_multipart_upload", MultipartUpload={"Parts": parts}, **self._object
-        )
+        self._call("complete_multipart_upload", MultipartUpload={"Parts": parts})
 
     def abort(self) -> None:
-        self._fs.call_s3("abort_multipart_upload", **self._object)
+        self._call("abort_multipart_upload")
+
+    def _call(self, name: str, **named: Any) -> Any:
+        with naming(self._path):
+            return self._remote.bounded("call_s3", name, **self._object, **named)
