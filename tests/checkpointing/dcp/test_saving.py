@@ -330,6 +330,26 @@ def test_only_rank_0_knows_the_metadata() -> None:
     assert sum(written) == 2  # what all have is written once
 
 
+def test_a_rank_with_nothing_to_write(tmp_path: Path) -> None:
+    store = torch.distributed.HashStore()
+    value = {"a": torch.arange(3)}
+
+    def save_it(rank: int) -> Any:
+        planned = Saver(Agreement(store, rank, 2, "s")).plan(value, 30)
+        arena = Arena.create("test", planned.arena_bytes)
+        staged = planned.stage(arena)
+        write(tmp_path, staged, arena)
+        arena.close()
+        return planned, staged
+
+    (first, one), (_, other) = together(save_it)
+    assert sorted(len(staged.files) for staged in (one, other)) == [0, 1]
+    (tmp_path / ".metadata").write_bytes(first.metadata([one.report, other.report]))
+    loaded = {"a": torch.zeros(3, dtype=torch.int64)}
+    dcp.load(loaded, checkpoint_id=tmp_path)
+    assert loaded["a"].tolist() == [0, 1, 2]
+
+
 def together(call: Callable[[int], Any]) -> list[Any]:
     """Call it as each of two ranks; returns what each returned or raised."""
     results: list[Any] = [None, None]

@@ -49,6 +49,14 @@ def test_a_file_that_is_cut_short_or_gone_is_found(tmp_path: Path) -> None:
         path.write_bytes(content)
 
 
+def test_what_torch_cannot_read_is_named(tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(1000)}, checkpoint_id=tmp_path)
+    path = tmp_path / "__0_0.distcp"
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp: a "):
+        read({"a": torch.zeros(1000)}, tmp_path)
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     dcp.save({"a": torch.ones(2)}, checkpoint_id=tmp_path)
     with pytest.raises(StructureError, match="has no b"):

@@ -6,6 +6,7 @@ before that is imported or called.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import pickle
@@ -66,15 +67,9 @@ def encode(metadata: Metadata, files: Iterable[tuple[Laid, Sequence[tuple[int, i
     for laid, others in files:
         for item, offset, length in laid.placed(others):
             places[item.index] = storage_info(laid.name, offset, length)
-    return pickle.dumps(
-        Metadata(
-            state_dict_metadata=metadata.state_dict_metadata,
-            planner_data=metadata.planner_data,
-            storage_data=places,
-            storage_meta=StorageMeta(),
-            version=METADATA_VERSION,
-        )
-    )
+    whole = dataclasses.replace(metadata, storage_data=places, storage_meta=StorageMeta())
+    whole.version = METADATA_VERSION  # older versions of torch do not have it, and do not mind
+    return pickle.dumps(whole)
 
 
 def decode(

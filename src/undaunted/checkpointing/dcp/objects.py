@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 
 
 def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
@@ -25,12 +25,17 @@ def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
 
     Raises:
         CheckpointError: it has an object of another type; the message names it.
+        DamagedCheckpointError: it is something else than what was written.
     """
     try:
         with torch.serialization.safe_globals(_of_numpy()):
             return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise CheckpointError(_not_allowed(content, name, path)) from error
+    except Exception as error:
+        raise DamagedCheckpointError(
+            f"{path}: {name} cannot be read ({type(error).__name__}: {error})", path, [name]
+        ) from error
 
 
 def _not_allowed(content: bytes | bytearray, name: str, path: str) -> str:

@@ -57,7 +57,11 @@ def copy_into(
 
 def _synchronise(devices: set[torch.device]) -> None:
     for device in devices:
-        torch.get_device_module(device).current_stream(device).synchronize()
+        module = torch.get_device_module(device)
+        if hasattr(module, "current_stream"):
+            module.current_stream(device).synchronize()
+        else:  # of Apple
+            module.synchronize()
 
 
 def warm_up(arena: Arena) -> None:
