@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import name_server
 from undaunted.coordinator.wire.address import Address, parse_address
-from undaunted.inprocess.communication import name_server
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.listening import listen

@@ -12,9 +12,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import name_server
 from undaunted.coordinator.wire.address import is_loopback
 from undaunted.inprocess import background
-from undaunted.inprocess.communication import name_server, sockets
+from undaunted.inprocess.communication import sockets
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
