@@ -235,7 +235,7 @@ def test_kwargs_of_one_request_are_not_those_of_another() -> None:
 
 
 def test_the_content_of_a_save_is_released_when_it_is_written(queue: AsyncCallsQueue) -> None:
-    request = AsyncRequest(print, ("big",), [])
+    request = AsyncRequest(str, ("big",), [])
     queue.schedule_async_request(request)
     assert queue._active[0].request.async_fn_args == ()
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,11 @@ def queue() -> Iterator[AsyncCallsQueue]:
 
 
 def schedule(
-    queue: AsyncCallsQueue, folder: Path, state: dict[str, Any], cache: Any = None, **settings: Any
+    queue: AsyncCallsQueue,
+    folder: Path | str,
+    state: dict[str, Any],
+    cache: Any = None,
+    **settings: Any,
 ) -> FileSystemWriterAsync:
     writer = FileSystemWriterAsync(folder, **settings)
     planned = save_state_dict_async_plan(
@@ -329,6 +334,7 @@ if sys.argv[1] == "killed":
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("how", ["ends", "killed"])
 def test_the_process_ends_and_its_writer_with_it(tmp_path: Path, how: str) -> None:
     ended = subprocess.run(
@@ -339,7 +345,7 @@ def test_the_process_ends_and_its_writer_with_it(tmp_path: Path, how: str) -> No
         check=False,
     )
     assert ended.returncode == (0 if how == "ends" else -signal.SIGKILL), ended.stderr
-    assert ("1 asynchronous saves were not finished" in ended.stderr) == (how == "ends")
+    assert ("1 asynchronous saves were not finalized" in ended.stderr) == (how == "ends")
     # What is left of the writer is a zombie of this process, which adopts orphans.
     deadline = time.monotonic() + 30
     pid = int(ended.stdout)
@@ -363,6 +369,37 @@ def test_files_can_be_opened_by_a_function_of_the_user(
     queue.maybe_finalize_async_calls(blocking=True)
     assert opened == [f"{tmp_path}/c/__0_0.distcp"]
     assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
+
+
+def test_urls_of_msc_are_written_by_its_client(
+    queue: AsyncCallsQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_file(url: str, mode: str) -> Any:
+        path = tmp_path / url.removeprefix("msc://profile/")
+        path.parent.mkdir(exist_ok=True)
+        return path.open(mode)
+
+    client = types.SimpleNamespace(open=open_file)
+    monkeypatch.setitem(sys.modules, "multistorageclient", client)
+    state = {"a": torch.ones(2)}
+    writer = schedule(queue, "msc://profile/c", state, use_msc=True)
+    queue.maybe_finalize_async_calls(blocking=True)
+    assert writer.checkpoint_id == "msc://profile/c"
+    assert torch.equal(load(tmp_path / "c", state)["a"], state["a"])
+    manifest = manifests.decode((tmp_path / "c" / "undaunted.json").read_bytes(), "")
+    assert set(manifest.files) == {".metadata", "__0_0.distcp"}
+
+
+def test_what_an_attempt_before_has_left_is_not_written_into(
+    queue: AsyncCallsQueue, tmp_path: Path
+) -> None:
+    left = tmp_path / "c" / "__0_0.distcp"
+    left.parent.mkdir()
+    left.write_bytes(b"half")
+    with left.open("rb") as still_open:
+        schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+        queue.maybe_finalize_async_calls(blocking=True)
+        assert still_open.read() == b"half"
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from undaunted.checkpointing.format import manifest as manifests
 from undaunted.checkpointing.format.checksums import file_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch.distributed.checkpoint.metadata import Metadata
 
@@ -48,13 +48,11 @@ class Destination:
         open_file: how files are opened there.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], use_msc: bool, open_file: Callable[..., Any]
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], open_file: Callable[..., Any]) -> None:
         self.id = path
         self.folder = os.fspath(path).rstrip("/") or "/"
         self.is_folder = "://" not in self.folder
-        if self.folder.startswith(MSC) or (use_msc and open_file is open):
+        if self.folder.startswith(MSC) and open_file is open:
             open_file = importlib.import_module("multistorageclient").open
         elif not self.is_folder and open_file is open:
             raise ValueError(f"{path}: only folders and {MSC} are known; give open_file for others")
@@ -74,6 +72,12 @@ class Destination:
                 return True
         except OSError:
             return False
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Remove what an attempt before has left, also from under who may still write it."""
+        for name in names if self.is_folder else ():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self._remove(name)
 
     def commit(self, metadata: Metadata, files: dict[str, manifests.File], world_size: int) -> None:
         """Make the files that are here a checkpoint, in place of the one that was here.

@@ -13,6 +13,7 @@ pickled for another process, so that any function will do.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import warnings
 import weakref
@@ -324,6 +325,19 @@ def abort_nvrx_checkpoint() -> None:
     """Give up the asynchronous saves of all queues; waits for nothing and asks nobody."""
     for queue in AsyncCallsQueue.get_instances():
         queue.close(abort=True)
+
+
+def _at_exit() -> None:
+    lost = sum(queue.get_num_unfinalized_calls() for queue in AsyncCallsQueue.get_instances())
+    if lost:
+        _log.warning(
+            "%d asynchronous saves were not finalized when the process ended, and are no"
+            " checkpoints: call close() of the AsyncCallsQueue at the end of training",
+            lost,
+        )
+
+
+atexit.register(_at_exit)
 
 
 def _without_content(request: AsyncRequest) -> AsyncRequest:

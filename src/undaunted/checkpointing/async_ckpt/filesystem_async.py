@@ -80,12 +80,11 @@ class _Snapshot:
 class _Save:
     """What `AsyncRequest.async_fn` is; remembers how it went."""
 
-    def __init__(self, folder: str, open_file: Callable[..., Any]) -> None:
+    def __init__(self, to: commit.Destination) -> None:
         self.results: list[WriteResult] | None = None
         self.files: dict[str, File] = {}
         self.error: BaseException | None = None
-        self._folder = folder
-        self._open_file = open_file
+        self._to = to
         self._snapshot: _Snapshot | None = None
 
     def __call__(self, rank: int, snapshot: _Snapshot, results_queue: Any = None) -> None:
@@ -112,15 +111,16 @@ class _Save:
 
     def _write(self, snapshot: _Snapshot) -> dict[str, str]:
         images = [file.image for file in snapshot.staged]
-        if self._open_file is open:
-            return snapshot.place.write(self._folder, images, TIMEOUT_S).crc32
+        self._to.clear(image.name for image in images)
+        if self._to.open_file is open:
+            return snapshot.place.write(self._to.folder, images, TIMEOUT_S).crc32
         arena = snapshot.place.slot.arena
         assert arena is not None
         checksums = {}
         for image in images:
             content = arena.memory[image.offset : image.offset + image.size]
             checksums[image.name] = commit.write_through(
-                self._open_file, f"{self._folder}/{image.name}", content
+                self._to.open_file, f"{self._to.folder}/{image.name}", content
             )
         return checksums
 
@@ -131,18 +131,22 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
     One object per save. A former checkpoint in the same folder stays whole until the new one is.
 
     Args:
-        path: folder of the checkpoint, or ``msc://`` URL with ``use_msc``.
+        path: folder of the checkpoint, or ``msc://`` URL, which `multistorageclient` writes.
         *args: further arguments of torch's `FileSystemWriter`.
         separation_hint: items whose names begin with it are in files of their own, whose names
             begin with it too.
-        use_msc: write through `multistorageclient`.
-        is_multiproc_io: accepted for compatibility, as the next three.
+        use_msc: accepted for compatibility, as the next four.
+        is_multiproc_io: accepted for compatibility.
         use_cached_data_structure: accepted for compatibility.
         use_cpu_shm_for_gpu_tensors: accepted for compatibility.
         thread_count: accepted for compatibility.
         open_file: opens the files to write; anything but `open` is called on a thread of this
             process.
         **kwargs: further arguments of torch's `FileSystemWriter`.
+
+    Attributes:
+        is_occupied: whether there is a checkpoint in the folder already, as any rank sees it; None
+            = look when data are prepared.
 
     Raises:
         NotImplementedError: for ``single_file_per_rank=False``.
@@ -163,14 +167,15 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         open_file: Callable[..., Any] = open,
         **kwargs: Any,
     ) -> None:
-        del is_multiproc_io, use_cached_data_structure, use_cpu_shm_for_gpu_tensors
+        del use_msc, is_multiproc_io, use_cached_data_structure, use_cpu_shm_for_gpu_tensors
         super().__init__(path, *args, thread_count=thread_count, **kwargs)
         if not self.single_file_per_rank:
             raise NotImplementedError("FileSystemWriterAsync writes one file per rank")
         if separation_hint is not None and "/" in separation_hint:
             raise ValueError(f"separation_hint={separation_hint!r} is part of names of files")
         self.separation_hint = separation_hint
-        self._to = commit.Destination(path, use_msc, open_file)
+        self._to = commit.Destination(path, open_file)
+        self.is_occupied: bool | None = None
         self._save: _Save | None = None
         self._staged: _Snapshot | None = None
 
@@ -193,7 +198,8 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
             RuntimeError: there is a checkpoint, and ``overwrite=False``.
         """
         self._to.make()
-        if not self.overwrite and self._to.is_occupied():
+        self.is_occupied = self._to.is_occupied()
+        if not self.overwrite and self.is_occupied:
             raise RuntimeError(
                 f"there is a checkpoint in {self._to.id} already, and overwrite=False"
             )
@@ -217,7 +223,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
             OSError: there is not enough memory.
             CheckpointError: something in the state cannot be saved.
         """
-        self._save = _Save(self._to.folder, self._to.open_file)
+        self._save = _Save(self._to)
         laid = self._lay_out(plan)
         if not laid:
             self._save.results = []
@@ -283,7 +289,8 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
     def _lay_out(self, plan: SavePlan) -> list[Laid]:
         prefix = plan.storage_data.prefix
         # Data of a checkpoint that is there are not touched before the new one is whole.
-        unique = f".{uuid.uuid4().hex[:8]}" if self._to.is_occupied() else ""
+        occupied = self._to.is_occupied() if self.is_occupied is None else self.is_occupied
+        unique = f".{uuid.uuid4().hex[:8]}" if occupied else ""
         if not unique:
             for known, hint, laid in _laid:
                 if known is plan and hint == self.separation_hint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import weakref
 from collections import deque
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 WAITING_AT_MOST = 16
 EXIT_GRACE_S = 5.0
 
-_log = logging.getLogger("nvrx")
 _runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
@@ -147,13 +145,8 @@ class Runner:
 
 def _at_exit() -> None:
     runners = list(_runners)
-    lost = sum(runner.abandon("the process has ended") for runner in runners)
-    if lost:
-        _log.warning(
-            "%d asynchronous saves were not finished when the process ended, and are lost: call"
-            " close() of the AsyncCallsQueue at the end of training",
-            lost,
-        )
+    for runner in runners:
+        runner.abandon("the process has ended")
     for runner in runners:
         runner.join(EXIT_GRACE_S / len(runners))
 

@@ -156,9 +156,15 @@ class _Planning:
     def run(self, cache: CheckpointMetadataCache | None) -> Metadata | None:
         local = _together(self._ranks, "the save could not be planned", self._plan_here)
         encoded = exchange.encode_plan(local)
-        fits, plain = self._ranks.least(
-            [cache is not None and cache.fits(local), encoded is not None]
+        # A file system may show one rank what it does not show another one yet.
+        fits, plain, empty = self._ranks.least(
+            [
+                cache is not None and cache.fits(local),
+                encoded is not None,
+                not self._writer.is_occupied,
+            ]
         )
+        self._writer.is_occupied = not empty
         reused_loaded = False
         if fits and cache is not None:
             central = cache.get_cache_metadata()[0]

@@ -72,8 +72,16 @@ class TorchAsyncCheckpoint:
             self.close()
 
     def close(self, abort: bool = False) -> None:
-        """Wait for what was scheduled, on all ranks; or, to ``abort``, give it up."""
-        self._queue.close(abort=abort)
+        """Wait for what was scheduled on this rank; or, to ``abort``, give it up.
+
+        Raises:
+            SaveError: a save has failed.
+        """
+        try:
+            while self._queue.get_num_unfinalized_calls() and not abort:
+                self._queue.maybe_finalize_async_calls(blocking=True, no_dist=True)
+        finally:
+            self._queue.close(abort=True)  # what is left after a failure
 
 
 def _save(args: tuple[Any, ...], state_dict: Any, kwargs: dict[str, Any]) -> None:
