@@ -93,9 +93,9 @@ class Destination:
         content = pickle.dumps(metadata)
         former = self._data_files() if self.is_occupied() else set()
         if self.is_folder:
-            durable.sync_folder(self.folder)
             with contextlib.suppress(FileNotFoundError):
-                self._remove(manifests.NAME)  # of the former one
+                self._remove(manifests.NAME)  # of the former one: it is gone before that is
+            durable.sync_folder(self.folder)
         self._write(METADATA, content)
         if files:
             self._write(manifests.NAME, _manifest(self.folder, content, files, world_size))
