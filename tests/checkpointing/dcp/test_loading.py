@@ -64,10 +64,11 @@ def test_a_part_can_be_loaded(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_numbers(tmp_path: Path) -> None:
-    save(tmp_path, {"s": {0: {"x": 1.5, "t": torch.ones(1)}, 1: {"x": 2.5}}})
-    mine = {"s": {0: {"x": 0, "t": torch.zeros(1)}, 1: {"x": 0}}}
+    numbered: Any = {"s": {0: {"x": 1.5, "t": torch.ones(1)}, 1: {"x": 2.5}}, 7: 1, 8: [2]}
+    save(tmp_path, numbered)
+    mine: Any = {"s": {0: {"x": 0, "t": torch.zeros(1)}, 1: {"x": 0}}, 8: None, 7: None}
     read(mine, tmp_path)
-    assert mine["s"] == {0: {"x": 1.5, "t": torch.ones(1)}, 1: {"x": 2.5}}
+    assert mine == {"s": {0: {"x": 1.5, "t": torch.ones(1)}, 1: {"x": 2.5}}, 7: 1, 8: [2]}
 
 
 def trained(optimizer: Callable[..., torch.optim.Optimizer], steps: int = 2) -> tuple[Any, Any]:

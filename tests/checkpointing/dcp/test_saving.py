@@ -209,6 +209,16 @@ def test_a_change_of_structure_is_noticed(
     )
 
 
+def test_saves_in_inference_mode_and_outside_of_it(arena: Arena) -> None:
+    saver = Saver(alone())
+    value = {"a": torch.zeros(3)}
+    contents = []
+    for mode in (True, False, True):
+        with torch.inference_mode(mode):
+            contents.append(content(saver.plan(value, 10).stage(arena), arena))
+    assert len(set(contents)) == 1
+
+
 def test_objects_of_another_length(tmp_path: Path) -> None:
     saver = Saver(alone())
     for length in (1, 5, 3000):

@@ -190,7 +190,7 @@ class _Loading:
 
 def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, Any]]:
     """Yield what is to be filled; that of objects which do without what was not saved is less."""
-    for key, value in sorted(given.items()):
+    for key, value in sorted(given.items(), key=lambda item: str(item[0])):
         if isinstance(value, torch.optim.Optimizer):
             yield key, state_to_fill(value, key, metadata)
         elif isinstance(value, RandomState):

@@ -47,4 +47,4 @@ def _empty(parameter: torch.Tensor, stored: TensorStorageMetadata) -> torch.Tens
     """What has the parameter's shape is distributed as the parameter is."""
     if stored.size == parameter.shape and len(stored.size):
         return torch.empty_like(parameter.detach(), dtype=stored.properties.dtype)
-    return torch.empty(stored.size, dtype=stored.properties.dtype)
+    return torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")

@@ -263,14 +263,14 @@ def _memory_of(target: torch.Tensor, dtype: torch.dtype) -> memoryview | None:
         or type(target) not in (torch.Tensor, torch.nn.Parameter)
     ):
         return None
-    make = ctypes.pythonapi.PyMemoryView_FromMemory
-    make.restype = ctypes.py_object
-    view: memoryview = make(
-        ctypes.c_void_p(target.data_ptr()), ctypes.c_ssize_t(target.nbytes), _WRITABLE
-    )
+    view: memoryview = _memory_at(target.data_ptr(), target.nbytes, _WRITABLE)
     return view
 
 
+# Of our own, as the settings of those of ctypes.pythonapi are shared with everybody.
+_memory_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
 _WRITABLE = 0x200  # PyBUF_WRITE
 
 

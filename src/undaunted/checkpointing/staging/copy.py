@@ -23,10 +23,11 @@ def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int])
     for length in shape:
         count *= length
     if not count:
-        return torch.empty(tuple(shape), dtype=dtype)
-    return torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset).view(
-        tuple(shape)
-    )
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    # Also where inference mode is on: what is made in it could not be written to outside of it.
+    with torch.inference_mode(mode=False):
+        flat = torch.frombuffer(arena.memory, dtype=dtype, count=count, offset=offset)
+        return flat.view(tuple(shape))
 
 
 def copy_into(
