@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import zlib
 from contextlib import closing
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     Make = Callable[..., ObjectStorage]
 
 fsspec = pytest.importorskip("fsspec")
-# The clients keep a thread and connections until the process ends.
-pytestmark = pytest.mark.leaves("fds", "threads")
+# The clients keep a thread, connections and semaphores until the process ends.
+pytestmark = pytest.mark.leaves("fds", "threads", "maps")
 
 
 def maker(url: str) -> Make:
@@ -148,6 +149,27 @@ class TestS3(Objects):
     @pytest.fixture
     def make(self, s3: str, tmp_path: Path) -> Make:
         return maker(f"{s3}{tmp_path}/checkpoints")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its client reads its settings once in a process."""
+    pytest.importorskip("multistorageclient")
+    base = tmp_path_factory.mktemp("msc")
+    settings = {"type": "file", "options": {"base_path": str(base)}}
+    config = base / "msc.json"
+    config.write_text(json.dumps({"profiles": {"here": {"storage_provider": settings}}}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MSC_CONFIG", str(config))
+        yield "msc://here"
+
+
+class TestMultiStorageClient(Objects):
+    """Is no dependency of the tests: pip install multi-storage-client."""
+
+    @pytest.fixture
+    def make(self, profile: str, tmp_path: Path) -> Make:
+        return maker(f"{profile}/{tmp_path.name}/checkpoints")
 
 
 @pytest.mark.e2e

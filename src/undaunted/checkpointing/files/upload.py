@@ -73,7 +73,10 @@ def _write_through(
     """Write part after part, as every store can do that."""
     found = []
     with naming(path):
-        file = fs.open(path, "wb", block_size=part)
+        try:
+            file = fs.open(path, "wb", block_size=part)
+        except TypeError:  # a store that has its own idea of it
+            file = fs.open(path, "wb")
     try:
         for start in range(0, len(data), part):
             piece = data[start : start + part]
