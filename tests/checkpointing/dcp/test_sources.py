@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,3 +99,17 @@ def test_files_elsewhere_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "c" / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(DamagedCheckpointError, match="not in the checkpoint's folder"):
         read({"a": torch.zeros(2)}, tmp_path / "c")
+
+
+def test_changed_metadata_never_do_more_than_fail(tmp_path: Path) -> None:
+    """Without checksums a changed bit may go unnoticed, but nothing else happens."""
+    dcp.save({"a": torch.ones(10), "n": {"b": 1}}, checkpoint_id=tmp_path)
+    path = tmp_path / ".metadata"
+    whole = path.read_bytes()
+    chosen = random.Random(5)
+    for _ in range(150):
+        changed = bytearray(whole)
+        changed[chosen.randrange(len(whole))] ^= 1 << chosen.randrange(8)
+        path.write_bytes(changed[: chosen.choice([len(whole), chosen.randrange(len(whole))])])
+        with contextlib.suppress(CheckpointError):
+            read({"a": torch.zeros(10), "n": {"b": None}}, tmp_path)
