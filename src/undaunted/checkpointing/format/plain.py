@@ -37,7 +37,7 @@ class PlainError(ValueError):
         self.at: list[str] = []
 
     def __str__(self) -> str:
-        return f"{'.'.join(self.at) or 'the object itself'}: {self.reason}"
+        return f"{'.'.join(self.at)}: {self.reason}" if self.at else self.reason
 
 
 def no_others(value: object) -> tuple[str, object]:

@@ -10,6 +10,7 @@ import torch
 
 from undaunted.checkpointing.format import plain
 from undaunted.checkpointing.format.plain import PlainError
+from undaunted.checkpointing.local import basic_state_dict  # noqa: F401 - becomes known
 from undaunted.checkpointing.local.base_state_dict import TensorAwareStateDict, TensorPlaceholder
 
 if TYPE_CHECKING:

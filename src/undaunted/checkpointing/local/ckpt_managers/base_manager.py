@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.connect import Connected, connect
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.async_ckpt.core import AsyncRequest
@@ -104,7 +105,7 @@ class BaseCheckpointManager(ABC):
         self._buffers = Buffers(2)
         self._turn = threading.Lock()
         self._complete: deque[int] = deque(maxlen=keep)  # iterations, oldest first
-        self._in_flight: list[int] = []
+        self._jobs: weakref.WeakSet[SaveJob] = weakref.WeakSet()  # neither finalized nor dropped
         self._count = 0
         self._loads = 0
         self._connection: Connected | None = None
@@ -172,13 +173,13 @@ class BaseCheckpointManager(ABC):
             CheckpointingException: (not when ``is_async``) a rank has failed; on all ranks.
             ValueError: the iteration is not a new one.
         """
-        newest = max([self.latest_iteration, *self._in_flight])
+        newest = max([self.latest_iteration, *(job.iteration for job in self._jobs)])
         if iteration < 0 or iteration <= newest:
             raise ValueError(
                 f"iteration {iteration} is not newer than the last one that was saved, {newest}"
             )
         job = self._prepare(state_dict, iteration)
-        self._in_flight.append(iteration)
+        self._jobs.add(job)
         finalize = partial(self._finalize, job, is_async)
         if is_async:
             return AsyncRequest(job, (), [finalize])
@@ -189,6 +190,7 @@ class BaseCheckpointManager(ABC):
     def _prepare(self, state: TensorAwareStateDict, iteration: int) -> SaveJob:
         """Copy the state; what goes wrong is for the job to tell, so that no rank goes on alone."""
         connected = self._connected()
+        began = time.monotonic()
         self._count += 1
         name = f"{connected.session}-{self._count}"
         place, image, failure = "", None, None
@@ -198,7 +200,7 @@ class BaseCheckpointManager(ABC):
         except Exception as error:  # noqa: BLE001 - told to all ranks
             failure = Failure.of(error)
         of = ThisSave(self._count, iteration, name, place, self._timeout_s)
-        return SaveJob(of, image, failure, self._save, self._peers(), self._turn)
+        return SaveJob(of, image, failure, self._save, self._peers(), self._turn, began)
 
     def _copy(self, state: TensorAwareStateDict, iteration: int, name: str) -> Image:
         prepared = self._lay_out(state, iteration, name)
@@ -230,8 +232,7 @@ class BaseCheckpointManager(ABC):
     def _finalize(self, job: SaveJob, in_background: bool) -> None:
         """Agree that all ranks have saved; then delete what is not kept any more."""
         job.release()
-        with contextlib.suppress(ValueError):
-            self._in_flight.remove(job.iteration)
+        self._jobs.discard(job)
         try:
             self._connected().main.round(
                 f"local checkpoint {job.iteration}",
@@ -247,7 +248,10 @@ class BaseCheckpointManager(ABC):
             same = mine == SameMachineReplicationException.__name__
             kind = SameMachineReplicationException if same else CheckpointingException
             ranks = getattr(error, "ranks", ())
-            raise kind(str(error), ranks, getattr(error, "errno", None)) from error
+            failed = kind(str(error), ranks, getattr(error, "errno", None))
+            announce.failed(job.iteration, failed)
+            raise failed from error
+        job.tell_saved()
         self.latest_iteration = max(self.latest_iteration, job.iteration)
         self._choice = None
         self._complete.append(job.iteration)
@@ -257,7 +261,7 @@ class BaseCheckpointManager(ABC):
     def _clean(self, in_background: bool) -> None:
         """Delete old shards; a large file takes a while."""
         self._join_cleaner()
-        keep = {*self._complete, *self._in_flight}
+        keep = {*self._complete, *(job.iteration for job in self._jobs)}
         if not in_background:
             self._cleanup(keep)
             return
@@ -296,7 +300,7 @@ class BaseCheckpointManager(ABC):
             NoCheckpointError: there is none that all can load; it says why.
         """
         self.find_latest()
-        choice, reasons = self._choice, self._reasons
+        choice, reasons, began = self._choice, self._reasons, time.monotonic()
         while choice is not None:
             state, standing = self._try(choice)
             verdict = self._agree(standing)
@@ -304,6 +308,8 @@ class BaseCheckpointManager(ABC):
                 assert state is not None
                 self._take(choice)
                 self._complete.append(choice.iteration)
+                size = sum(tensor.nbytes for tensor in state.tensors)
+                announce.loaded(choice.iteration, size, time.monotonic() - began)
                 me = self._connected().rank
                 return state, CkptID(choice.iteration, choice.shards[me], self.session_id)
             del state  # before the next one is read
@@ -345,11 +351,8 @@ class BaseCheckpointManager(ABC):
     def _get(self, choice: Choice, mine: Collection[Held]) -> TensorAwareStateDict:
         """Return this rank's state; sends first what others need."""
         me = self._connected().rank
-        here = {
-            one.rank: one
-            for one in mine
-            if (one.iteration, one.save) == (choice.iteration, choice.save)
-        }
+        key = (choice.iteration, choice.save)
+        here = {one.rank: one for one in mine if (one.iteration, one.save) == key}
         self._loads += 1
         name = f"{self._connected().session}/load/{self._loads}"
         received, failed = None, None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
+from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp.torch_private import default_store
 from undaunted.checkpointing.errors import SaveError
@@ -142,6 +144,7 @@ class SaveJob:
         write: Write,
         replication: Replication | None,
         turn: threading.Lock,
+        began: float,
     ) -> None:
         """Take what is to be saved.
 
@@ -152,8 +155,13 @@ class SaveJob:
             write: writes a shard; see `ShardFolder.write`.
             replication: None where there are no copies.
             turn: held while a save of this rank is under way.
+            began: when training stopped for it, monotonic, in seconds.
         """
         self.iteration = of.iteration
+        self._began = began
+        self._stall_s = time.monotonic() - began
+        self._write_s = 0.0
+        self._size = 0 if image is None else image.size
         self.failure: Failure | None = failure or Failure("the save was given up before it began")
         self._of = of
         self._doomed = failure
@@ -167,7 +175,9 @@ class SaveJob:
         """Write and copy."""
         try:
             with self._in_turn():
+                began = time.monotonic()
                 self._run()
+                self._write_s = time.monotonic() - began
         except Exception as error:  # noqa: BLE001 - told to all ranks when they finalize
             self.failure = self._doomed or Failure.of(error)
         else:
@@ -181,6 +191,11 @@ class SaveJob:
     def cancel(self) -> None:
         """Give it up at the next block."""
         self._cancelled = True
+
+    def tell_saved(self) -> None:
+        """Tell that all ranks have saved."""
+        total_s = time.monotonic() - self._began
+        announce.saved(self.iteration, self._size, self._stall_s, self._write_s, total_s)
 
     def release(self) -> None:
         """Give the buffer back."""

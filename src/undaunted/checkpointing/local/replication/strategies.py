@@ -82,7 +82,10 @@ class CliqueReplicationStrategy(ReplicationStrategy):
     """
 
     def __init__(self, local_group: Any, target_device: str | torch.device = "cpu") -> None:
-        self.local_group = GroupWrapper.wrap(local_group)
+        group = GroupWrapper.wrap(local_group)
+        if torch.device("cpu") not in group.supported_devices:  # copies travel from host memory
+            group = GroupWrapper.from_list_of_groups([group.ranks])
+        self.local_group = group
         self.target_device = torch.device(target_device)
 
     @classmethod
