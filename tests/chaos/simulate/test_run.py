@@ -58,6 +58,7 @@ def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int, seed: int) 
         (1, 2, 122),  # a leader that recovered let a node run a round that was over
         (1, 2, 3061),  # members of a table that was prepared were not asked for the leader
         (3, 1, 1293),  # a launcher that was told to stop took over
+        (4, 2, 30840),  # a leader that stood still took who had missed it for lost
         (4, 2, 31553),  # what a machine that had stood still read late was a new lease
     ],
 )

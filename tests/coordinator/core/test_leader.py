@@ -210,6 +210,32 @@ def test_silence_is_noticed_after_the_lease():
     assert "c" not in harness.links
 
 
+def test_one_that_lost_a_leader_which_stood_still_keeps_its_place():
+    harness = Harness().running()
+    harness.hello("d")
+    harness.pass_time(1, alive="abcd")
+    harness.report("b", "failed", 1, text="x")
+    harness.now += 4 * S
+    harness.lose("c", "end of file")
+    for node in "ab":
+        harness.report(node, "stopped", 2)
+    harness.pass_time(1, alive="abd")
+    assert not harness.leader.ledger.pending, "a spare is there, and waits"
+    harness.hello("c", round=0, promised=1)
+    assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "c"}
+
+
+def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
+    harness = Harness().running()
+    harness.hello("d")
+    harness.now += 4 * S
+    harness.pass_time(2, alive="abcd")
+    harness.lose("c", "end of file")
+    for node in "ab":
+        harness.report(node, "stopped", 1)
+    assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "d"}
+
+
 def test_orders_are_sent_again_to_one_that_has_not_seen_them():
     harness = Harness().running()
     last = harness.heard("b", p.StartOrder)[0].number

@@ -243,7 +243,8 @@ class Leader:
         session.orders.clear()
         if self.state is State.RECOVERING:
             return []
-        lost = m.NodeLost(session.node, f"node {session.node} is lost: {reason}")
+        returns = self._sessions.stood_still(self.config.lease_s, now)
+        lost = m.NodeLost(session.node, f"node {session.node} is lost: {reason}", returns)
         return self._feed(lost, now) + self._look_at_quorum(now)
 
     def _look_at_quorum(self, now: int) -> list[c.Command]:
@@ -328,7 +329,7 @@ class Leader:
     def _expire(self, now: int) -> list[c.Command]:
         """Lose the followers whose lease is over."""
         commands: list[c.Command] = []
-        for session in self._sessions.silent(now - round(self.config.lease_s * _NS)):
+        for session in self._sessions.silent(self.config.lease_s, now):
             assert session.link is not None
             commands.append(c.Close(session.link))
             reason = f"nothing was heard of it for {self.config.lease_s:g} s"

@@ -79,10 +79,12 @@ class NodeLost:
     """Nobody hears of the node any more; whatever ran there is over or will be in a moment.
 
     ``reason`` names the node, for a person: ``node b is lost: connection reset``.
+    ``returns``: it is expected back in a moment, and keeps its place until then.
     """
 
     node: str
     reason: str
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class JobPolicy(Rounds):
 
     def _lost(self, event: m.NodeLost) -> list[m.Command]:
         node = event.node
-        self.roster.lose(node)
+        self.roster.lose(node, returns=event.returns)
         if self.state is State.FORMING or node in self.formation.prepared:
             return self.form()
         if not self.in_round or node not in self.members.unstopped:

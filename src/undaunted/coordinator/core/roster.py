@@ -51,11 +51,14 @@ class Roster:
         self.leaving.pop(node, None)
         self.returning.discard(node)
 
-    def lose(self, node: str) -> None:
+    def lose(self, node: str, *, returns: bool = False) -> None:
         """Nobody hears of the node any more."""
-        if node in self.here:
-            self.lost.add(node)
+        known = node in self.here
         self.go(node)
+        if known:
+            self.lost.add(node)
+        if known and returns:
+            self.returning.add(node)
 
     def barred(self, node: str) -> str:
         """Why the node takes part in no round, "" if it may."""

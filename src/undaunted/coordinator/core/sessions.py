@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from undaunted.coordinator.core import election
 
+_NS = 1_000_000_000
+# Followers that have lost a leader which stood still are back so long after it has gone on.
+AFTER_PAUSE_S = 1.0
+
 
 @dataclass(slots=True)
 class Session:
@@ -107,6 +111,8 @@ class Sessions:
     voters: dict[election.Voter, None] = field(default_factory=dict)
     _by_node: dict[str, Session] = field(default_factory=dict)
     _by_link: dict[int, Session] = field(default_factory=dict)
+    _asked_ns: int | None = None  # who is silent
+    _late_ns: int | None = None  # when that came late, last
 
     def __iter__(self) -> Iterator[Session]:
         """All that have ever been, connected or lost; one per node."""
@@ -154,9 +160,23 @@ class Sessions:
         session.link = None
         session.draining = False
 
-    def silent(self, since_ns: int) -> list[Session]:
-        """Connected ones that have said nothing since then."""
+    def silent(self, lease_s: float, now: int) -> list[Session]:
+        """Connected ones whose lease is over; asked every third of a lease."""
+        if self._is_late(lease_s, now):
+            self._late_ns = now
+        self._asked_ns, since_ns = now, now - round(lease_s * _NS)
         return [each for each in self._by_link.values() if each.heard_ns <= since_ns]
+
+    def stood_still(self, lease_s: float, now: int) -> bool:
+        """Whether this process has until a moment ago: followers that it misses may have missed it.
+
+        They are connected again in a moment.
+        """
+        just_now = self._late_ns is not None and now - self._late_ns < round(AFTER_PAUSE_S * _NS)
+        return just_now or self._is_late(lease_s, now)
+
+    def _is_late(self, lease_s: float, now: int) -> bool:
+        return self._asked_ns is not None and 3 * (now - self._asked_ns) > 2 * lease_s * _NS
 
     def is_done(self, seat: p.Seat) -> bool:
         """Whether a member is connected and runs nothing of another round."""
