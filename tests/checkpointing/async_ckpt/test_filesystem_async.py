@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 dcp = pytest.importorskip("torch.distributed.checkpoint")
 
+from undaunted.checkpointing import announce  # noqa: E402
 from undaunted.checkpointing.async_ckpt import filesystem_async, pool  # noqa: E402
 from undaunted.checkpointing.async_ckpt.core import (  # noqa: E402
     AsyncCallsQueue,
@@ -400,6 +401,26 @@ def test_what_an_attempt_before_has_left_is_not_written_into(
         schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
         queue.maybe_finalize_async_calls(blocking=True)
         assert still_open.read() == b"half"
+
+
+def test_the_journal_is_told(
+    queue: AsyncCallsQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(announce, "_event", told.append)
+    schedule(queue, tmp_path / "iter_0000020", {"a": torch.ones(2)})
+    queue.maybe_finalize_async_calls(blocking=True)
+    (line,) = told
+    assert line.startswith("saved step=20 bytes=")
+    assert 0 < float(line.split("stall_s=")[1].split()[0]) < 60
+    schedule(queue, tmp_path / "iter_0000030", {"a": torch.ones(2)}, open_file=refuse)
+    with pytest.raises(SaveError):
+        queue.maybe_finalize_async_calls(blocking=True)
+    assert told[1:] == ["failed step=30 [Errno 5] Input/output error"]
+
+
+def refuse(path: str, mode: str) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:

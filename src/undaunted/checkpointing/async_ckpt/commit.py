@@ -159,14 +159,19 @@ def write_through(open_file: Callable[..., Any], path: str, content: memoryview)
     return checksums
 
 
+def step_of(folder: str) -> int:
+    """Return the step that the name of a checkpoint's folder ends with, or 0."""
+    number = re.search(r"(\d+)/*$", folder)
+    return int(number[1]) if number else 0
+
+
 def _manifest(
     folder: str, metadata: bytes, files: dict[str, manifests.File], world_size: int
 ) -> bytes:
-    number = re.search(r"(\d+)/*$", folder)
     return manifests.encode(
         manifests.Manifest(
             format=manifests.FORMAT_VERSION,
-            step=int(number[1]) if number else 0,
+            step=step_of(folder),
             epoch=0,
             world_size=world_size,
             session=uuid.uuid4().hex,

@@ -7,6 +7,7 @@ process writes the arena to files that `torch.distributed.checkpoint.load` reads
 from __future__ import annotations
 
 import queue
+import time
 import traceback
 import uuid
 import weakref
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.storage import WriteResult
 
+from undaunted.checkpointing import announce
 from undaunted.checkpointing.async_ckpt import commit, pool
 from undaunted.checkpointing.async_ckpt.exchange import Prefix
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S
@@ -84,6 +86,7 @@ class _Save:
         self.results: list[WriteResult] | None = None
         self.files: dict[str, File] = {}
         self.error: BaseException | None = None
+        self.write_s = 0.0
         self._to = to
         self._snapshot: _Snapshot | None = None
 
@@ -91,13 +94,16 @@ class _Save:
         """Write the snapshot; whatever goes wrong is raised and remembered."""
         del rank, results_queue
         self._snapshot = snapshot
+        began = time.monotonic()
         try:
             checksums = self._write(snapshot)
+            self.write_s = time.monotonic() - began
             sizes = {file.image.name: file.image.size for file in snapshot.staged}
             self.files = {n: File(size=sizes[n], crc32=crc) for n, crc in checksums.items()}
             self.results = snapshot.results()
         except BaseException as error:
             self.error = error
+            announce.failed(commit.step_of(self._to.folder), SaveError(str(error)))
             raise
         finally:
             self._snapshot = None
@@ -147,6 +153,8 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
     Attributes:
         is_occupied: whether there is a checkpoint in the folder already, as any rank sees it; None
             = look when data are prepared.
+        began: when the save began, on the monotonic clock.
+        stall_s: how long training was stopped for it, in seconds.
 
     Raises:
         NotImplementedError: for ``single_file_per_rank=False``.
@@ -176,6 +184,8 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         self.separation_hint = separation_hint
         self._to = commit.Destination(path, open_file)
         self.is_occupied: bool | None = None
+        self.began = time.monotonic()
+        self.stall_s = 0.0
         self._save: _Save | None = None
         self._staged: _Snapshot | None = None
 
@@ -262,6 +272,18 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
     def written_files(self) -> dict[str, File]:
         """Return sizes and checksums of what this rank has written."""
         return self._save.files if self._save is not None else {}
+
+    def announce(self) -> None:
+        """Tell the journal that this rank's part is saved."""
+        save = self._save
+        size = sum(file.size for file in self.written_files().values())
+        announce.saved(
+            commit.step_of(self._to.folder),
+            size,
+            self.stall_s,
+            save.write_s if save is not None else 0.0,
+            time.monotonic() - self.began,
+        )
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         """Not there: `get_save_function_and_args` is how data are written."""

@@ -12,6 +12,7 @@ All ranks of the group call both functions. What goes wrong on one rank is raise
 from __future__ import annotations
 
 import inspect
+import time
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint import DefaultSavePlanner
@@ -87,6 +88,7 @@ def save_state_dict_async_plan(
     Raises:
         SaveFailedError: it could not be planned or copied on a rank; raised on all.
     """
+    storage_writer.began = time.monotonic()
     ranks = Ranks(process_group, coordinator_rank, timeout)
     cache = (metadata_cache or _the_cache()) if enable_cache else None
     try:
@@ -95,6 +97,7 @@ def save_state_dict_async_plan(
             metadata = planning.run(cache)
     except SaveError as error:
         raise SaveFailedError(error) from error
+    storage_writer.stall_s = time.monotonic() - storage_writer.began
     return storage_writer, metadata, ranks
 
 
@@ -116,6 +119,7 @@ def save_state_dict_async_finalize(
             _finalize(storage_writer, global_metadata, dist_wrapper)
     except SaveError as error:
         raise SaveFailedError(error) from error
+    storage_writer.announce()
 
 
 def _finalize(writer: FileSystemWriterAsync, metadata: Metadata | None, ranks: Ranks) -> None:
