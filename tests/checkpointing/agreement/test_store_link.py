@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.checkpointing.agreement.store_link import StoreLink
+from undaunted.checkpointing.errors import SaveError
+
+pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.torch
+
+LONG_S = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first_store() -> None:
+    """Torch keeps a pipe of the first store until the process ends."""
+    StoreLink.serve(LONG_S)
+
+
+def test_a_wait_is_interrupted_and_others_are_not() -> None:
+    link, server = StoreLink.serve(LONG_S)
+    other_link = StoreLink("127.0.0.1", link.port)
+    other = other_link.reopen(LONG_S)
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            other.set("begun", "")
+            other.wait(["never"], timedelta(seconds=LONG_S))
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    server.wait(["begun"])
+    began = time.monotonic()
+    other_link.interrupt()
+    thread.join(LONG_S)
+    assert time.monotonic() - began < LONG_S / 2
+    assert len(errors) == 1
+    server.set("key", "value")
+    other = other_link.reopen(LONG_S)
+    assert other.get("key") == b"value"
+    # That of the process that serves, without an end to the server.
+    link.interrupt()
+    with pytest.raises(RuntimeError):
+        server.get("key")
+    assert link.reopen(LONG_S).get("key") == b"value"
+
+
+def test_a_round_is_aborted_from_another_thread() -> None:
+    link, server = StoreLink.serve(LONG_S)
+    rank_1_link = StoreLink("127.0.0.1", link.port)
+    rank_1 = Agreement(rank_1_link.reopen(LONG_S), 1, 2, "s", link=rank_1_link)
+    errors: list[SaveError] = []
+
+    def take_part() -> None:
+        try:
+            rank_1.round("save", b"", lambda _: b"", LONG_S)
+        except SaveError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=take_part)
+    thread.start()
+    server.wait(["undaunted/checkpointing/s/main/0/1"])
+    began = time.monotonic()
+    rank_1.abort()
+    thread.join(LONG_S)
+    assert time.monotonic() - began < LONG_S / 2
+    assert "given up" in str(errors[0])
+    rank_1.close()
+
+
+def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        link = StoreLink("127.0.0.1", silent.getsockname()[1])
+        began = time.monotonic()
+        with pytest.raises((SaveError, RuntimeError)):
+            link.reopen(0.5)
+        assert time.monotonic() - began < LONG_S / 2
+
+
+def test_interrupting_what_is_closed_harms_nobody() -> None:
+    link, server = StoreLink.serve(LONG_S)
+    del server
+    pair: Any = socket.socketpair()
+    with pair[0], pair[1]:
+        link.interrupt()
+        pair[0].sendall(b"x")
+        assert pair[1].recv(1) == b"x"
