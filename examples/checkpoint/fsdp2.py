@@ -66,6 +66,7 @@ def main() -> None:
         start = checkpoints.load(state) or 0
         if dist.get_rank() == 0:
             print(f"starting after step {start}", flush=True)
+        loss = float("nan")
         for step in range(start + 1, args.steps + 1):
             undaunted.step(step)
             loss = train_step(model, optimizer, step, device)
@@ -92,7 +93,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, de
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 OnFailure = Literal["raise", "retry", "warn"]
 ABORT_S = 5.0  # for the saving thread to notice that it is to stop
+STALL_S = 60.0  # a writer that has written nothing for so long is given up
 ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
 
 
@@ -106,7 +107,9 @@ class Checkpointer:
         self._on_failure = on_failure
         self._storage = open_storage(directory)
         epoch = round_epoch()
-        options = WriterOptions(threads=threads, bandwidth=bandwidth)
+        options = WriterOptions(
+            threads=threads, bandwidth=bandwidth, stall_timeout_s=min(STALL_S, timeout / 2)
+        )
         self._writer = WriterSeat(str(directory), options)
         self._links = links = connect(process_group, timeout)
         self._enter(epoch)
@@ -141,30 +144,38 @@ class Checkpointer:
             raise ValueError(f"step={step}: the number of a step is at least 0")
         self._tell_failure()
         began = time.monotonic()
-        slot: Slot | None = None
-        planned: Planned | None = None
-        staged: Staged | None = None
-        problem: Exception | None = None
+        number = next(self._numbers)
         try:
             planned = self._saver.plan(state_dict, self._timeout_s)
-            slot = self._slots.take(self._timeout_s)
-            staged = self._taker.take(step, planned, slot)
-        except (CheckpointError, OSError) as error:
-            problem = error
-        now = time.monotonic()
+        except SaveError as error:  # on all ranks, so that nobody waits for this one
+            announce.failed(step, error)
+            if self._on_failure != "warn":
+                raise
+            return
+        slot, staged, problem = self._copy(step, planned)
         # Also without a copy: the other ranks learn from it at once that this one has none.
         self._saves.submit(
             Snapshot(
                 step=step,
-                number=next(self._numbers),
+                number=number,
                 slot=slot,
                 planned=planned,
                 staged=staged,
-                problem=None if problem is None else Failure.of(problem),
-                stall_s=now - began,
+                problem=problem,
+                stall_s=time.monotonic() - began,
                 began=began,
             )
         )
+
+    def _copy(
+        self, step: int, planned: Planned
+    ) -> tuple[Slot | None, Staged | None, Failure | None]:
+        slot = None
+        try:
+            slot = self._slots.take(self._timeout_s)
+            return slot, self._taker.take(step, planned, slot), None
+        except (CheckpointError, OSError) as error:
+            return slot, None, Failure(str(error), getattr(error, "errno", None))
 
     def warm_up(self, state_dict: dict[str, Any]) -> None:
         """Allocate the memory of the first save ahead, so that it is no slower than later ones.
@@ -292,11 +303,8 @@ class Checkpointer:
             raise failure
 
     def _wait(self) -> None:
-        if not self._saves.wait(self._timeout_s):
-            raise SaveError(
-                f"the checkpoints are not in {self._storage.place} after {self._timeout_s:g} s: "
-                "raise timeout=, or look at the speed of the storage"
-            )
+        if not self._saves.wait():
+            raise SaveError(f"the thread that saves to {self._storage.place} does not come back")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.slots import Slot
     from undaunted.checkpointing.writer.seat import WriterSeat
 
+# For another rank to tell that it could not write in time. Seconds.
+_ANSWER_S = 5.0
 # Attempts of one save have numbers of their own, which are the same on all ranks.
 MAX_ATTEMPTS = 10
 
@@ -68,10 +70,14 @@ class Saves:
             self._waiting.append(snapshot)
             self._changed.notify_all()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all is done, well or not; whether that was so in time."""
+    def wait(self) -> bool:
+        """Wait until all is done, well or not; False if that takes longer than it ever may."""
+        longest_s = 2 * (self._timeout_s + _ANSWER_S) * self._attempts + _ANSWER_S
         with self._changed:
-            return self._changed.wait_for(lambda: not (self._waiting or self._busy), timeout_s)
+            snapshots = len(self._waiting) + self._busy
+            return self._changed.wait_for(
+                lambda: not (self._waiting or self._busy), longest_s * snapshots
+            )
 
     def take_failure(self) -> SaveError | None:
         """Return the oldest failure since the last call."""
@@ -123,7 +129,7 @@ class Saves:
     def _attempt(self, snapshot: Snapshot, attempt: int) -> SaveError | None:
         outcome, write_s = self._write(snapshot, attempt)
         try:
-            self._publisher.publish(snapshot, attempt, outcome, self._timeout_s)
+            self._publisher.publish(snapshot, attempt, outcome, self._timeout_s + _ANSWER_S)
         except CheckpointError as error:
             return error if isinstance(error, SaveError) else SaveError(str(error))
         if isinstance(outcome, Report):

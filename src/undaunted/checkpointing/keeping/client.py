@@ -104,9 +104,9 @@ class ShelfClient:
         return left
 
     def _answer(self, left: list[Left]) -> Done | None:
-        packet, fds, _, _ = socket.recv_fds(
-            self._sock, MAX_PACKET_BYTES, 4, socket.MSG_CMSG_CLOEXEC
-        )
+        packet, fds, _, _ = socket.recv_fds(self._sock, MAX_PACKET_BYTES, 4)
+        for fd in fds:
+            os.set_inheritable(fd, False)
         if not packet:
             raise ConnectionResetError("the agent has closed the shelf of arenas")
         answer = _decoder.decode(packet)

@@ -204,7 +204,9 @@ class Shelf:
 
 
 def _receive(peer: socket.socket) -> tuple[bytes, list[int]]:
-    packet, fds, flags, _ = socket.recv_fds(peer, MAX_PACKET_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+    packet, fds, flags, _ = socket.recv_fds(peer, MAX_PACKET_BYTES, 4)
+    for fd in fds:
+        os.set_inheritable(fd, False)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         _close(fds)
         raise ValueError(f"a packet is longer than {MAX_PACKET_BYTES} bytes")
