@@ -34,6 +34,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.dcp.saving",
         "undaunted.checkpointing.dcp.stateful",
         "undaunted.checkpointing.dcp.torch_private",
+        "undaunted.checkpointing.foreign",
         "undaunted.checkpointing.local.basic_state_dict",
         "undaunted.checkpointing.local.buffers",
         "undaunted.checkpointing.local.ckpt_managers.base_manager",

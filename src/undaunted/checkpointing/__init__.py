@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.errors import StaleEpochError as StaleEpochError
     from undaunted.checkpointing.errors import StructureError as StructureError
     from undaunted.checkpointing.errors import WriterError as WriterError
+    from undaunted.checkpointing.foreign import load_dcp as load_dcp
     from undaunted.checkpointing.random_state import RandomState as RandomState
 
 _MODULE_OF = {
@@ -33,6 +34,7 @@ _MODULE_OF = {
     "StaleEpochError": "errors",
     "StructureError": "errors",
     "WriterError": "errors",
+    "load_dcp": "foreign",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "StaleEpochError",
     "StructureError",
     "WriterError",
+    "load_dcp",
 ]
 
 
