@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from undaunted.checkpointing.errors import NoCheckpointError  # noqa: E402
 from undaunted.checkpointing.local.basic_state_dict import (  # noqa: E402
     BasicTensorAwareStateDict,
 )
+from undaunted.checkpointing.local.ckpt_managers import saving  # noqa: E402
 from undaunted.checkpointing.local.ckpt_managers.base_manager import (  # noqa: E402
     CheckpointingException,
     CkptID,
@@ -154,3 +156,20 @@ def test_objects_need_permission(tmp_path: Path) -> None:
 def test_settings_that_are_not_possible(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least 2|name of a folder"):
         LocalCheckpointManager(tmp_path, **arguments)
+
+
+def test_a_save_that_hangs_keeps_its_buffer(local: LocalCheckpointManager) -> None:
+    release = threading.Event()
+    own = saving._Own(lambda: str(release.wait(20)), None, 0.01)
+    with pytest.raises(TimeoutError, match=r"has not taken the shard within 0\.01 s"):
+        own.join()
+    release.set()
+    own._timeout_s = 20
+    own.join()
+    job = local.save(state(1), 1, is_async=True).async_fn
+    job._running = True  # as if it hung as well
+    job.release()
+    assert job._image is not None
+    job()
+    assert "given up" in job.failure.message
+    assert job._image is None

@@ -170,9 +170,11 @@ class SaveJob:
         self._replication = replication
         self._turn = turn
         self._cancelled = False
+        self._running = False
 
     def __call__(self) -> None:
         """Write and copy."""
+        self._running = True
         try:
             with self._in_turn():
                 began = time.monotonic()
@@ -183,6 +185,7 @@ class SaveJob:
         else:
             self.failure = self._doomed
         finally:
+            self._running = False
             self.release()
 
     def __reduce__(self) -> NoReturn:
@@ -198,7 +201,10 @@ class SaveJob:
         announce.saved(self.iteration, self._size, self._stall_s, self._write_s, total_s)
 
     def release(self) -> None:
-        """Give the buffer back."""
+        """Give the buffer back; one that is being written from, as soon as that is given up."""
+        if self._running:
+            self.cancel()
+            return
         image, self._image = self._image, None
         if image is not None:
             image.lease.release()
@@ -224,7 +230,12 @@ class SaveJob:
             self._copy(self._replication, own)
         except Exception as error:  # noqa: BLE001 - raised when the own shard is written
             failed = error
-        own.join()
+            self._replication.renew()  # so that peers that still wait notice at once
+        try:
+            own.join()
+        except TimeoutError:
+            self.cancel()  # what is written from now on may be of a later save: it is not kept
+            raise
         if failed is not None:
             raise failed
 
