@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,7 +55,7 @@ def test_copies(arena: Arena, quick: bool, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_a_device_nothing_is_pinned(arena: Arena) -> None:
-    pin(arena)
+    pin(arena, torch.device("cpu"))
     warm_up(arena)
     if not torch.cuda.is_initialized():
         assert arena.before_close is None
@@ -73,10 +74,10 @@ def test_pinned_memory_is_given_back(arena: Arena, monkeypatch: pytest.MonkeyPat
             asked.append(("unregister", 0))
             return 0
 
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "cudart", Runtime)
-    pin(arena)
-    pin(arena)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    pin(arena, torch.device("cuda", 1))
+    pin(arena, torch.device("cuda", 1))
     arena.close()
     assert asked == [("register", 1 << 16), ("unregister", 0)]
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FOR_ALL_CONTEXTS = 1  # cudaHostRegisterPortable
+
 
 def view_of(arena: Arena, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     """Return a tensor over the arena's memory; it keeps the memory alive."""
@@ -45,7 +47,7 @@ def copy_into(
         if not any(there):
             copy_each(destinations, sources)
             return
-        pin(arena)
+        pin(arena, next(source.device for source in sources if not source.is_cpu))
         pairs = list(zip(destinations, sources, there, strict=True))
         for destination, source, elsewhere in pairs:
             if elsewhere:
@@ -68,24 +70,29 @@ def _synchronise(devices: set[torch.device]) -> None:
 def warm_up(arena: Arena) -> None:
     """Make an arena ready for its first snapshot: pages mapped, and pinned where there is CUDA.
 
-    Call it on a thread of its own, before the first snapshot; it does not hold the interpreter's
-    lock.
+    Call it before the first snapshot, on a thread whose CUDA device is the rank's. It does not hold
+    the interpreter's lock.
     """
     arena.touch()
     if torch.cuda.is_initialized():
-        pin(arena)
+        pin(arena, torch.device("cuda", torch.cuda.current_device()))
 
 
-def pin(arena: Arena) -> None:
+def pin(arena: Arena, device: torch.device) -> None:
     """Register the arena with CUDA, so that devices copy to it at full speed; only once.
 
     Where that does not go, copies are slower, and that is all.
+
+    Args:
+        arena: the memory.
+        device: in whose context; another thread may have another one, or none.
     """
-    if arena.before_close is not None or not torch.cuda.is_initialized():
+    if arena.before_close is not None or device.type != "cuda":
         return
     address = torch.frombuffer(arena.memory, dtype=torch.uint8).data_ptr()
     runtime: Any = torch.cuda.cudart()
-    problem = int(runtime.cudaHostRegister(address, arena.size, 0))
+    with torch.cuda.device(device):
+        problem = int(runtime.cudaHostRegister(address, arena.size, _FOR_ALL_CONTEXTS))
     if problem:
         _log.warning("copies of checkpoints will be slow: cudaHostRegister says error %d", problem)
         arena.before_close = lambda: None
