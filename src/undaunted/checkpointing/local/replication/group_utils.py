@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ MAX_OBJECT_BYTES = 1 << 30
 TIMEOUT_S = 300.0
 
 _opened = itertools.count()
+_PLACE_IN_SOURCE = re.compile(r"^\[[^\]]*\] *")  # of gloo, at the start of its messages
 
 
 class PeerError(SaveError):
@@ -225,7 +227,7 @@ class GroupWrapper:
             work.wait(timedelta(seconds=max(limit_s, 0.001)))
         except RuntimeError as error:
             who = f"rank {peer}" if peer is not None else f"one of the ranks {self._ranks}"
-            reason = str(error).splitlines()[0]
+            reason = _PLACE_IN_SOURCE.sub("", str(error).partition("\n")[0])
             raise PeerError(
                 f"{who} has ended, or has not answered within {limit_s:g} s ({reason})",
                 [peer] if peer is not None else [],
