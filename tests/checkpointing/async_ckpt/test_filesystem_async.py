@@ -15,6 +15,7 @@ import time
 import types
 import zlib
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,7 +46,6 @@ from undaunted.checkpointing.format import manifest as manifests  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.torch,
@@ -166,6 +166,18 @@ def test_memory_is_used_again_and_given_back_when_nothing_is_scheduled(
         save_state_dict_async_plan(state, FileSystemWriterAsync(tmp_path / f"x{number}"))
 
 
+def test_a_save_that_failed_leaves_no_files(queue: AsyncCallsQueue, tmp_path: Path) -> None:
+    schedule(queue, tmp_path / "c", {"a": torch.ones(2)}, open_file=refuse_to_sync)
+    with pytest.raises(SaveError):
+        queue.maybe_finalize_async_calls(blocking=True)
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def refuse_to_sync(path: str, mode: str) -> Any:
+    Path(path).write_bytes(b"half")
+    raise OSError(errno.EIO, "Input/output error", path)
+
+
 def test_a_former_checkpoint_is_whole_until_the_new_one_is(
     queue: AsyncCallsQueue, tmp_path: Path
 ) -> None:
@@ -233,9 +245,12 @@ def test_an_abort_ends_a_writer_that_stands_still(queue: AsyncCallsQueue, tmp_pa
     schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
     abort_nvrx_checkpoint()
     assert queue.maybe_finalize_async_calls(blocking=True) == []
-    schedule(queue, tmp_path / "d", {"a": torch.ones(2)})
-    assert queue.maybe_finalize_async_calls(blocking=True) == [0]
     assert not (tmp_path / "c" / ".metadata").exists()
+    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+    assert queue.maybe_finalize_async_calls(blocking=True) == [0]
+    # The aborted one may still be on its way: it has other names.
+    (name,) = {path.name for path in (tmp_path / "c").glob("*.distcp")}
+    assert name != "__0_0.distcp"
 
 
 def test_results_belong_to_their_save(queue: AsyncCallsQueue, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ process writes the arena to files that `torch.distributed.checkpoint.load` reads
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 import traceback
 import uuid
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint import FileSystemWriter
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.dcp.items import Laid, StagedFile
 
 _PLANS_KEPT = 4
+_FOLDERS_KEPT = 1000
 
 # Where other implementations keep results of all saves. Here each writer has its own.
 _results_queue: queue.SimpleQueue[Any] | None = None
@@ -104,6 +107,8 @@ class _Save:
         except BaseException as error:
             self.error = error
             announce.failed(commit.step_of(self._to.folder), SaveError(str(error)))
+            with contextlib.suppress(OSError):
+                self._to.clear(file.image.name for file in snapshot.staged)
             raise
         finally:
             self._snapshot = None
@@ -310,9 +315,11 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
 
     def _lay_out(self, plan: SavePlan) -> list[Laid]:
         prefix = plan.storage_data.prefix
-        # Data of a checkpoint that is there are not touched before the new one is whole.
+        # Data of a checkpoint that is there are not touched before the new one is whole, and those
+        # of an attempt before this one may still be on their way after it was aborted.
         occupied = self._to.is_occupied() if self.is_occupied is None else self.is_occupied
-        unique = f".{uuid.uuid4().hex[:8]}" if occupied else ""
+        first = _begun.begin(str(Path(self._to.folder).absolute()))
+        unique = f".{uuid.uuid4().hex[:8]}" if occupied or not first else ""
         if not unique:
             for known, hint, laid in _laid:
                 if known is plan and hint == self.separation_hint:
@@ -331,6 +338,22 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         return laid
 
 
+class _Begun:
+    """The folders this process has begun to write to last."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, None] = {}
+
+    def begin(self, folder: str) -> bool:
+        """Return whether this is the first time."""
+        first = folder not in self._folders
+        self._folders[folder] = None
+        if len(self._folders) > _FOLDERS_KEPT:
+            del self._folders[next(iter(self._folders))]
+        return first
+
+
+_begun = _Begun()
 # Layouts of the plans that were used last: a plan that is used again need not be laid out again.
 _laid: list[tuple[SavePlan, str | None, list[Laid]]] = []
 
