@@ -81,7 +81,7 @@ def test_two_saves_on_their_way(local: LocalCheckpointManager, tmp_path: Path) -
         current.state_dict["t"].zero_()
     assert queue.maybe_finalize_async_calls(blocking=True) == [0, 1, 2]
     queue.close()
-    local._join_cleaner()
+    local._cleaner.join()
     assert files(tmp_path) == ["iter_0000002_0_local.pt", "iter_0000003_0_local.pt"]
     assert loaded(tmp_path)[0] == 3
 
@@ -99,7 +99,7 @@ def test_a_save_that_is_dropped_blocks_nothing(local: LocalCheckpointManager) ->
 def test_a_save_that_is_given_up_fails(local: LocalCheckpointManager, tmp_path: Path) -> None:
     local.save(state(1), 1)
     request = local.save(state(2), 2, is_async=True)
-    request.async_fn.cancel()
+    local.abort()
     request.async_fn()
     with pytest.raises(CheckpointingException, match="the save was given up"):
         request.finalize_fns[0]()

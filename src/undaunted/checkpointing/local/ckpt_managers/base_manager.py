@@ -18,6 +18,7 @@ from undaunted.checkpointing.async_ckpt.core import AsyncRequest
 from undaunted.checkpointing.errors import CheckpointError, NoCheckpointError
 from undaunted.checkpointing.local import flat
 from undaunted.checkpointing.local.buffers import Buffers
+from undaunted.checkpointing.local.ckpt_managers.cleaning import Cleaner
 from undaunted.checkpointing.local.ckpt_managers.loading import (
     CkptID,
     Standing,
@@ -112,7 +113,7 @@ class BaseCheckpointManager(ABC):
         self._replication: Replication | None = None
         self._choice: Choice | None = None
         self._reasons: list[str] = []
-        self._cleaner: threading.Thread | None = None
+        self._cleaner = Cleaner(timeout_s)
 
     # --- what a place to keep shards has ----------------------------------------------------------
 
@@ -256,23 +257,8 @@ class BaseCheckpointManager(ABC):
         self._choice = None
         self._complete.append(job.iteration)
         if len(self._complete) == self._complete.maxlen:
-            self._clean(in_background)
-
-    def _clean(self, in_background: bool) -> None:
-        """Delete old shards; a large file takes a while."""
-        self._join_cleaner()
-        keep = {*self._complete, *(job.iteration for job in self._jobs)}
-        if not in_background:
-            self._cleanup(keep)
-            return
-        self._cleaner = threading.Thread(
-            target=self._cleanup, args=(keep,), name="undaunted-local-clean", daemon=True
-        )
-        self._cleaner.start()
-
-    def _join_cleaner(self) -> None:
-        if self._cleaner is not None:
-            self._cleaner.join(self._timeout_s)
+            keep = {*self._complete, *(one.iteration for one in self._jobs)}
+            self._cleaner.run(lambda: self._cleanup(keep), in_background)
 
     # --- loading ----------------------------------------------------------------------------------
 
@@ -388,9 +374,16 @@ class BaseCheckpointManager(ABC):
                 )
         return self._replication
 
+    def abort(self) -> None:
+        """Give everything up, from any thread: saves, and waits for other ranks, which raise."""
+        for job in list(self._jobs):
+            job.cancel()
+        if self._connection is not None:
+            self._connection.abort()
+
     def close(self) -> None:
         """Let memory and connections go; saves that are under way must be finalized before."""
-        self._join_cleaner()
+        self._cleaner.join()
         self._buffers.close()
         if self._replication is not None:
             self._replication.close()
