@@ -10,8 +10,8 @@ _ROUNDS = 1 << 24
 
 
 def number(epoch: int, round_number: int) -> int:
-    """Of a round that the leader of ``epoch`` has started."""
-    return epoch * _ROUNDS + round_number
+    """Of a round that the leader of ``epoch`` has started; more than 0, which means no launcher."""
+    return epoch * _ROUNDS + round_number + 1
 
 
 def round_epoch() -> int:

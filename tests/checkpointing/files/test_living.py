@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.files.living import Living
@@ -55,3 +57,34 @@ def test_what_is_not_ended_ends_with_its_object(tmp_path: Path) -> None:
     living.begin("a")
     del living
     assert os.listdir(tmp_path) == []
+
+
+HOLD = """
+import sys
+from undaunted.checkpointing.files.living import Living
+Living(sys.argv[1]).begin("theirs", "run1")
+living = Living(sys.argv[1])
+living.begin("theirs2", "run1")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_other_processes_of_a_run_are_noticed(tmp_path: Path) -> None:
+    here = Living(str(tmp_path))
+    here.begin("ours", "run1")
+    assert not here.others("run1")
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert here.others("run1")
+        assert not here.others("run2")
+        other.kill()
+    assert not here.others("run1")
+    here.end()

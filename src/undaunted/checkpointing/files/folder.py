@@ -91,7 +91,8 @@ class FolderStorage:
         """See `Storage`."""
         durable.make_folder(self.place)
         before = self._fence()
-        after = fence.raised(before, self._run, epoch, self.place)
+        alive = self._living.others(self._run) if epoch < before.runs.get(self._run, 0) else False
+        after = fence.begun(before, self._run, epoch, self.place, alive=alive)
         if after != before:
             path = self._path(names.EPOCH)
             durable.replace_file(path, fence.encode(after), f"{path}.{os.urandom(4).hex()}")
@@ -152,7 +153,7 @@ class FolderStorage:
     def sweep(self, session: str) -> list[str]:
         """See `Storage`; from now on others see that this session is alive."""
         durable.make_folder(self.place)
-        self._living.begin(session)
+        self._living.begin(session, self._run)
         ended: dict[str, bool] = {session: False}
         swept = []
         for name in self._names():

@@ -15,6 +15,7 @@ import os
 
 from undaunted.checkpointing.format import names
 
+_MAX_RUN_BYTES = 256
 # Locks of a process do not hold itself back.
 _held_here: set[str] = set()
 
@@ -28,8 +29,13 @@ class Living:
         self._path: str | None = None
         self._fd = -1
 
-    def begin(self, session: str) -> None:
-        """Let others see that this session is alive, until `end` or the end of the process."""
+    def begin(self, session: str, run: str = "") -> None:
+        """Let others see that this session is alive, until `end` or the end of the process.
+
+        Args:
+            session: its name.
+            run: name of the run it belongs to.
+        """
         path = os.path.join(self._folder, names.session_file(session))
         if path in (self._path, *_held_here):
             return
@@ -42,7 +48,26 @@ class Living:
         self._path = path
         with contextlib.suppress(OSError):  # there are no locks: see above
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(self._fd, 0)
+        os.write(self._fd, run.encode()[:_MAX_RUN_BYTES])
         os.rename(unnamed, path)
+
+    def others(self, run: str) -> bool:
+        """Whether another process has a session of this run that is alive."""
+        for name in os.listdir(self._folder):
+            session = names.read_session_file(name)
+            path = os.path.join(self._folder, name)
+            if session is None or path in _held_here:
+                continue
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    of_run = os.read(fd, _MAX_RUN_BYTES) == run.encode()[:_MAX_RUN_BYTES]
+                finally:
+                    os.close(fd)
+                if of_run and not self.is_over(session):
+                    return True
+        return False
 
     def is_over(self, session: str) -> bool:
         """Whether the session has ended; its file is then removed."""

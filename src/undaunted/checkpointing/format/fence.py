@@ -1,7 +1,9 @@
-"""The highest round of each run that has written to a place: older ones are refused.
+"""The latest round of each run that has begun at a place: commits of all others are refused.
 
-Rounds are numbered by the launcher (`coordinator.epoch`), for each run by itself. A run that nobody
-started under a launcher has no rounds and is not fenced.
+Rounds are numbered by the launcher (`coordinator.epoch`), for each run by itself. A job that is
+started anew under the name of a former one begins with a low number again: that is accepted when
+nobody of the former one is alive. A run that nobody started under a launcher has no rounds and is
+not fenced.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ class Fence(msgspec.Struct, frozen=True):
     """The content of ``.epoch``.
 
     Attributes:
-        runs: the highest round of each run, the latest run last.
+        runs: the latest round of each run, the latest run last.
     """
 
     runs: dict[str, int] = {}
@@ -37,7 +39,7 @@ def encode(fence: Fence) -> bytes:
     return msgspec.json.encode(fence) + b"\n"
 
 
-def raised(fence: Fence, run: str, epoch: int, where: str) -> Fence:
+def begun(fence: Fence, run: str, epoch: int, where: str, *, alive: bool) -> Fence:
     """Return the fence as it is when this round of the run has begun.
 
     Args:
@@ -45,23 +47,25 @@ def raised(fence: Fence, run: str, epoch: int, where: str) -> Fence:
         run: name of the run.
         epoch: of the round; 0 = there are none.
         where: the place of checkpoints, for the message.
+        alive: whether another process that commits for this run is alive.
 
     Raises:
         StaleEpochError: a later one has begun already.
     """
     if epoch == 0 or fence.runs.get(run) == epoch:
         return fence
-    check(fence, run, epoch, where)
+    if alive and epoch < fence.runs.get(run, 0):
+        check(fence, run, epoch, where)
     others = [item for item in fence.runs.items() if item[0] != run]
     return Fence(dict([*others[1 - _MOST_RUNS :], (run, epoch)]))
 
 
 def check(fence: Fence, run: str, epoch: int, where: str) -> None:
-    """Raise `StaleEpochError` if a later round of the run has begun."""
-    newest = fence.runs.get(run, 0)
-    if epoch and epoch < newest:
+    """Raise `StaleEpochError` if another round of the run has begun after this one."""
+    latest = fence.runs.get(run, epoch)
+    if epoch and epoch != latest:
         raise StaleEpochError(
-            f"{where}: round epoch {newest} of run {run!r} has begun, and this process belongs to "
-            f"{epoch}: nothing is written. If no other process of that run is alive, its name was "
-            "used again: give this run another --rdzv-id, or delete .epoch there"
+            f"{where}: round epoch {latest} of run {run!r} has begun, and this process belongs to "
+            f"{epoch}: nothing is written. If both are jobs that are wanted, give one of them "
+            "another --rdzv-id or another directory"
         )
