@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import gc
 import os
 import select
 import shutil
@@ -171,6 +172,25 @@ def test_a_save_that_failed_leaves_no_files(queue: AsyncCallsQueue, tmp_path: Pa
     with pytest.raises(SaveError):
         queue.maybe_finalize_async_calls(blocking=True)
     assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_files_of_a_save_that_was_dropped_go_with_the_next_one(
+    queue: AsyncCallsQueue, tmp_path: Path
+) -> None:
+    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+    assert queue._caller._runner.join(60)  # written, and not finalized
+    kept = schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+    assert queue._caller._runner.join(60)
+    assert len(list((tmp_path / "c").glob("*.distcp"))) == 2  # both can be finalized
+    queue.close(abort=True)
+    gc.collect()
+    schedule(queue, tmp_path / "c", {"a": torch.ones(2)})
+    assert queue._caller._runner.join(60)
+    names = {path.name for path in (tmp_path / "c").glob("*.distcp")}
+    assert len(names) == 2
+    assert set(kept.written_files()) < names
+    queue.close()
+    assert (tmp_path / "c" / ".metadata").exists()
 
 
 def refuse_to_sync(path: str, mode: str) -> Any:

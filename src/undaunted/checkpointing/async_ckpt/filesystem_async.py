@@ -13,7 +13,6 @@ import traceback
 import uuid
 import weakref
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint import FileSystemWriter
@@ -21,6 +20,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.async_ckpt import commit, pool
+from undaunted.checkpointing.async_ckpt.attempts import Attempt, Attempts
 from undaunted.checkpointing.async_ckpt.exchange import Prefix
 from undaunted.checkpointing.async_ckpt.ranks import TIMEOUT_S
 from undaunted.checkpointing.dcp import items
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.dcp.items import Laid, StagedFile
 
 _PLANS_KEPT = 4
-_FOLDERS_KEPT = 1000
 
 # Where other implementations keep results of all saves. Here each writer has its own.
 _results_queue: queue.SimpleQueue[Any] | None = None
@@ -90,6 +89,7 @@ class _Save:
         self.files: dict[str, File] = {}
         self.error: BaseException | None = None
         self.write_s = 0.0
+        self.attempt: Attempt | None = None
         self._to = to
         self._snapshot: _Snapshot | None = None
 
@@ -123,6 +123,7 @@ class _Save:
     def _write(self, snapshot: _Snapshot) -> dict[str, str]:
         images = [file.image for file in snapshot.staged]
         self._to.clear(image.name for image in images)
+        self._to.clear(_attempts.take_dropped(self._to.folder))
         if self._to.open_file is open:
             return snapshot.place.write(self._to.folder, images, TIMEOUT_S).crc32
         arena = snapshot.place.slot.arena
@@ -251,6 +252,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         except BaseException:
             of.give_back(place)
             raise
+        self._save.attempt = _attempts.add(self._to.folder, self._save, [one.name for one in laid])
         self._staged = _Snapshot(laid, staged, place, of)
 
     def get_save_function_and_args(
@@ -269,6 +271,8 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         """Return what this rank has written, or why not, as torch wraps exceptions."""
         save = self._save
         if save is not None and save.results is not None:
+            if save.attempt is not None:
+                save.attempt.may_be_committed = True
             return save.results
         error = save.error if save is not None else None
         error = error or SaveError(f"nothing was written to {self._to.id}")
@@ -318,8 +322,8 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         # Data of a checkpoint that is there are not touched before the new one is whole, and those
         # of an attempt before this one may still be on their way after it was aborted.
         occupied = self._to.is_occupied() if self.is_occupied is None else self.is_occupied
-        first = _begun.begin(str(Path(self._to.folder).absolute()))
-        unique = f".{uuid.uuid4().hex[:8]}" if occupied or not first else ""
+        again = occupied or _attempts.has(self._to.folder)
+        unique = f".{uuid.uuid4().hex[:8]}" if again else ""
         if not unique:
             for known, hint, laid in _laid:
                 if known is plan and hint == self.separation_hint:
@@ -338,22 +342,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         return laid
 
 
-class _Begun:
-    """The folders this process has begun to write to last."""
-
-    def __init__(self) -> None:
-        self._folders: dict[str, None] = {}
-
-    def begin(self, folder: str) -> bool:
-        """Return whether this is the first time."""
-        first = folder not in self._folders
-        self._folders[folder] = None
-        if len(self._folders) > _FOLDERS_KEPT:
-            del self._folders[next(iter(self._folders))]
-        return first
-
-
-_begun = _Begun()
+_attempts = Attempts()
 # Layouts of the plans that were used last: a plan that is used again need not be laid out again.
 _laid: list[tuple[SavePlan, str | None, list[Laid]]] = []
 
