@@ -42,6 +42,11 @@ class Publisher:
         self._epoch = epoch
         self._rule = rule
 
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._agreement.rank
+
     def target(self, step: int, attempt: int) -> str:
         """Return where the files of an attempt are written."""
         return self._storage.target(step, self._agreement.session, attempt)

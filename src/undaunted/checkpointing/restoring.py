@@ -16,6 +16,7 @@ from undaunted.checkpointing.errors import DamagedCheckpointError, NoCheckpointE
 from undaunted.checkpointing.finding import find_together
 from undaunted.checkpointing.keeping.copies import Copies
 from undaunted.checkpointing.rescue import ATTEMPT, rescue
+from undaunted.checkpointing.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,14 +86,17 @@ class Loader:
 
     def _load(self, state_dict: dict[str, Any], manifest: Manifest, copies: Copies) -> None:
         began = time.monotonic()
-        loading.load(
-            state_dict,
-            copies.before(self._storage, manifest),
-            manifest,
-            agreement=self._agreement,
-            threads=_READ_THREADS,
-            timeout_s=self._timeout_s,
-        )
+        with Shown(f"loading step {manifest.step}", self._agreement.rank) as shown:
+            loading.load(
+                state_dict,
+                copies.before(self._storage, manifest),
+                manifest,
+                agreement=self._agreement,
+                threads=_READ_THREADS,
+                timeout_s=self._timeout_s,
+                expect=shown.expect,
+                progress=shown.advance,
+            )
         size = sum(file.size for file in manifest.files.values())
         announce.loaded(manifest.step, size, time.monotonic() - began)
 

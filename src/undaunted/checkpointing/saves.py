@@ -16,6 +16,7 @@ from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StaleEpochError
 from undaunted.checkpointing.format.manifest import File
+from undaunted.checkpointing.shown import Shown
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Saves:
         self._done_with = done_with
         self._waiting: deque[Snapshot] = deque()  # bounded by the number of slots
         self._busy = False
+        self._bytes = 0  # of the snapshot that is being saved
         self._closed = False
         self._failure: SaveError | None = None
         self._changed = threading.Condition()
@@ -73,11 +75,15 @@ class Saves:
     def wait(self) -> bool:
         """Wait until all is done, well or not; False if that takes longer than it ever may."""
         longest_s = 2 * (self._timeout_s + _ANSWER_S) * self._attempts + _ANSWER_S
-        with self._changed:
-            snapshots = len(self._waiting) + self._busy
-            return self._changed.wait_for(
-                lambda: not (self._waiting or self._busy), longest_s * snapshots
-            )
+        with self._changed, Shown("writing checkpoints", self._publisher.rank) as shown:
+            deadline = time.monotonic() + longest_s * (len(self._waiting) + self._busy)
+            while not (over := self._idle()) and time.monotonic() < deadline:
+                self._changed.wait(shown.period_s or deadline - time.monotonic())
+                shown.reach(self._writer.bytes_written(), self._bytes)
+            return over
+
+    def _idle(self) -> bool:
+        return not (self._waiting or self._busy)
 
     def take_failure(self) -> SaveError | None:
         """Return the oldest failure since the last call."""
@@ -104,6 +110,7 @@ class Saves:
                     return
                 snapshot = self._waiting.popleft()
                 self._busy = True
+                self._bytes = snapshot.bytes
             failure = self._save(snapshot)
             self._forget(snapshot)
             with self._changed:

@@ -53,6 +53,11 @@ class Snapshot:
     stall_s: float
     began: float
 
+    @property
+    def bytes(self) -> int:
+        """How large this rank's files are."""
+        return 0 if self.staged is None else sum(file.size for file in self.staged.files)
+
 
 def merged(reports: Sequence[Report]) -> dict[str, File]:
     """Return the files of all ranks."""

@@ -39,6 +39,7 @@ def load(
     agreement: Agreeing,
     threads: int,
     timeout_s: float,
+    expect: Callable[[int], None] = lambda _: None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Fill a state from a checkpoint; all ranks call this for the same checkpoint.
@@ -55,6 +56,7 @@ def load(
         agreement: of all ranks that load.
         threads: how many read at the same time.
         timeout_s: for the agreements; all ranks have to have read within it.
+        expect: called with the number of bytes that this rank is going to read.
         progress: called with the number of bytes after each block, by any thread.
 
     Raises:
@@ -63,7 +65,7 @@ def load(
         CheckpointError: something else went wrong on a rank. Each of these on all ranks.
     """
     source = Verified(storage, manifest, threads, progress)
-    fill(state_dict, source, agreement, timeout_s)
+    fill(state_dict, source, agreement, timeout_s, expect)
 
 
 def load_foreign(
@@ -86,9 +88,15 @@ def load_foreign(
     fill(state_dict, Foreign(folder), agreement, timeout_s)
 
 
-def fill(state_dict: dict[str, Any], source: Source, agreement: Agreeing, timeout_s: float) -> None:
+def fill(
+    state_dict: dict[str, Any],
+    source: Source,
+    agreement: Agreeing,
+    timeout_s: float,
+    expect: Callable[[int], None] = lambda _: None,
+) -> None:
     """Fill a state from a source; see :func:`load`."""
-    loading = _Loading(state_dict, source)
+    loading = _Loading(state_dict, source, expect)
     for name, part in (("read", loading.read), ("filled", loading.hand_over)):
         _together(name, part, agreement, timeout_s)
 
@@ -115,9 +123,12 @@ def _told(error: Exception) -> str:
 class _Loading:
     """One load on one rank."""
 
-    def __init__(self, state_dict: dict[str, Any], source: Source) -> None:
+    def __init__(
+        self, state_dict: dict[str, Any], source: Source, expect: Callable[[int], None]
+    ) -> None:
         self._given = state_dict
         self._source = source
+        self._expect = expect
         self._state: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
         self._planner = DefaultLoadPlanner()
@@ -131,6 +142,7 @@ class _Loading:
             self._planner.set_up_planner(self._state, metadata, is_coordinator=False)
             reads = Reads(self._planner, metadata, self._source, self._objects.__setitem__)
             wanted = reads.of(self._planner.state_dict)
+        self._expect(sum(read.length for read in wanted))
         for file, of_file in _by_file(wanted).items():
             for batch in _batches(of_file):
                 self._read(file, batch)

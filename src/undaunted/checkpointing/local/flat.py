@@ -12,6 +12,7 @@ from undaunted.checkpointing.dcp.torch_private import copy_each
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format.plain import PlainError
 from undaunted.checkpointing.local import shard
+from undaunted.checkpointing.local.pages import map_at_once
 from undaunted.checkpointing.local.values import decode_state, dtype_name, dtype_of, encode_state
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def new_tensors(head: Head, path: str) -> list[torch.Tensor]:
             if min(one.shape, default=0) < 0 or math.prod(one.shape) * dtype.itemsize != one.size:
                 raise DamagedCheckpointError(f"{path}: the head contradicts itself", path)
             made[key] = torch.empty(one.shape, dtype=dtype)
+            map_at_once(made[key].data_ptr(), one.size)
         tensors.append(made[key])
     return tensors
 

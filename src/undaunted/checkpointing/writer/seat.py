@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.slots import Slot
     from undaunted.checkpointing.staging.arena import Arena
+    from undaunted.checkpointing.writer.handle import Job
     from undaunted.checkpointing.writer.messages import Written
     from undaunted.checkpointing.writer.options import WriterOptions
 
@@ -26,6 +27,7 @@ class WriterSeat:
         self._options = options
         self._shared: dict[int, Arena] = {}
         self._process: WriterProcess | None = WriterProcess(url, options)
+        self._job: Job | None = None
 
     def write(self, slot: Slot, target: str, files: Sequence[Image], timeout_s: float) -> Written:
         """Have the files in the slot written and synced.
@@ -36,10 +38,15 @@ class WriterSeat:
         process = self._present()
         try:
             self._share(process, slot)
-            return process.write(target, slot.index, list(files)).wait(timeout_s)
+            job = self._job = process.write(target, slot.index, list(files))
+            return job.wait(timeout_s)
         except WriterError:
             self._leave(process)
             raise
+
+    def bytes_written(self) -> int:
+        """Return how much of the latest write is done, in bytes."""
+        return 0 if self._job is None else self._job.bytes_written()
 
     def _present(self) -> WriterProcess:
         if self._process is None:
