@@ -72,6 +72,5 @@ class WriterSeat:
 
     def abort(self) -> None:
         """End the writer at once; what it writes is given up."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.abort()
+        if self._process is not None:
+            self._leave(self._process)
