@@ -85,7 +85,7 @@ def preload_names(script_path: str) -> list[str]:
 
 
 def _is_harmless(name: str) -> bool:
-    return name.split(".")[0] in _ROOTS or f"{name}.".startswith(f"{_OURS}.")
+    return name.split(".", maxsplit=1)[0] in _ROOTS or f"{name}.".startswith(f"{_OURS}.")
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
