@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from undaunted.checkpointing import aborting
 from undaunted.checkpointing.async_ckpt import core
 from undaunted.inprocess import abort
 from undaunted.inprocess.communication import registry
@@ -78,6 +79,21 @@ def test_transformer_engine(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"{engine}.{home}", state)  # type: ignore[arg-type]
     abort.AbortTransformerEngine()(STATE)
     assert calls == ["buffers", "state"]
+
+
+def test_whatever_saves_is_told() -> None:
+    class Saver:
+        aborted = 0
+
+        def abort(self) -> None:
+            self.aborted += 1
+
+    saver, gone = Saver(), Saver()
+    aborting.register(saver)
+    aborting.register(gone)
+    del gone
+    abort.AbortPersistentCheckpointProcesses()(None)  # type: ignore[arg-type]
+    assert saver.aborted == 1
 
 
 def test_checkpoint_workers(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from undaunted.checkpointing import announce, finding
+from undaunted.checkpointing import aborting, announce, finding
 from undaunted.checkpointing.agreement.connect import connect
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp.saving import Saver
@@ -127,6 +127,7 @@ class Checkpointer:
         self._closing = threading.Lock()
         self._closed = False
         atexit.register(self._at_exit)
+        aborting.register(self)
 
     def save(self, step: int, state_dict: dict[str, Any]) -> None:
         """Copy the state; all ranks together. When this returns, what will be saved is fixed.

@@ -89,8 +89,9 @@ class AbortTransformerEngine(Abort):
 class AbortPersistentCheckpointProcesses(Abort):
     """Ends worker processes of asynchronous checkpoints that outlive one save.
 
-    These are the writers of all `AsyncCallsQueue`s of ``undaunted.checkpointing``, whose saves that
-    are not finalized are dropped, and what was given to `register_checkpoint_workers`.
+    These are the writers of ``undaunted.checkpointing``: of every `Checkpointer`, local manager and
+    `AsyncCallsQueue`. Saves that are not finished are dropped. What was given to
+    `register_checkpoint_workers` is ended as well.
     """
 
     def __call__(self, state: FrozenState) -> FrozenState:
@@ -114,8 +115,15 @@ def unregister_checkpoint_workers(end: Callable[[], None]) -> None:
 
 def _known_workers() -> list[Callable[[], None]]:
     """Of modules that the program has imported; none is imported for this."""
-    module: Any = sys.modules.get("undaunted.checkpointing.async_ckpt.core")
-    return [] if module is None else [module.abort_nvrx_checkpoint]
+    found = []
+    for name, function in (
+        ("undaunted.checkpointing.aborting", "abort_all"),
+        ("undaunted.checkpointing.async_ckpt.core", "abort_nvrx_checkpoint"),
+    ):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            found.append(getattr(module, function))
+    return found
 
 
 def _release_transformer_engine() -> None:

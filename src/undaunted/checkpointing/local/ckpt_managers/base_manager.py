@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from undaunted.checkpointing import announce
+from undaunted.checkpointing import aborting, announce
 from undaunted.checkpointing.agreement.connect import Connected, connect
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.async_ckpt.core import AsyncRequest
@@ -114,6 +114,7 @@ class BaseCheckpointManager(ABC):
         self._choice: Choice | None = None
         self._reasons: list[str] = []
         self._cleaner = Cleaner(timeout_s)
+        aborting.register(self)
 
     # --- what a place to keep shards has ----------------------------------------------------------
 

@@ -1,0 +1,27 @@
+"""What saves checkpoints in this process and can be told to give up."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+
+class Abortable(Protocol):
+    """Something that saves."""
+
+    def abort(self) -> None:
+        """Give up what is being saved; waits for no other rank. May be called again."""
+
+
+_known: weakref.WeakSet[Abortable] = weakref.WeakSet()
+
+
+def register(one: Abortable) -> None:
+    """Have `abort_all` tell this one, as long as it exists."""
+    _known.add(one)
+
+
+def abort_all() -> None:
+    """Give up all saves of this process; called by any thread, as when a function is restarted."""
+    for one in list(_known):
+        one.abort()
