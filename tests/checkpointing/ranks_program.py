@@ -35,8 +35,9 @@ def main() -> None:
     if rank == 1:
         ACCIDENTS[scenario](checkpoints, state)
     began = time.monotonic()
-    say(rank, "save", began, lambda: saved(checkpoints, 1, state))
-    if scenario.startswith("writer") or scenario == "structure":
+    step = 7 if scenario == "steps" and rank == 1 else 1
+    say(rank, "save", began, lambda: saved(checkpoints, step, state))
+    if scenario.startswith("writer") or scenario in ("structure", "steps"):
         small = {f"of rank {rank}": torch.full((10,), float(rank))}
         say(rank, "next", began, lambda: saved(checkpoints, 2, small))
     checkpoints.abort()
@@ -91,6 +92,7 @@ ACCIDENTS = {
     "killed while saving": signal_self_while_saving(signal.SIGKILL),
     "stopped while saving": signal_self_while_saving(signal.SIGSTOP),
     "structure": cannot_be_saved,
+    "steps": lambda _checkpoints, _state: None,
 }
 
 

@@ -267,3 +267,17 @@ def test_memory_is_there_before_the_first_save(checkpoints: Checkpointer) -> Non
     assert arena is not None
     checkpoints.save(1, state)
     assert checkpoints._slots._all[0].arena is arena
+
+
+def test_a_failure_is_told_at_the_next_save(tmp_path: Path) -> None:
+    """And not earlier or later on one rank than on another, as it depends on no clock."""
+    with Checkpointer(tmp_path, timeout=60, bandwidth=1e6) as checkpoints:
+        checkpoints.save(1, {"x": torch.ones(1 << 20)})
+        process = checkpoints._writer._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(SaveError, match="SIGKILL"):
+            checkpoints.save(2, {"x": torch.ones(4)})
+        checkpoints.save(3, {"x": torch.ones(4)})
+        checkpoints.wait()
+        assert checkpoints.latest() == 3

@@ -89,6 +89,17 @@ def test_a_rank_is_lost(tmp_path: Path, accident: str) -> None:
     assert committed(tmp_path / "all") == []
 
 
+def test_ranks_that_are_at_different_steps(tmp_path: Path) -> None:
+    """States of different steps never make one checkpoint."""
+    said = run("steps", tmp_path / "all")
+    for one in said["save"]:
+        assert "save of step 1" in one["outcome"], said
+        assert "save of step 7" in one["outcome"], said
+        assert one["seconds"] < 5, said
+    assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
+    assert committed(tmp_path / "all") == ["step-00000002"]
+
+
 def test_a_rank_whose_state_cannot_be_saved(tmp_path: Path) -> None:
     said = run("structure", tmp_path / "all")
     assert [one["ranks"] for one in said["save"]] == [[1], [1]], said

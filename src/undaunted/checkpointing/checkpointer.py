@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import math
 import sys
 import threading
 import time
@@ -143,17 +144,20 @@ class Checkpointer:
         self._check_open()
         if step < 0:
             raise ValueError(f"step={step}: the number of a step is at least 0")
-        self._tell_failure()
         began = time.monotonic()
         number = next(self._numbers)
+        slot = self._slots.take(self._saves.longest_s)
         try:
-            planned = self._saver.plan(state_dict, self._timeout_s)
-        except SaveError as error:  # on all ranks, so that nobody waits for this one
-            announce.failed(step, error)
-            if self._on_failure != "warn":
-                raise
-            return
-        slot, staged, problem = self._copy(step, planned)
+            # Saves before those that other slots are for are over, on every rank.
+            self._tell_failure(number - self._slots.count + 1)
+            planned = self._plan(step, state_dict)
+            if planned is None:
+                self._slots.give_back(slot)
+                return
+            staged, problem = self._copy(step, planned, slot)
+        except BaseException:
+            self._slots.give_back(slot)
+            raise
         # Also without a copy: the other ranks learn from it at once that this one has none.
         self._saves.submit(
             Snapshot(
@@ -168,15 +172,22 @@ class Checkpointer:
             )
         )
 
-    def _copy(
-        self, step: int, planned: Planned
-    ) -> tuple[Slot | None, Staged | None, Failure | None]:
-        slot = None
+    def _plan(self, step: int, state_dict: dict[str, Any]) -> Planned | None:
         try:
-            slot = self._slots.take(self._timeout_s)
-            return slot, self._taker.take(step, planned, slot), None
+            return self._saver.plan(state_dict, self._timeout_s, f"save of step {step}")
+        except SaveError as error:  # on all ranks, so that nobody waits for this one
+            announce.failed(step, error)
+            if self._on_failure != "warn":
+                raise
+            return None
+
+    def _copy(
+        self, step: int, planned: Planned, slot: Slot
+    ) -> tuple[Staged | None, Failure | None]:
+        try:
+            return self._taker.take(step, planned, slot), None
         except (CheckpointError, OSError) as error:
-            return slot, None, Failure(str(error), getattr(error, "errno", None))
+            return None, Failure(str(error), getattr(error, "errno", None))
 
     def warm_up(self, state_dict: dict[str, Any]) -> None:
         """Allocate the memory of the first save ahead, so that it is no slower than later ones.
@@ -189,8 +200,8 @@ class Checkpointer:
             OSError: there is not enough memory.
         """
         self._check_open()
-        planned = self._saver.plan(state_dict, self._timeout_s)
-        slot = self._slots.take(self._timeout_s)
+        planned = self._saver.plan(state_dict, self._timeout_s, "warm-up")
+        slot = self._slots.take(self._saves.longest_s)
         try:
             self._taker.warm_up(planned, slot)
         finally:
@@ -298,8 +309,8 @@ class Checkpointer:
             self._storage.close()
             raise
 
-    def _tell_failure(self) -> None:
-        failure = self._saves.take_failure()
+    def _tell_failure(self, before: float = math.inf) -> None:
+        failure = self._saves.take_failure(before)
         if failure is not None and self._on_failure != "warn":
             raise failure
 

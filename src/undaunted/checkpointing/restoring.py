@@ -66,7 +66,10 @@ class Loader:
         reasons: dict[int, str] = {}
         below: int | None = None
         while True:
-            name = f"find-{next(self._searches)}"
+            which = (
+                "the newest checkpoint" if wanted is None else f"the checkpoint of step {wanted}"
+            )
+            name = f"search {next(self._searches)} for {which}"
             found = find_together(
                 self._storage, self._agreement, name, self._timeout_s, wanted, below
             )

@@ -7,6 +7,7 @@ part in the agreement all the same, so that the others learn it at once and not 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -33,7 +34,11 @@ MAX_ATTEMPTS = 10
 
 
 class Saves:
-    """Saves that are under way, and the first failure nobody has heard of yet."""
+    """Saves that are under way, and failures nobody has heard of yet.
+
+    Attributes:
+        longest_s: how long one save may take, in seconds.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,8 @@ class Saves:
         self._busy = False
         self._bytes = 0  # of the snapshot that is being saved
         self._closed = False
-        self._failure: SaveError | None = None
+        self._failures: dict[int, SaveError] = {}  # by number of the save; bounded by those waiting
+        self.longest_s = 2 * (timeout_s + _ANSWER_S) * attempts + _ANSWER_S
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="undaunted-checkpoint", daemon=True)
         self._thread.start()
@@ -74,9 +80,8 @@ class Saves:
 
     def wait(self) -> bool:
         """Wait until all is done, well or not; False if that takes longer than it ever may."""
-        longest_s = 2 * (self._timeout_s + _ANSWER_S) * self._attempts + _ANSWER_S
         with self._changed, Shown("writing checkpoints", self._publisher.rank) as shown:
-            deadline = time.monotonic() + longest_s * (len(self._waiting) + self._busy)
+            deadline = time.monotonic() + self.longest_s * (len(self._waiting) + self._busy)
             while not (over := self._idle()) and time.monotonic() < deadline:
                 self._changed.wait(shown.period_s or deadline - time.monotonic())
                 shown.reach(self._writer.bytes_written(), self._bytes)
@@ -85,11 +90,16 @@ class Saves:
     def _idle(self) -> bool:
         return not (self._waiting or self._busy)
 
-    def take_failure(self) -> SaveError | None:
-        """Return the oldest failure since the last call."""
+    def take_failure(self, before: float = math.inf) -> SaveError | None:
+        """Return the oldest failure that was not returned yet, and forget the others.
+
+        Args:
+            before: only of saves with lower numbers. All ranks have to ask for the same.
+        """
         with self._changed:
-            failure, self._failure = self._failure, None
-            return failure
+            numbers = sorted(number for number in self._failures if number < before)
+            failures = [self._failures.pop(number) for number in numbers]
+            return failures[0] if failures else None
 
     def close(self, timeout_s: float) -> None:
         """End the thread; what waits is dropped, what is being done is waited for."""
@@ -112,10 +122,12 @@ class Saves:
                 self._busy = True
                 self._bytes = snapshot.bytes
             failure = self._save(snapshot)
+            if failure is not None:  # before the slot is free: who takes it asks for failures
+                with self._changed:
+                    self._failures[snapshot.number] = failure
             self._forget(snapshot)
             with self._changed:
                 self._busy = False
-                self._failure = self._failure or failure
                 self._changed.notify_all()
 
     def _forget(self, snapshot: Snapshot) -> None:

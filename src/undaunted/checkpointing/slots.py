@@ -41,9 +41,15 @@ class Slot:
 
 
 class Slots:
-    """All slots of a rank. One thread takes them, another gives them back."""
+    """All slots of a rank. One thread takes them, another gives them back.
+
+    Attributes:
+        count: how many there are.
+    """
 
     def __init__(self, count: int) -> None:
+        """Make ``count`` slots, all free and without memory."""
+        self.count = count
         self._all = [Slot(index) for index in range(count)]
         self._free = list(self._all)
         self._changed = threading.Condition()

@@ -200,12 +200,15 @@ class Saver:
         self._written = Written()
         self._looks: list[bytes] = []
 
-    def plan(self, state_dict: dict[str, Any], timeout_s: float) -> Planned:
+    def plan(
+        self, state_dict: dict[str, Any], timeout_s: float, what: str = "structure"
+    ) -> Planned:
         """Decide with all ranks what each one writes; all call this for the same save.
 
         Args:
             state_dict: of any nesting; objects with a ``state_dict`` method are asked for theirs.
             timeout_s: for each of at most two agreements.
+            what: is saved, for messages; ranks that do not say the same are told so.
 
         Raises:
             SaveError: a rank's state cannot be planned, or a rank did not answer.
@@ -221,7 +224,7 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
             look, cause = Failure.of(error), error
         try:
-            verdict = self._agreement.round("structure", look, self._compare, timeout_s)
+            verdict = self._agreement.round(what, look, self._compare, timeout_s)
         except CheckpointError as told:
             raise told from cause
         if verdict == _REUSE and self._plan is not None:
