@@ -224,7 +224,10 @@ def test_a_place_that_cannot_be_written_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"keep": 0}, {"keep_every": 0}, {"on_failure": "ignore"}, {"slots": 3}, {"timeout": 0}],
+    [
+        *({"keep": 0}, {"keep_every": 0}, {"on_failure": "ignore"}, {"slots": 3}),
+        *({"timeout": 0}, {"threads": 0}, {"threads": 10**6}),
+    ],
     ids=str,
 )
 def test_settings_out_of_range_are_named(tmp_path: Path, arguments: dict[str, Any]) -> None:
@@ -281,3 +284,82 @@ def test_a_failure_is_told_at_the_next_save(tmp_path: Path) -> None:
         checkpoints.save(3, {"x": torch.ones(4)})
         checkpoints.wait()
         assert checkpoints.latest() == 3
+
+
+def test_after_a_return_to_an_older_step_the_new_branch_is_the_newest(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, keep=2, timeout=60) as checkpoints:
+        for step in (10, 20, 30):
+            checkpoints.save(step, {"branch": "given up"})
+            checkpoints.wait()
+    with Checkpointer(tmp_path, keep=2, timeout=60) as checkpoints:
+        state = {"branch": ""}
+        assert checkpoints.load(state, step=20) == 20
+        for step in (21, 22):
+            checkpoints.save(step, {"branch": "new"})
+        assert checkpoints.load(state) == 22
+        assert state == {"branch": "new"}
+        assert checkpoints.latest() == 22
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        "step-00000021",
+        "step-00000022",
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(0), KeyboardInterrupt(), ValueError("mine")], ids=repr
+)
+def test_leaving_the_block_in_another_way_keeps_what_was_saved(
+    tmp_path: Path, error: BaseException
+) -> None:
+    with (
+        pytest.raises(type(error)),
+        Checkpointer(tmp_path, timeout=60, bandwidth=1e7) as checkpoints,
+    ):
+        checkpoints.save(1, {"x": torch.ones(1 << 20)})
+        raise error
+    with Checkpointer(tmp_path, timeout=60) as checkpoints:
+        assert checkpoints.latest() == 1
+
+
+@pytest.mark.parametrize("step", [1.0, True, "1", None], ids=repr)
+def test_a_step_that_is_no_integer_is_refused(checkpoints: Checkpointer, step: Any) -> None:
+    with pytest.raises(TypeError, match="the number of a step is an integer"):
+        checkpoints.save(step, {"x": torch.ones(1)})
+
+
+@pytest.mark.parametrize("step", [-1, 1 << 63])
+def test_a_step_out_of_range_is_refused(checkpoints: Checkpointer, step: int) -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        checkpoints.save(step, {"x": torch.ones(1)})
+
+
+def test_integers_of_other_packages_are_steps(checkpoints: Checkpointer) -> None:
+    numpy = pytest.importorskip("numpy")
+    checkpoints.save(numpy.int64(7), {"x": torch.ones(1)})
+    checkpoints.save(torch.tensor(8), {"x": torch.ones(1)})  # type: ignore[arg-type]
+    checkpoints.wait()
+    assert checkpoints.latest() == 8
+
+
+def test_whatever_goes_wrong_while_saving_ends_one_save(
+    checkpoints: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(checkpoints._saves, "_attempt", lambda *_: 1 / 0)
+        checkpoints.save(1, {"x": torch.ones(1)})
+        with pytest.raises(SaveError, match="ZeroDivisionError"):
+            checkpoints.wait()
+    checkpoints.save(2, {"x": torch.ones(1)})
+    checkpoints.wait()
+    assert checkpoints.latest() == 2
+
+
+def test_a_fork_is_told_that_it_is_one(
+    checkpoints: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_pid", os.getpid() + 1)
+    with pytest.raises(RuntimeError, match="of which this one is a fork"):
+        checkpoints.save(1, {"x": torch.ones(1)})
+    checkpoints.close()  # does nothing, as the other process needs it
+    monkeypatch.undo()
+    checkpoints.save(1, {"x": torch.ones(1)})

@@ -15,6 +15,8 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
+import operator
+import os
 import sys
 import threading
 import time
@@ -39,7 +41,6 @@ from undaunted.checkpointing.writer.seat import WriterSeat
 from undaunted.coordinator.epoch import round_epoch
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
     from types import TracebackType
 
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.slots import Slot
 
 OnFailure = Literal["raise", "retry", "warn"]
+EXCEPTION_S = 10.0  # for what is being saved when the program leaves by an exception
+LARGEST_STEP = 1 << 63
+MOST_THREADS = 64
 ABORT_S = 5.0  # for the saving thread to notice that it is to stop
 STALL_S = 60.0  # a writer that has written nothing for so long is given up
 ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
@@ -103,7 +107,8 @@ class Checkpointer:
             OSError: the directory cannot be used.
             SaveError: the ranks did not come together in time.
         """
-        _check(keep, keep_every, on_failure, slots, timeout)
+        _check(keep, keep_every, on_failure, slots, timeout, threads)
+        self._pid = os.getpid()
         self._timeout_s = timeout
         self._on_failure = on_failure
         self._storage = open_storage(directory)
@@ -142,8 +147,7 @@ class Checkpointer:
                 logged). The next save may work.
         """
         self._check_open()
-        if step < 0:
-            raise ValueError(f"step={step}: the number of a step is at least 0")
+        step = _step(step)
         began = time.monotonic()
         number = next(self._numbers)
         slot = self._slots.take(self._saves.longest_s)
@@ -254,6 +258,8 @@ class Checkpointer:
         Raises:
             SaveError: a save failed, or is not done within ``timeout``.
         """
+        if os.getpid() != self._pid:
+            return
         with self._closing:
             if self._closed:
                 return
@@ -267,6 +273,8 @@ class Checkpointer:
 
     def abort(self) -> None:
         """Give up what is being saved, and everything else back, without waiting for anybody."""
+        if os.getpid() != self._pid:
+            return
         with self._closing:
             if self._closed:
                 return
@@ -286,10 +294,18 @@ class Checkpointer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; after an exception without waiting for ranks that may be gone."""
-        if error is None:
+        """Close it. After an exception what is being saved is waited for as long as makes sense.
+
+        The end of the program (``sys.exit``, Ctrl-C) waits as `close` does. Another exception waits
+        for some seconds, unless an agent keeps the copy anyway: other ranks may be gone.
+        """
+        if kind is None:
             self.close()
+        elif issubclass(kind, (SystemExit, KeyboardInterrupt)):
+            self._finish()
         else:
+            if issubclass(kind, Exception) and self._shelf is None and not self._closed:
+                self._saves.wait(EXCEPTION_S)
             self.abort()
 
     def _enter(self, epoch: int) -> None:
@@ -319,6 +335,11 @@ class Checkpointer:
             raise SaveError(f"the thread that saves to {self._storage.place} does not come back")
 
     def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this Checkpointer belongs to process {self._pid}, of which this one is a fork: "
+                "make one here, with a directory of its own"
+            )
         if self._closed:
             raise ValueError("this Checkpointer is closed")
 
@@ -333,18 +354,44 @@ class Checkpointer:
 
     def _at_exit(self) -> None:
         """Finish what is being saved when the program ends, but not when it fails."""
-        if getattr(sys, "last_type", None) is not None:
+        if os.getpid() != self._pid:
+            return  # a fork that did not know of it
+        ended_by = getattr(sys, "last_type", None)
+        if ended_by is not None and not issubclass(ended_by, KeyboardInterrupt):
             self.abort()
-            return
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Close it where nobody could deal with an error."""
         try:
             self.close()
         except SaveError as error:
             announce.log.error("%s", error)
 
 
+def _step(step: int) -> int:
+    """Return the number of a step as an integer of Python, also of NumPy and torch."""
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"step={step!r}: the number of a step is an integer, not a {type(step)}")
+    step = operator.index(step)
+    if not 0 <= step < LARGEST_STEP:
+        raise ValueError(f"step={step}: the number of a step is at least 0 and below 2**63")
+    return step
+
+
 def _check(
-    keep: int | None, keep_every: int | None, on_failure: str, slots: int, timeout: float
+    keep: int | None,
+    keep_every: int | None,
+    on_failure: str,
+    slots: int,
+    timeout: float,
+    threads: int,
 ) -> None:
+    if not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout={timeout!r}: seconds, and not None, as every wait has an end")
+    if not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads={threads}: 1 to {MOST_THREADS}")
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least 1 checkpoint is kept; None keeps all")
     if keep_every is not None and keep_every < 1:

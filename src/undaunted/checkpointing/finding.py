@@ -11,7 +11,7 @@ from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.format.manifest import Manifest  # noqa: TC001 - a type of a field
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from undaunted.checkpointing.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
@@ -22,31 +22,40 @@ class Found(msgspec.Struct, frozen=True):
 
     Attributes:
         manifest: of the checkpoint, None when there is none.
-        skipped: newer ones (or the one that was asked for), and why they cannot be used.
+        skipped: those that cannot be used, and why.
     """
 
     manifest: Manifest | None
     skipped: dict[int, str]
 
 
-def find(storage: Storage, wanted: int | None = None, below: int | None = None) -> Found:
+def find(storage: Storage, wanted: int | None = None, without: Collection[int] = ()) -> Found:
     """Look for a checkpoint here, without asking anybody.
+
+    The newest is the one that was committed last: after a return to an older step, those of higher
+    steps belong to what was given up.
 
     Args:
         storage: where.
         wanted: the only step that will do; None means the newest.
-        below: only steps less than this one count.
+        without: steps that do not count.
     """
+    found: list[Manifest] = []
     skipped: dict[int, str] = {}
-    for step in reversed(storage.steps()):
-        if (below is not None and step >= below) or (wanted is not None and step != wanted):
+    for step in storage.steps():
+        if step in without or (wanted is not None and step != wanted):
             continue
         try:
-            return Found(storage.manifest(step), skipped)
+            found.append(storage.manifest(step))
         except DamagedCheckpointError as error:
             skipped[step] = str(error)
             announce.skipped(step, str(error))
-    return Found(None, skipped)
+    return Found(max(found, key=age, default=None), skipped)
+
+
+def age(manifest: Manifest) -> tuple[float, int]:
+    """Return what checkpoints are ordered by, the oldest first."""
+    return manifest.saved_at, manifest.step
 
 
 def find_together(
@@ -55,7 +64,7 @@ def find_together(
     name: str,
     timeout_s: float,
     wanted: int | None = None,
-    below: int | None = None,
+    without: Collection[int] = (),
 ) -> Found:
     """Look on rank 0, and tell all ranks.
 
@@ -65,14 +74,14 @@ def find_together(
         name: of the round of agreement.
         timeout_s: for the agreement.
         wanted: see :func:`find`.
-        below: see :func:`find`.
+        without: see :func:`find`.
 
     Raises:
         SaveError: a rank did not answer, or the place cannot be read.
     """
 
     def decide(_: Sequence[bytes]) -> bytes:
-        return msgspec.msgpack.encode(find(storage, wanted, below))
+        return msgspec.msgpack.encode(find(storage, wanted, without))
 
     answer = agreement.round(name, b"", decide, timeout_s)
     return msgspec.msgpack.decode(answer, type=Found)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted import __version__
-from undaunted.checkpointing import announce
-from undaunted.checkpointing.errors import SaveError
+from undaunted.checkpointing import announce, finding
+from undaunted.checkpointing.errors import DamagedCheckpointError, SaveError
 from undaunted.checkpointing.format import manifest as manifests
 from undaunted.checkpointing.format import retention
 from undaunted.checkpointing.format.checksums import file_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.snapshot import Snapshot
 
 METADATA = ".metadata"
+_TICK_S = 1e-3
 
 
 class Publisher:
@@ -41,6 +42,7 @@ class Publisher:
         self._agreement = agreement
         self._epoch = epoch
         self._rule = rule
+        self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
 
     @property
     def rank(self) -> int:
@@ -105,27 +107,41 @@ class Publisher:
         files = merged(reports)
         files[METADATA] = file_of(metadata)
         self._storage.write_small(target, METADATA, metadata)
-        self._storage.commit(
-            target,
-            manifests.Manifest(
-                format=manifests.FORMAT_VERSION,
-                step=step,
-                epoch=self._epoch,
-                world_size=world_size,
-                session=self._agreement.session,
-                attempt=attempt,
-                structure=structure,
-                block_bytes=manifests.BLOCK_BYTES,
-                files=files,
-                saved_at=time.time(),
-                writer=f"undaunted {__version__}",
-            ),
+        self._by_age()
+        # Later than all others, also if the clock was set back or is another node's.
+        latest = max((at for at, _ in self._ages.values()), default=0.0)
+        manifest = manifests.Manifest(
+            format=manifests.FORMAT_VERSION,
+            step=step,
+            epoch=self._epoch,
+            world_size=world_size,
+            session=self._agreement.session,
+            attempt=attempt,
+            structure=structure,
+            block_bytes=manifests.BLOCK_BYTES,
+            files=files,
+            saved_at=max(time.time(), latest + _TICK_S),
+            writer=f"undaunted {__version__}",
         )
+        self._storage.commit(target, manifest)
+        self._ages[step] = finding.age(manifest)
+
+    def _by_age(self) -> list[int]:
+        """Return the steps of all checkpoints, the one that was committed last at the end."""
+        steps = self._storage.steps()
+        for step in steps:
+            if step not in self._ages:
+                try:
+                    self._ages[step] = finding.age(self._storage.manifest(step))
+                except DamagedCheckpointError:
+                    self._ages[step] = (0.0, step)
+        self._ages = {step: self._ages[step] for step in steps}
+        return sorted(steps, key=self._ages.__getitem__)
 
     def _delete_old(self, good: int) -> None:
         """Delete what the rule does not keep; a failure of that harms no checkpoint."""
         try:
-            for step in retention.to_delete(self._storage.steps(), self._rule, good):
+            for step in retention.to_delete(self._by_age(), self._rule, good):
                 self._storage.delete(step)
                 announce.deleted(step)
         except OSError as error:

@@ -15,6 +15,7 @@ import msgspec
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.errors import CheckpointError
+from undaunted.checkpointing.finding import find
 from undaunted.checkpointing.format.manifest import File
 from undaunted.checkpointing.keeping.copies import Snapshot  # noqa: TC001 - a type of a field
 from undaunted.checkpointing.snapshot import Report
@@ -99,7 +100,8 @@ def _rescue(
 ) -> Snapshot | None:
     def choose_now(contributions: Sequence[bytes]) -> bytes:
         have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
-        return msgspec.msgpack.encode(choose(have, max(storage.steps(), default=-1)))
+        newest = find(storage).manifest
+        return msgspec.msgpack.encode(choose(have, -1 if newest is None else newest.step))
 
     mine = _Have([(copy.snapshot, copy.rank) for copy in copies.all])
     answer = agreement.round("copies", msgspec.msgpack.encode(mine), choose_now, timeout_s)

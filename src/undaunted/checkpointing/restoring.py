@@ -64,14 +64,13 @@ class Loader:
         self, state_dict: dict[str, Any], wanted: int | None, copies: Copies
     ) -> int | None:
         reasons: dict[int, str] = {}
-        below: int | None = None
         while True:
             which = (
                 "the newest checkpoint" if wanted is None else f"the checkpoint of step {wanted}"
             )
             name = f"search {next(self._searches)} for {which}"
             found = find_together(
-                self._storage, self._agreement, name, self._timeout_s, wanted, below
+                self._storage, self._agreement, name, self._timeout_s, wanted, list(reasons)
             )
             reasons.update(found.skipped)
             manifest = found.manifest
@@ -83,7 +82,6 @@ class Loader:
             except DamagedCheckpointError as error:
                 reasons[manifest.step] = str(error)
                 announce.skipped(manifest.step, str(error))
-                below = manifest.step
             else:
                 return manifest.step
 

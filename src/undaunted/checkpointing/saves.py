@@ -78,10 +78,15 @@ class Saves:
             self._waiting.append(snapshot)
             self._changed.notify_all()
 
-    def wait(self) -> bool:
-        """Wait until all is done, well or not; False if that takes longer than it ever may."""
+    def wait(self, timeout_s: float = math.inf) -> bool:
+        """Wait until all is done, well or not; whether it was.
+
+        Args:
+            timeout_s: how long; never longer than it ever may take.
+        """
         with self._changed, Shown("writing checkpoints", self._publisher.rank) as shown:
-            deadline = time.monotonic() + self.longest_s * (len(self._waiting) + self._busy)
+            longest_s = self.longest_s * (len(self._waiting) + self._busy)
+            deadline = time.monotonic() + min(timeout_s, longest_s)
             while not (over := self._idle()) and time.monotonic() < deadline:
                 self._changed.wait(shown.period_s or deadline - time.monotonic())
                 shown.reach(self._writer.bytes_written(), self._bytes)
@@ -121,7 +126,11 @@ class Saves:
                 snapshot = self._waiting.popleft()
                 self._busy = True
                 self._bytes = snapshot.bytes
-            failure = self._save(snapshot)
+            try:
+                failure = self._save(snapshot)
+            except Exception as error:  # noqa: BLE001 - later saves need this thread
+                failure = SaveError(f"step {snapshot.step}: {type(error).__name__}: {error}")
+                announce.failed(snapshot.step, failure)
             if failure is not None:  # before the slot is free: who takes it asks for failures
                 with self._changed:
                     self._failures[snapshot.number] = failure

@@ -26,17 +26,16 @@ def to_delete(steps: Sequence[int], rule: Rule, good: int | None = None) -> list
     """Return the steps that are to be deleted, the oldest first.
 
     Args:
-        steps: of all committed checkpoints.
+        steps: of all committed checkpoints, the one that was committed last at the end.
         rule: what is kept.
         good: the newest one that is known to be whole, which is kept whatever the rule says: newer
             names may stand for damaged ones.
     """
     if rule.keep is None:
         return []
-    ascending = sorted(set(steps))
-    kept = set(ascending[-max(1, rule.keep) :])
+    kept = set(steps[-max(1, rule.keep) :])
     if good is not None:
         kept.add(good)
     if rule.every is not None:
-        kept.update(step for step in ascending if step % rule.every == 0)
-    return [step for step in ascending if step not in kept]
+        kept.update(step for step in steps if step % rule.every == 0)
+    return [step for step in steps if step not in kept]
