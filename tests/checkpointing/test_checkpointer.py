@@ -311,12 +311,13 @@ def test_after_a_return_to_an_older_step_the_new_branch_is_the_newest(tmp_path: 
 def test_leaving_the_block_in_another_way_keeps_what_was_saved(
     tmp_path: Path, error: BaseException
 ) -> None:
-    with (
-        pytest.raises(type(error)),
-        Checkpointer(tmp_path, timeout=60, bandwidth=1e7) as checkpoints,
-    ):
-        checkpoints.save(1, {"x": torch.ones(1 << 20)})
-        raise error
+    def train() -> None:
+        with Checkpointer(tmp_path, timeout=60, bandwidth=1e7) as checkpoints:
+            checkpoints.save(1, {"x": torch.ones(1 << 20)})
+            raise error
+
+    with pytest.raises(type(error)):
+        train()
     with Checkpointer(tmp_path, timeout=60) as checkpoints:
         assert checkpoints.latest() == 1
 
