@@ -21,6 +21,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.async_ckpt.state_dict_saver",
         "undaunted.checkpointing.async_ckpt.torch_ckpt",
         "undaunted.checkpointing.checkpointer",
+        "undaunted.checkpointing.dcp.additions",
         "undaunted.checkpointing.dcp.blueprint",
         "undaunted.checkpointing.dcp.fingerprint",
         "undaunted.checkpointing.dcp.items",

@@ -59,8 +59,9 @@ def test_a_part_can_be_loaded(tmp_path: Path) -> None:
     save(tmp_path, {"a": torch.ones(2), "b": torch.ones(3), "n": {"x": 1, "y": 2}})
     mine = {"b": torch.zeros(3), "n": {"y": 0}}
     read(mine, tmp_path)
+    assert mine.keys() == {"b", "n"}
     assert mine["b"].tolist() == [1, 1, 1]
-    assert mine["n"] == {"y": 2}
+    assert mine["n"] == {"x": 1, "y": 2}
 
 
 def test_keys_that_are_numbers(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ pytest.importorskip("torch")
 import torch
 
 from tests.checkpointing.dcp.saved import save
+from tests.checkpointing.dcp.test_loading import read
+from tests.checkpointing.dcp.test_saving import assert_same
 from undaunted.checkpointing.dcp.metadata import decode
 from undaunted.checkpointing.dcp.optimizers import state_to_fill
 
@@ -75,3 +77,21 @@ def test_state_that_is_nested_or_no_tensor(tmp_path: Path) -> None:
     state = state_to_fill(torch.optim.SGD(parameters(3)), "opt", metadata)
     assert state["state"][0]["deep"]["m"].shape == (3,)
     assert state["state"][0]["deep"]["n"] is None
+
+
+def test_lists_are_lists_again(tmp_path: Path) -> None:
+    owned = parameters(3)
+    saved = torch.optim.LBFGS(owned, history_size=3, max_iter=4)
+
+    def closure() -> torch.Tensor:
+        saved.zero_grad()
+        loss = (owned[0] ** 4).sum() + owned[0][0]
+        loss.backward()
+        return loss
+
+    saved.step(closure)  # type: ignore[arg-type]
+    save(tmp_path, {"opt": saved})
+    fresh = torch.optim.LBFGS(parameters(3), history_size=3, max_iter=4)
+    read({"opt": fresh}, tmp_path)
+    assert saved.state_dict()["state"][0]["old_dirs"]
+    assert_same(saved.state_dict()["state"], fresh.state_dict()["state"])

@@ -8,6 +8,7 @@ import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
 from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.dcp import additions, paths
 from undaunted.checkpointing.dcp import metadata as metadata_file
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.optimizers import state_to_fill
@@ -46,7 +47,8 @@ def load(
 
     Tensors are filled in place, whatever the world size and distribution they were saved with.
     Objects with ``state_dict`` and ``load_state_dict`` are given theirs; an optimizer need not have
-    made a step. Everything else is replaced in ``state_dict``. When this raises, the tensors may
+    made a step. Everything else is replaced in ``state_dict``; dictionaries and lists also get what
+    was saved in them and is not there yet. When this raises, the tensors may
     be filled in part.
 
     Args:
@@ -97,21 +99,28 @@ def fill(
 ) -> None:
     """Fill a state from a source; see :func:`load`."""
     loading = _Loading(state_dict, source, expect)
-    for name, part in (("read", loading.read), ("filled", loading.hand_over)):
-        _together(name, part, agreement, timeout_s)
+    known = _together("wanted", loading.look, agreement, timeout_s, additions.compare)
+    _together("read", lambda: loading.read(known), agreement, timeout_s)
+    _together("filled", loading.hand_over, agreement, timeout_s)
 
 
-def _together(name: str, part: Callable[[], None], agreement: Agreeing, timeout_s: float) -> None:
+def _together(
+    name: str,
+    part: Callable[[], bytes],
+    agreement: Agreeing,
+    timeout_s: float,
+    decide: Callable[[Sequence[bytes]], bytes] = lambda _: b"",
+) -> bytes:
     """Do a part; what goes wrong on one rank is raised on all."""
-    outcome: bytes | Failure = b""
+    outcome: bytes | Failure
     cause: Exception | None = None
     try:
-        part()
+        outcome = part()
     except Exception as error:  # noqa: BLE001 - all ranks are told, and this one raises as well
         known = error if isinstance(error, CheckpointError) else CheckpointError(_told(error))
         outcome, cause = Failure.of(known), error
     try:
-        agreement.round(name, outcome, lambda _: b"", timeout_s)
+        return agreement.round(name, outcome, decide, timeout_s)
     except CheckpointError as told:
         raise told from cause
 
@@ -133,30 +142,51 @@ class _Loading:
         self._objects: dict[str, Any] = {}
         self._planner = DefaultLoadPlanner()
         self._metadata: Metadata | None = None
+        self._wanted: dict[str, Any] = {}
+        self._additions: additions.Additions | None = None
+        self._new: dict[str, Any] = {}
 
-    def read(self) -> None:
-        """Fill the tensors, and read everything else."""
+    def look(self) -> bytes:
+        """Compare the state with the metadata; returns what the other ranks have to know."""
         metadata = self._metadata = self._read_metadata()
         with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
             self._state = dict(_to_fill(self._given, metadata))
             self._planner.set_up_planner(self._state, metadata, is_coordinator=False)
-            reads = Reads(self._planner, metadata, self._source, self._objects.__setitem__)
-            wanted = reads.of(self._planner.state_dict)
+            self._wanted = dict(self._planner.state_dict)
+            self._additions = additions.Additions(
+                self._given, metadata, self._wanted, self._planner.mappings
+            )
+        return self._additions.told()
+
+    def read(self, nobodys: bytes) -> bytes:
+        """Fill the tensors, and read everything else."""
+        assert self._metadata is not None
+        assert self._additions is not None
+        with collection_paused(), torch.no_grad():
+            self._new = self._additions.settle(nobodys)
+            reads = Reads(self._planner, self._metadata, self._source, self._objects.__setitem__)
+            wanted = reads.of({**self._wanted, **self._new})
         self._expect(sum(read.length for read in wanted))
         for file, of_file in _by_file(wanted).items():
             for batch in _batches(of_file):
                 self._read(file, batch)
+        return b""
 
-    def hand_over(self) -> None:
+    def hand_over(self) -> bytes:
         """Put objects to their places, and give everything to those it belongs to."""
+        assert self._additions is not None
+        places = paths.Places(self._state)
         for name, value in self._objects.items():
-            _put(self._state, self._planner.mappings[name], value)
+            if name not in self._new:
+                places.put(self._planner.mappings[name], value)
+        self._additions.put(places, {**self._new, **self._objects})
         for key, value in self._state.items():
             owner = self._given[key]
             if is_stateful(owner):
                 owner.load_state_dict(value)
             else:
                 self._given[key] = value
+        return b""
 
     def _read_metadata(self) -> Metadata:
         name = metadata_file.NAME
@@ -209,7 +239,7 @@ def _to_fill(given: dict[str, Any], metadata: Metadata) -> Iterator[tuple[str, A
             if saved := value.saved_part(f"{key}.", metadata.state_dict_metadata):
                 yield key, saved
         else:
-            yield key, value.state_dict() if is_stateful(value) else value
+            yield key, paths.own_containers(value.state_dict()) if is_stateful(value) else value
 
 
 def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:
@@ -232,17 +262,3 @@ def _batches(reads: Sequence[Read]) -> Iterator[list[Read]]:
         size += own
     if batch:
         yield batch
-
-
-def _put(root: Any, path: tuple[str | int, ...], value: Any) -> None:
-    """Set a value in nested containers; a key may be there as a number and in the path as text."""
-    container = root
-    for key in path[:-1]:
-        container = container[_key(container, key)]
-    container[_key(container, path[-1])] = value
-
-
-def _key(container: Any, key: str | int) -> Any:
-    if isinstance(container, dict) and key not in container:
-        return next((one for one in container if str(one) == key), key)
-    return key

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from undaunted.checkpointing.dcp import paths
+
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
@@ -23,24 +25,21 @@ def state_to_fill(optimizer: torch.optim.Optimizer, key: str, metadata: Metadata
     """
     now = optimizer.state_dict()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    state: dict[Any, Any] = {}
-    paths: dict[str, tuple[Any, ...]] = metadata.planner_data or {}
-    for name, path in paths.items():
+    state: dict[int, paths.Places] = {}
+    saved: dict[str, paths.Path] = metadata.planner_data or {}
+    for name, path in saved.items():
         if len(path) < 4 or path[0] != key or path[1] != _STATE or not str(path[2]).isdigit():
             continue
         number = int(path[2])
         if number >= len(parameters):
             continue
-        target, present = state.setdefault(number, {}), now[_STATE].get(number, {})
-        for part in path[3:-1]:
-            target = target.setdefault(part, {})
-            present = present.get(part, {}) if isinstance(present, dict) else {}
-        value = present.get(path[-1]) if isinstance(present, dict) else None
+        value = paths.get(now[_STATE].get(number, {}), path[3:])
         stored = metadata.state_dict_metadata[name]
         if isinstance(stored, TensorStorageMetadata) and not isinstance(value, torch.Tensor):
             value = _empty(parameters[number], stored)
-        target[path[-1]] = value
-    return {**now, _STATE: state}
+        target = state.setdefault(number, paths.Places({}))
+        target.put(path[3:], value)
+    return {**now, _STATE: {number: places.root for number, places in state.items()}}
 
 
 def _empty(parameter: torch.Tensor, stored: TensorStorageMetadata) -> torch.Tensor:

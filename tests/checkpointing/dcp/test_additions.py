@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tests.checkpointing.dcp.saved import Folder, manifest_of, save
+from tests.checkpointing.dcp.test_loading import read
+from tests.checkpointing.dcp.test_reads import in_parts
+from tests.checkpointing.dcp.test_saving import assert_same
+from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.checkpointing.dcp.loading import load
+from undaunted.checkpointing.errors import CheckpointError, StructureError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.torch
+
+
+class Sampler:
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+@pytest.mark.parametrize("fresh", [{}, {"shard0": 0}, None, []])
+def test_dictionaries_that_grew_while_training(fresh: Any, tmp_path: Path) -> None:
+    grown = {"shard0": 17, "deep": {"x": [1, 2], "t": torch.ones(2)}, "l": [torch.ones(1), "y"]}
+    save(tmp_path, {"history": grown, "sampler": Sampler(grown), "other": {"x": 1}})
+    sampler = Sampler(copy.copy(fresh))
+    mine = {"history": copy.copy(fresh), "sampler": sampler}
+    read(mine, tmp_path)
+    assert mine.keys() == {"history", "sampler"}
+    assert_same(grown, mine["history"])
+    assert_same(grown, sampler.seen)
+
+
+def test_the_dictionary_that_was_given_is_filled(tmp_path: Path) -> None:
+    save(tmp_path, {"history": {"a": 1}})
+    history: dict[str, Any] = {}
+    read({"history": history}, tmp_path)
+    assert history == {"a": 1}
+
+
+@pytest.mark.parametrize("saved", [[], None])
+def test_a_list_that_was_empty_when_saved(saved: Any, tmp_path: Path) -> None:
+    save(tmp_path, {"kept": {"list": saved}})
+    mine = {"kept": {"list": [torch.ones(1)]}}
+    read(mine, tmp_path)
+    assert mine == {"kept": {"list": saved}}
+
+
+def test_numbers_as_keys_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, {"loss": {1: 0.5}})
+    mine: Any = {"loss": {}}
+    read(mine, tmp_path)
+    assert mine == {"loss": {"1": 0.5}}
+    assert "keys of loss" in caplog.text
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    grown = {f"k{number}": 1 for number in range(3000)}
+    save(tmp_path, {"history": grown})
+    mine: Any = {"history": {}}
+    read(mine, tmp_path)
+    assert mine["history"] == grown
+
+
+def test_a_model_that_lacks_a_layer_says_so(tmp_path: Path) -> None:
+    layers = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+    save(tmp_path, {"model": torch.nn.Sequential(*layers)})
+    with pytest.raises(CheckpointError, match=r"Unexpected key.*1\.weight"):
+        read({"model": torch.nn.Sequential(torch.nn.Linear(2, 2))}, tmp_path)
+
+
+def test_tensors_in_parts_are_not_left_out_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, {"ema": {"w": in_parts(torch.ones(4), [[2]])}})
+    mine: Any = {"ema": {}}
+    read(mine, tmp_path)
+    assert mine == {"ema": {}}
+    assert "ema.w of the checkpoint" in caplog.text
+    with pytest.raises(StructureError, match=r"has ema\.w, saved in parts"):
+        read({"ema": Sampler({})}, tmp_path)
+
+
+def test_stages_of_a_pipeline_leave_each_other_what_is_theirs(tmp_path: Path) -> None:
+    save(tmp_path, {"m": {"a": torch.ones(1), "b": torch.ones(1), "c": 5}, "h": {"x": 1}})
+    manifest = manifest_of(tmp_path)
+    store = torch.distributed.HashStore()
+    storage: Any = Folder(tmp_path)
+    states: list[Any] = [
+        {"m": {"a": torch.zeros(1)}, "h": {"x": 0}},
+        {"m": {"b": torch.zeros(1)}, "h": {}},
+    ]
+
+    def run(rank: int) -> None:
+        agreement = Agreement(store, rank, 2, "s")
+        load(states[rank], storage, manifest, agreement=agreement, threads=1, timeout_s=30)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_same(states[0], {"m": {"a": torch.ones(1), "c": 5}, "h": {"x": 1}})
+    assert_same(states[1], {"m": {"b": torch.ones(1), "c": 5}, "h": {"x": 1}})
