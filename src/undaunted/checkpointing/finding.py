@@ -68,6 +68,8 @@ def find_together(
 ) -> Found:
     """Look on rank 0, and tell all ranks.
 
+    A rank that comes after the others have given up waits for them to look again.
+
     Args:
         storage: where.
         agreement: of all ranks.
@@ -83,5 +85,5 @@ def find_together(
     def decide(_: Sequence[bytes]) -> bytes:
         return msgspec.msgpack.encode(find(storage, wanted, without))
 
-    answer = agreement.round(name, b"", decide, timeout_s)
+    answer = agreement.round(name, b"", decide, timeout_s, join_later=True)
     return msgspec.msgpack.decode(answer, type=Found)

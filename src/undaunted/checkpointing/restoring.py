@@ -6,7 +6,6 @@ left there becomes a checkpoint if it is newer than all others, and is read from
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,6 @@ class Loader:
         self._shelf = shelf
         self._timeout_s = timeout_s
         self._looked = False  # for copies that earlier rounds have left
-        self._searches = itertools.count()
 
     def load(self, state_dict: dict[str, Any], wanted: int | None) -> int | None:
         """See `Checkpointer.load`."""
@@ -68,7 +66,8 @@ class Loader:
             which = (
                 "the newest checkpoint" if wanted is None else f"the checkpoint of step {wanted}"
             )
-            name = f"search {next(self._searches)} for {which}"
+            # Without a count of its own: ranks that have not searched equally often can meet.
+            name = f"search for {which}" + (f", {len(reasons)} passed over" if reasons else "")
             found = find_together(
                 self._storage, self._agreement, name, self._timeout_s, wanted, list(reasons)
             )

@@ -226,6 +226,71 @@ def test_ranks_that_are_at_different_calls_are_told(stores: Any) -> None:
     }
 
 
+@pytest.mark.parametrize("lone", [0, 1])
+def test_ranks_meet_again_after_some_were_alone_in_calls(stores: Any, lone: int) -> None:
+    ranks = ranks_of(stores(3))
+    for step in (2, 3):
+        with pytest.raises(SaveError, match=rf"save {step}: ranks .* did not answer"):
+            ranks[lone].round(f"save {step}", b"", fail, 0.1)
+    for step in (4, 5):
+        answers = together(
+            [
+                lambda one=one, n=step: one.round(f"save {n}", b"x", b"".join, LONG_S)
+                for one in ranks
+            ]
+        )
+        assert answers == [b"xxx"] * 3
+
+
+def test_a_rank_that_waits_is_not_held_up_by_another_call_that_fails(stores: Any) -> None:
+    """Rank 1 is at its next call already when rank 0 fails at the one before."""
+    ranks = ranks_of(stores(2))
+    failed = threading.Event()
+
+    def rank_0() -> bytes:
+        with pytest.raises(SaveError, match="a: rank 0: disk"):
+            ranks[0].round("a", Failure("disk"), fail, LONG_S)
+        failed.set()
+        return ranks[0].round("b", b"0", b"".join, LONG_S)
+
+    assert together([rank_0, lambda: ranks[1].round("b", b"1", b"".join, LONG_S)]) == [b"01"] * 2
+    assert failed.is_set()
+
+
+def test_who_comes_late_to_several_failed_rounds_is_told_of_the_one_it_missed(stores: Any) -> None:
+    ranks = ranks_of(stores(2))
+    for step in (2, 3):
+        with pytest.raises(SaveError):
+            ranks[0].round(f"save {step}", b"", fail, 0.1)
+    with pytest.raises(SaveError, match=r"save 3: rank 1 of 2 did not answer .* says rank 0"):
+        ranks[1].round("save 3", b"", fail, LONG_S)
+
+
+@pytest.mark.parametrize("lone", [0, 1])
+def test_who_comes_late_may_wait_for_the_others_to_try_again(stores: Any, lone: int) -> None:
+    ranks = ranks_of(stores(2))
+    for _ in range(2):
+        with pytest.raises(SaveError):
+            ranks[lone].round("search", b"", fail, 0.1, join_later=True)
+    answers = together(
+        [
+            lambda one=one: one.round("search", b"x", b"".join, LONG_S, join_later=True)
+            for one in ranks
+        ]
+    )
+    assert answers == [b"xx"] * 2
+
+
+def test_a_rank_0_that_comes_late_does_not_wait_for_what_is_over(stores: Any) -> None:
+    ranks = ranks_of(stores(3))
+    with pytest.raises(SaveError):
+        ranks[1].round("r", b"", fail, 0.1)
+    began = time.monotonic()
+    with pytest.raises(SaveError, match="says rank 1"):
+        ranks[0].round("r", b"", fail, LONG_S)
+    assert time.monotonic() - began < LONG_S / 2
+
+
 def test_keys_do_not_pile_up(stores: Any) -> None:
     connections = stores(3)
     ranks = ranks_of(connections)

@@ -2,10 +2,16 @@
 
 The first verdict that is written decides for all ranks, so that no rank believes what another does
 not: rank 0's, that of a rank that failed, or that of one that waited in vain. See `Turn`.
+
+Each rank counts its rounds. When only some ranks make a call, their round fails, and the others
+find that failure under the number of their own next call. They see by the name that it is about
+something they took no part in, pass it over, and so meet the others again in their next call.
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.checkpointing.agreement.bounded import AbortedError, Bounded, TimedOutError
@@ -14,7 +20,7 @@ from undaunted.checkpointing.agreement.turn import Place, Turn, named
 from undaunted.checkpointing.errors import CheckpointError, SaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Agreement", "Agreeing", "Failure", "Link"]
 
@@ -32,6 +38,8 @@ class Agreeing(Protocol):
         contribution: bytes | Failure,
         decide: Callable[[Sequence[bytes]], bytes],
         timeout_s: float,
+        *,
+        join_later: bool = False,
     ) -> bytes:
         """See `Agreement.round`."""
 
@@ -98,6 +106,8 @@ class Agreement:
         contribution: bytes | Failure,
         decide: Callable[[Sequence[bytes]], bytes],
         timeout_s: float,
+        *,
+        join_later: bool = False,
     ) -> bytes:
         """Return what rank 0 decides from the contributions of all ranks.
 
@@ -108,36 +118,32 @@ class Agreement:
             decide: called on rank 0 only, with the contributions in the order of ranks. What it
                 raises is raised on all ranks.
             timeout_s: how long rank 0 waits for the contributions, and, when all are there, the
-                others for the decision.
+                others for the decision. Begins anew when the others turn out to have been at
+                another call before; that happens within this time.
+            join_later: what has failed before this rank came is passed over also if it has the
+                same name: for what others may have tried without this rank, and try again. Else
+                this rank is told that it came too late, and waits for nobody.
 
         Raises:
             SaveError: with the ranks that failed or did not answer. Other errors of
                 ``undaunted.checkpointing.errors`` as a rank contributed or ``decide`` raised them.
         """
-        prefix = f"{self._prefix}/{self._next}"
-        self._next += 1
-        try:
-            self._connect(timeout_s)
+        began = time.monotonic()
+        while True:
+            prefix = f"{self._prefix}/{self._next}"
+            self._next += 1
             turn = Turn(self._place, prefix, name, timeout_s)
-            if self.rank == 0:
-                return self._lead(turn, contribution, decide)
-            return self._follow(turn, contribution)
-        except (AbortedError, CheckpointError) as error:
-            if isinstance(error, TimedOutError):
-                self._broken = True
-                raise SaveError(
-                    f"{name}: rank 0, whose process serves the agreement, did not answer within "
-                    f"{timeout_s:g} s: it is stopped, or its node cannot be reached",
-                    (0,),
-                ) from error
-            raise
-        except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
-            self._broken = True
-            raise SaveError(
-                f"{name}: the process of rank 0, which serves the agreement, is gone or cannot be "
-                f"reached: {error}",
-                (0,),
-            ) from error
+            with self._naming_losses(turn):
+                self._connect(timeout_s)
+                if join_later and self._bounded.call(turn.is_over, turn.limit_s):
+                    self._note_over(turn)
+                    continue
+                if self.rank == 0:
+                    verdict, cause = self._lead(turn, contribution, decide)
+                else:
+                    verdict, cause = self._follow(turn, contribution), None
+            if verdict.is_of(name) or time.monotonic() - began >= timeout_s:
+                return _answer(verdict, cause)
 
     def abort(self) -> None:
         """Have the round in progress, and all later ones, raise at once; nobody is told."""
@@ -167,34 +173,56 @@ class Agreement:
         turn: Turn,
         contribution: bytes | Failure,
         decide: Callable[[Sequence[bytes]], bytes],
-    ) -> bytes:
+    ) -> tuple[Verdict, Exception | None]:
         gathered = self._bounded.call(lambda: turn.gather(contribution), turn.limit_s)
-        if isinstance(gathered, Verdict):
-            final = self._bounded.call(lambda: turn.close(gathered), turn.limit_s)
-            return self._ended(turn, final)
+        over: list[str] = []
         error: Exception | None = None
-        try:
-            verdict = Verdict(decide(gathered))
-        except Exception as raised:  # noqa: BLE001 - raised on all ranks
-            error = raised
-            verdict = Verdict(failure=named(Failure.of(raised), turn.name, 0), ranks=(0,))
-        # All ranks are in this round: nobody reads the keys of earlier ones any more.
-        over, self._finished = self._finished, []
+        if isinstance(gathered, Verdict):
+            verdict = gathered
+        else:
+            try:
+                verdict = Verdict(decide(gathered))
+            except Exception as raised:  # noqa: BLE001 - raised on all ranks
+                error = raised
+                failure = named(Failure.of(raised), turn.name, 0)
+                verdict = Verdict(failure=failure, ranks=(0,), name=turn.name)
+            # All ranks are in this round: nobody reads the keys of earlier ones any more.
+            over, self._finished = self._finished, []
         final = self._bounded.call(lambda: turn.close(verdict, over), turn.limit_s)
-        return self._ended(turn, final, error)
+        self._note_over(turn)
+        return final, error
 
-    def _ended(self, turn: Turn, final: Verdict, cause: Exception | None = None) -> bytes:
-        self._finished.append(turn.prefix)
-        try:
-            return final.answer()
-        except CheckpointError as error:
-            raise error from cause
+    def _note_over(self, turn: Turn) -> None:
+        if self.rank == 0:
+            self._finished.append(turn.prefix)
 
-    def _follow(self, turn: Turn, contribution: bytes | Failure) -> bytes:
+    def _follow(self, turn: Turn, contribution: bytes | Failure) -> Verdict:
         verdict = self._bounded.call(lambda: turn.take_part(contribution), turn.limit_s)
         if verdict is None:
             verdict = self._bounded.call(turn.await_decision, turn.limit_s)
-        return verdict.answer()
+        return verdict
+
+    @contextlib.contextmanager
+    def _naming_losses(self, turn: Turn) -> Iterator[None]:
+        """Say of a connection that is lost who is at its other end."""
+        try:
+            yield
+        except TimedOutError as error:
+            self._broken = True
+            raise SaveError(
+                f"{turn.name}: rank 0, whose process serves the agreement, did not answer within "
+                f"{turn.timeout_s:g} s: it is stopped, or its node cannot be reached",
+                (0,),
+            ) from error
+        except (AbortedError, CheckpointError):
+            raise
+        except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
+            self._broken = True
+            raise SaveError(
+                f"{turn.name}: the process of rank 0, which serves the agreement, is gone or "
+                f"cannot be reached: {error}",
+                (0,),
+            ) from error
 
     def _connect(self, timeout_s: float) -> None:
         """Replace a connection that was given up."""
@@ -209,3 +237,10 @@ class Agreement:
         self._broken = True
         if self._link is not None:
             self._link.interrupt()
+
+
+def _answer(verdict: Verdict, cause: Exception | None) -> bytes:
+    try:
+        return verdict.answer()
+    except CheckpointError as error:
+        raise error from cause

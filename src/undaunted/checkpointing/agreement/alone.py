@@ -32,6 +32,8 @@ class Alone:
         contribution: bytes | Failure,
         decide: Callable[[Sequence[bytes]], bytes],
         timeout_s: float,  # noqa: ARG002 - the interface
+        *,
+        join_later: bool = False,  # noqa: ARG002 - the interface
     ) -> bytes:
         """Return what is decided; see `Agreement.round`."""
         if isinstance(contribution, Failure):

@@ -68,11 +68,17 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
         content: what was decided.
         failure: why nothing was.
         ranks: whose failure that is.
+        name: of the round that failed, as who wrote this calls it; "" = whatever it is called.
     """
 
     content: bytes = b""
     failure: Failure | None = None
     ranks: tuple[int, ...] = ()
+    name: str = ""
+
+    def is_of(self, name: str) -> bool:
+        """Whether this is about the round that a rank calls so."""
+        return self.name in ("", name)
 
     def answer(self) -> bytes:
         """Return what was decided, or raise what was not."""

@@ -1,9 +1,9 @@
 """What one rank does in the store for one round.
 
 Keys of a round: each rank's contribution, ``count``, the number of them, ``go``, which wakes rank
-0, and ``verdict``, which is written once. A rank deletes its contribution when it has the verdict.
-Rank 0 deletes the rest when every rank has contributed to a later round: by then nobody reads it
-any more.
+0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well. A rank
+deletes its contribution when it has the verdict. Rank 0 deletes the rest when every rank has
+contributed to a later round: by then nobody reads it any more.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Turn:
     Attributes:
         name: what the round is about.
         prefix: of its keys.
+        timeout_s: of the round.
         limit_s: seconds after which a method has returned, unless the store's server stands still.
     """
 
@@ -57,7 +58,7 @@ class Turn:
         self._place = place
         self._rank = place.rank
         self._world_size = place.world_size
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         margin_s = min(5.0, 0.2 + timeout_s / 10)
         # Who does not decide waits a little longer than who does. Not all equally long: a client of
         # a TCPStore whose wait is over just when the key appears may wait for ever (torch 2.13).
@@ -68,10 +69,14 @@ class Turn:
     def _store(self) -> Any:
         return self._place.store
 
+    def is_over(self) -> bool:
+        """Whether the others have ended the round before this rank came."""
+        return bool(self._store.check([self._key("verdict")]))
+
     def gather(self, contribution: bytes | Failure) -> list[bytes] | Verdict:
         """On rank 0: return all contributions, or why they are not there."""
         self._contribute(contribution)
-        if not self._wait("go", self._timeout_s):
+        if not self._wait("go", self.timeout_s):
             return self._given_up(self._missing())
         if self._store.check([self._key("verdict")]):
             return self._verdict()
@@ -110,7 +115,7 @@ class Turn:
             missing = self._missing()
             if not missing:
                 return None
-            self._decide(self._given_up(missing))
+            self._give_up(self._given_up(missing))
         return self._read_and_leave()
 
     def await_decision(self) -> Verdict:
@@ -118,15 +123,15 @@ class Turn:
         if not self._wait("verdict", self._longer_s):
             failure = Failure(
                 f"{self.name}: all ranks have answered, but rank 0 has not decided within another "
-                f"{self._timeout_s:g} s: it is hung, stopped or gone; its log and stack say where"
+                f"{self.timeout_s:g} s: it is hung, stopped or gone; its log and stack say where"
             )
-            self._decide(Verdict(failure=failure, ranks=(0,)))
+            self._give_up(Verdict(failure=failure, ranks=(0,), name=self.name))
         return self._read_and_leave()
 
     def leave(self) -> None:
         """Say that this rank reads nothing more; rank 0 waits for all others to say so."""
         if self._rank == 0:
-            self._wait("go", self._timeout_s)
+            self._wait("go", self.timeout_s)
         elif self._store.add(self._key("count"), 1) == self._world_size - 1:
             self._store.set(self._key("go"), b"")
 
@@ -134,8 +139,7 @@ class Turn:
         if isinstance(contribution, Failure):
             self._store.set(self._of(self._rank), self._encoded(b""))
             failure = named(contribution, self.name, self._rank)
-            self._decide(Verdict(failure=failure, ranks=(self._rank,)))
-            self._store.set(self._key("go"), b"")
+            self._give_up(Verdict(failure=failure, ranks=(self._rank,), name=self.name))
             return
         self._store.set(self._of(self._rank), self._encoded(contribution))
         if self._store.add(self._key("count"), 1) == self._world_size:
@@ -145,10 +149,15 @@ class Turn:
         many = "ranks" if len(missing) > 1 else "rank"
         failure = Failure(
             f"{self.name}: {many} {format_ranks(missing)} of {self._world_size} did not answer "
-            f"within {self._timeout_s:g} s: hung, stopped, gone, or much slower than the others; "
-            "their logs and stacks say where they are"
+            f"within {self.timeout_s:g} s, says rank {self._rank}: hung, stopped, gone, or much "
+            "slower than the others; their logs and stacks say where they are"
         )
-        return Verdict(failure=failure, ranks=missing)
+        return Verdict(failure=failure, ranks=missing, name=self.name)
+
+    def _give_up(self, verdict: Verdict) -> None:
+        """End the round unless it has ended, and tell rank 0, which waits for something else."""
+        self._decide(verdict)
+        self._store.set(self._key("go"), b"")
 
     def _missing(self) -> tuple[int, ...]:
         ranks = range(self._world_size)
