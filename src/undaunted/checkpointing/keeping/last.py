@@ -37,12 +37,15 @@ def main(argv: Sequence[str]) -> int:
     left = [Left(*map(int, arena.split(":"))) for arena in arenas]
     alone = Alone(os.urandom(6).hex())
     storage = open_storage(place)
-    publisher = Publisher(storage, alone, round_epoch(), Rule(keep=None))
+    epoch = round_epoch()
+    publisher = Publisher(storage, alone, epoch, Rule(keep=None))
 
     def commit(snapshot: Snapshot, reports: Sequence[Report], drawn: bytes) -> None:
         from undaunted.checkpointing.dcp import blueprint  # torch: only if there is something
 
         metadata = blueprint.build(drawn, [report.objects for report in reports])
+        # The last round may have ended before a process of it came here.
+        storage.raise_epoch(epoch)
         publisher.commit(
             snapshot.step, ATTEMPT, snapshot.world_size, snapshot.structure, reports, metadata
         )

@@ -1,0 +1,77 @@
+"""The program that makes a checkpoint of what a job that has ended left in memory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.checkpointing.errors import StaleEpochError
+from undaunted.checkpointing.files.folder import FolderStorage
+from undaunted.checkpointing.format import fence, names
+from undaunted.checkpointing.format.image import Image
+from undaunted.checkpointing.keeping import last
+from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, Description
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def left(step: int, epoch: int) -> int:
+    """The descriptor of a copy, as the only rank of a round has left it."""
+    arena = Arena.create("test", 1 << 16)
+    arena.begin()
+    image = Image("__0_0.distcp", HEADER_BYTES, 100)
+    arena.complete(
+        Description(
+            step=step,
+            epoch=epoch,
+            session="s1",
+            rank=0,
+            world_size=1,
+            structure="abc",
+            files=[image],
+        )
+    )
+    fd = os.dup(arena.fd)
+    arena.close()
+    return fd
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStorage:
+    """Where the first round has saved."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setattr(
+        "undaunted.checkpointing.dcp.blueprint.build", lambda blueprint, reports: b"metadata"
+    )
+    storage = FolderStorage(str(tmp_path), "run")
+    storage.raise_epoch(1)
+    return storage
+
+
+def test_the_last_round_need_not_have_come_to_the_place(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended before any process of it has made a Checkpointer; earlier rounds are refused now."""
+    monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "2")
+    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    assert storage.steps() == [7]
+    assert storage.manifest(7).epoch == 2
+    with pytest.raises(StaleEpochError):
+        fence.check(storage._fence(), "run", 1, storage.place)
+
+
+def test_nothing_is_written_where_a_later_round_is_alive(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("undaunted.checkpointing.files.living.Living.others", lambda *_: True)
+    storage.raise_epoch(3)
+    monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "2")
+    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    assert storage.steps() == []
+    assert names.EPOCH in os.listdir(storage.place)
