@@ -150,6 +150,11 @@ class TestS3(Objects):
     def make(self, s3: str, tmp_path: Path) -> Make:
         return maker(f"{s3}{tmp_path}/checkpoints")
 
+    def test_a_bucket_that_does_not_exist_is_named(self, make: Any) -> None:
+        make().sweep("s1")  # empty, but there
+        with pytest.raises(FileNotFoundError, match=r"no such bucket.*'not-there'"):
+            ObjectStorage("s3://not-there/x").sweep("s1")
+
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

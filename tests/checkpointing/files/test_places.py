@@ -21,8 +21,20 @@ def test_what_is_no_place(where: str) -> None:
         open_storage(where)
 
 
-def test_object_stores() -> None:
+def test_object_stores(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    assert type(open_storage("memory://x")).__name__ == "ObjectStorage"
+    assert type(open_storage(f"local://{tmp_path}")).__name__ == "ObjectStorage"
     with pytest.raises(ValueError, match="nothing"):
         open_storage("nothing://x")
+
+
+@pytest.mark.parametrize("where", ["s3://", "s3:///", "://", "://x"])
+def test_a_url_without_a_place_is_refused(where: str) -> None:
+    """It would be a folder of that name."""
+    with pytest.raises(ValueError, match="names no place in the store"):
+        open_storage(where)
+
+
+def test_memory_of_one_process_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"memory://x: .* written by another"):
+        open_storage("memory://x")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
 
 import pytest
 
@@ -56,6 +57,26 @@ def test_when_objects_were_written(
     monkeypatch.setattr(remote, "fs", Client(when))
     known = None if when[0] == "updated" else dt.datetime(1970, 1, 2, tzinfo=dt.timezone.utc)
     assert remote.within("x") == {"x/a": Found(0, known)}
+
+
+@pytest.mark.parametrize(("url", "missed"), [("s3://b/x", True), ("memory://b/x", False)])
+def test_a_bucket_that_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch, url: str, missed: bool
+) -> None:
+    asked: list[str] = []
+    answers: list[OSError] = [FileNotFoundError("b"), PermissionError("may not ask")]
+
+    class NoBucket:
+        def info(self, path: str) -> None:
+            asked.append(path)
+            raise answers[len(asked) - 1]
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **_: (NoBucket(), "b/x"))
+    remote = Remote(url, 1.0)
+    with pytest.raises(FileNotFoundError, match="no such bucket") if missed else nullcontext():
+        remote.check_bucket()
+    remote.check_bucket()
+    assert asked == (["b", "b"] if missed else [])
 
 
 def test_a_users_settings_of_fsspec_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

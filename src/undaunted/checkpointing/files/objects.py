@@ -155,6 +155,8 @@ class ObjectStorage:
         clock = names.session_file(session)
         groups: dict[names.Attempt, list[str]] = {}
         found = self._remote.below(self._remote.root)
+        if not found:  # a bucket that does not exist looks empty as well
+            self._remote.check_bucket()
         for path in found:
             parts = path.removeprefix(f"{self._remote.root}/").split("/")
             attempt = names.read_object(parts[0], parts[1]) if len(parts) == 3 else None

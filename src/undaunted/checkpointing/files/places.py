@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.files.storage import Storage
 
 _FILE = "file://"
+_OF_ONE_PROCESS = ("memory",)
 
 
 def open_storage(
@@ -26,7 +27,8 @@ def open_storage(
         options: of writing.
 
     Raises:
-        ValueError: it is none of these, or what fsspec needs for it is not installed.
+        ValueError: it is none of these, or lives in one process only, or what fsspec needs for it
+            is not installed.
     """
     place = os.fspath(where)
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
@@ -35,9 +37,24 @@ def open_storage(
         if not place.startswith("/"):
             raise ValueError(f"{where}: a file URL has three slashes, as in file:///data/run1")
     elif "://" in place:
+        _check_url(place)
         from undaunted.checkpointing.files.objects import ObjectStorage
 
         return ObjectStorage(place, run, options.threads)
     if not place:
         raise ValueError("the place of checkpoints is empty: give a folder")
     return FolderStorage(place, run, options)
+
+
+def _check_url(url: str) -> None:
+    protocol, _, path = url.partition("://")
+    if not protocol or not path.strip("/"):
+        raise ValueError(
+            f"{url}: names no place in the store: give its bucket and a name, as in "
+            "s3://bucket/run1"
+        )
+    if protocol in _OF_ONE_PROCESS:
+        raise ValueError(
+            f"{url}: this memory is that of one process, and checkpoints are written by another: "
+            "give a folder or the URL of an object store"
+        )

@@ -22,6 +22,7 @@ _SETTINGS: Mapping[str, dict[str, Any]] = {
     "gs": {"timeout": 30},
     "file": {"auto_mkdir": True},
 }
+_WITH_BUCKETS = ("s3", "s3a", "gs", "gcs")
 # Under these names the clients say when an object was written.
 _WRITTEN = ("LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -73,7 +74,21 @@ class Remote:
         except ImportError as error:
             raise ValueError(f"{url}: {error}") from error
         self.root: str = root.rstrip("/")
+        self._protocol = protocol
         self._timeout_s = timeout_s
+
+    def check_bucket(self) -> None:
+        """Raise FileNotFoundError if there is no such bucket, where a store has buckets."""
+        if self._protocol not in _WITH_BUCKETS:
+            return
+        bucket = self.root.partition("/")[0]
+        try:
+            self.call("info", bucket)
+        except FileNotFoundError as error:
+            said = "there is no such bucket: create it, or correct the URL"
+            raise FileNotFoundError(errno.ENOENT, said, bucket) from error
+        except OSError:
+            pass  # this user may not ask
 
     def put(self, path: str, content: bytes) -> None:
         """Write an object; it is there when all of it is."""
