@@ -32,6 +32,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.dcp.plan_codec",
         "undaunted.checkpointing.dcp.reads",
         "undaunted.checkpointing.dcp.repeated",
+        "undaunted.checkpointing.dcp.sameness",
         "undaunted.checkpointing.dcp.saving",
         "undaunted.checkpointing.dcp.stateful",
         "undaunted.checkpointing.dcp.torch_private",

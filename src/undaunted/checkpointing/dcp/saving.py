@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
-from undaunted.checkpointing.dcp import items, plan_codec
+from undaunted.checkpointing.dcp import items, plan_codec, sameness
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
 from undaunted.checkpointing.dcp.stateful import is_stateful
@@ -291,6 +291,7 @@ class Saver:
     def _decide(self, planner: SavePlanner, plans: Sequence[bytes]) -> tuple[_Decision, _Overall]:
         self._number += 1
         local = [plan_codec.decode_plan(plan) for plan in plans]
+        sameness.check_plans(local)
         final, overall = planner.create_global_plan(local)
         pairs = zip(local, final, strict=True)
         parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]
