@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -142,7 +143,8 @@ class Publisher:
         """Delete what the rule does not keep; a failure of that harms no checkpoint."""
         try:
             for step in retention.to_delete(self._by_age(), self._rule, good):
-                self._storage.delete(step)
-                announce.deleted(step)
+                with contextlib.suppress(FileNotFoundError):  # someone else has
+                    self._storage.delete(step)
+                    announce.deleted(step)
         except OSError as error:
             announce.log.warning("old checkpoints could not be deleted: %s", error)

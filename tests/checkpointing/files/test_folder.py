@@ -20,6 +20,7 @@ from tests.checkpointing.files.conformance import (
     write_attempt,
 )
 from undaunted.checkpointing.files.folder import FolderStorage
+from undaunted.checkpointing.files.living import Living
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,6 +174,44 @@ def test_what_is_being_deleted_is_swept(storage: FolderStorage) -> None:
     assert storage.sweep("s1") == [".step-00000100.deleted-0a1b"]
     storage.close()
     assert tree(storage) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [("", "started without undaunted run"), ("b", "run 'b'"), ("a", None)],
+)
+def test_another_job_in_the_same_place_is_told_of(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    theirs: str,
+    said: str | None,
+) -> None:
+    monkeypatch.setattr(Living, "runs_elsewhere", lambda _: [theirs])
+    with closing(make("a")) as storage:
+        storage.sweep("s1")
+        texts = [record.getMessage() for record in caplog.records]
+    if said is None:  # rounds of one run have a fence
+        assert texts == []
+    else:
+        assert len(texts) == 1
+        assert texts[0].startswith(f"{storage.place}: another job ({said}) has these")
+        assert texts[0].endswith("give each job a directory of its own")
+
+
+def test_two_jobs_that_save_a_step_at_once_are_told(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, files = write_attempt(storage, 100)
+
+    def other_job_saves(_: object) -> str:
+        save(FolderStorage(storage.place, block_bytes=BLOCK), 100, session="s2")
+        return ""
+
+    monkeypatch.setattr(storage, "_put_aside", other_job_saves)
+    with pytest.raises(OSError, match="another job has saved this step at the same moment"):
+        storage.commit(target, manifest_of(100, files))
+    assert storage.manifest(100).session == "s2"
 
 
 def test_files_of_others_stay(storage: FolderStorage) -> None:

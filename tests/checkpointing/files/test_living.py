@@ -49,6 +49,7 @@ def test_without_locks_all_are_alive(tmp_path: Path, monkeypatch: pytest.MonkeyP
     living.begin("a")
     (tmp_path / ".session-b").write_text("")
     assert not Living(str(tmp_path)).is_over("b")
+    assert living.runs_elsewhere() == []
     living.end()
 
 
@@ -85,6 +86,9 @@ def test_other_processes_of_a_run_are_noticed(tmp_path: Path) -> None:
         assert other.stdout.readline() == "held\n"
         assert here.others("run1")
         assert not here.others("run2")
+        assert here.runs_elsewhere() == ["run1"]
         other.kill()
     assert not here.others("run1")
+    assert here.runs_elsewhere() == []
+    assert os.listdir(tmp_path) == [".session-ours"]
     here.end()

@@ -163,10 +163,7 @@ class FolderStorage:
             if names.is_deleted(name) or (attempt is not None and ended[attempt.session]):
                 self._clean(name)
                 swept.append(name)
-        for name in self._names():
-            other = names.read_session_file(name)
-            if other is not None and other not in ended:
-                self._living.is_over(other)
+        self._warn_of(self._living.runs_elsewhere())
         return swept
 
     def close(self) -> None:
@@ -181,6 +178,20 @@ class FolderStorage:
             return sorted(os.listdir(self.place))
         except FileNotFoundError:
             return []
+
+    def _warn_of(self, runs: list[str]) -> None:
+        """Tell that other jobs have this place open. Rounds of the same run have their fence."""
+        import logging  # the writer starts without it
+
+        for run in runs:
+            if run and run == self._run:
+                continue
+            logging.getLogger("undaunted.checkpointing").warning(
+                "%s: another job (%s) has these checkpoints open; if both save, they delete and "
+                "replace each other's: give each job a directory of its own",
+                self.place,
+                f"run {run!r}" if run else "started without undaunted run",
+            )
 
     def _attempt(self, target: str) -> names.Attempt:
         above, name = os.path.split(target)
@@ -236,7 +247,16 @@ class FolderStorage:
         committed = self._path(names.step(attempt.step))
         try:
             os.rename(target, committed)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise OSError(
+                    error.errno,
+                    "another job has saved this step at the same moment: give each job a directory "
+                    "of its own",
+                    committed,
+                ) from error
+            if error.errno != errno.ENOENT:
+                raise
             # NFS repeats a rename whose answer was lost, and then finds nothing to rename.
             done = self.manifest(attempt.step)
             if (done.session, done.attempt) != (attempt.session, attempt.number):

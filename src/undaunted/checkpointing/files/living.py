@@ -12,8 +12,12 @@ import contextlib
 import errno
 import fcntl
 import os
+from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.format import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MAX_RUN_BYTES = 256
 # Locks of a process do not hold itself back.
@@ -28,6 +32,7 @@ class Living:
         self._folder = folder
         self._path: str | None = None
         self._fd = -1
+        self._locked = False
 
     def begin(self, session: str, run: str = "") -> None:
         """Let others see that this session is alive, until `end` or the end of the process.
@@ -48,26 +53,40 @@ class Living:
         self._path = path
         with contextlib.suppress(OSError):  # there are no locks: see above
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._locked = True
         os.truncate(self._fd, 0)
-        os.write(self._fd, run.encode()[:_MAX_RUN_BYTES])
+        os.write(self._fd, _shortened(run))
         os.rename(unnamed, path)
 
     def others(self, run: str) -> bool:
         """Whether another process has a session of this run that is alive."""
+        for session, path in self._elsewhere():
+            with contextlib.suppress(OSError):
+                if _run_of(path) == _shortened(run) and not self.is_over(session):
+                    return True
+        return False
+
+    def runs_elsewhere(self) -> list[str]:
+        """Return the runs whose sessions live in other processes.
+
+        A name is "" for a run without a launcher. Files of sessions that are over are removed.
+        Where there are no locks nobody can tell, and none is returned.
+        """
+        found = set()
+        for session, path in self._elsewhere():
+            with contextlib.suppress(OSError):
+                run = _run_of(path)
+                if not self.is_over(session) and self._locked:
+                    found.add(run.decode(errors="replace"))
+        return sorted(found)
+
+    def _elsewhere(self) -> Iterator[tuple[str, str]]:
+        """Sessions of other processes, and the paths of their files."""
         for name in os.listdir(self._folder):
             session = names.read_session_file(name)
             path = os.path.join(self._folder, name)
-            if session is None or path in _held_here:
-                continue
-            with contextlib.suppress(OSError):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    of_run = os.read(fd, _MAX_RUN_BYTES) == run.encode()[:_MAX_RUN_BYTES]
-                finally:
-                    os.close(fd)
-                if of_run and not self.is_over(session):
-                    return True
-        return False
+            if session is not None and path not in _held_here:
+                yield session, path
 
     def is_over(self, session: str) -> bool:
         """Whether the session has ended; its file is then removed."""
@@ -102,3 +121,15 @@ class Living:
         """End what was left."""
         with contextlib.suppress(OSError, AttributeError, TypeError):
             self.end()
+
+
+def _shortened(run: str) -> bytes:
+    return run.encode()[:_MAX_RUN_BYTES]
+
+
+def _run_of(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return os.read(fd, _MAX_RUN_BYTES)
+    finally:
+        os.close(fd)
