@@ -8,7 +8,8 @@ import msgspec
 
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.errors import DamagedCheckpointError
-from undaunted.checkpointing.format.manifest import Manifest  # noqa: TC001 - a type of a field
+from undaunted.checkpointing.format.manifest import NAME as MANIFEST
+from undaunted.checkpointing.format.manifest import Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -83,7 +84,20 @@ def find_together(
     """
 
     def decide(_: Sequence[bytes]) -> bytes:
-        return msgspec.msgpack.encode(find(storage, wanted, without))
+        found = find(storage, wanted, without)
+        if not without:  # the first search
+            _name_strays(storage, wanted, found.skipped)
+        return msgspec.msgpack.encode(found)
 
     answer = agreement.round(name, b"", decide, timeout_s, join_later=True)
     return msgspec.msgpack.decode(answer, type=Found)
+
+
+def _name_strays(storage: Storage, wanted: int | None, skipped: dict[int, str]) -> None:
+    """Tell what looks like a checkpoint and is none; it counts only if it was asked for."""
+    for step, path in storage.strays().items():
+        if wanted in (None, step):
+            why = f"{path} has no {MANIFEST}, so that it is no checkpoint"
+            announce.skipped(step, why)
+            if wanted == step:
+                skipped.setdefault(step, why)

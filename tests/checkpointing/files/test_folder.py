@@ -79,7 +79,9 @@ def test_a_folder_without_a_manifest_is_not_touched(storage: FolderStorage) -> N
     mine = Path(storage.place) / "step-00000100"
     mine.mkdir(parents=True)
     (mine / "keep").write_text("me")
-    assert storage.steps() == []
+    save(storage, 50)
+    assert storage.steps() == [50]
+    assert storage.strays() == {100: str(mine)}
     target, files = write_attempt(storage, 100)
     with pytest.raises(FileExistsError, match="move it away"):
         storage.commit(target, manifest_of(100, files))

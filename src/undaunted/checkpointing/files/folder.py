@@ -107,6 +107,16 @@ class FolderStorage:
                 found.add(step)
         return sorted(found)
 
+    def strays(self) -> dict[int, str]:
+        """See `Storage`."""
+        found = {}
+        for name in self._names():
+            step, path = names.read_step(name), self._path(name)
+            # In this order: it may be deleted meanwhile.
+            if step is not None and not self._is_ours(path) and os.path.lexists(path):
+                found[step] = path
+        return found
+
     def manifest(self, step: int) -> manifests.Manifest:
         """See `Storage`."""
         folder = self.locate(step)

@@ -120,6 +120,10 @@ class ObjectStorage:
                 found.append(step)
         return sorted(found)
 
+    def strays(self) -> dict[int, str]:
+        """See `Storage`: objects without a manifest are attempts, and none of these is one."""
+        return {}
+
     def manifest(self, step: int) -> manifests.Manifest:
         """See `Storage`."""
         path = self._path(names.step(step) + _MARKER)

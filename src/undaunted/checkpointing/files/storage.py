@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.format.manifest import Manifest
@@ -75,6 +75,9 @@ class Storage(Readable, Protocol):
 
     def steps(self) -> list[int]:
         """Return the steps of committed checkpoints, ascending; none of them is read."""
+
+    def strays(self) -> Mapping[int, str]:
+        """Return what is called like a committed checkpoint and is none: paths, by step."""
 
     def manifest(self, step: int) -> Manifest:
         """Read the manifest of a committed checkpoint.
