@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -151,12 +152,14 @@ def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         import os, signal, threading
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            print("ready", flush=True)
             if os.environ["RANK"] == "1":
+                open("ignored").read()
                 raise SystemExit(1)
+            open("ignored", "w").close()
             while True:
                 threading.Event().wait(60)
     """
+    os.mkfifo(tmp_path / "ignored")  # rank 1 waits there until rank 0 ignores the signal
     options = ("--nproc-per-node", "2", "--max-restarts", "1", "--workers-stop-timeout", "0.3")
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
