@@ -31,6 +31,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.dcp.optimizers",
         "undaunted.checkpointing.dcp.plan_codec",
         "undaunted.checkpointing.dcp.reads",
+        "undaunted.checkpointing.dcp.refusals",
         "undaunted.checkpointing.dcp.repeated",
         "undaunted.checkpointing.dcp.sameness",
         "undaunted.checkpointing.dcp.saving",

@@ -38,12 +38,17 @@ def load_object(content: bytes | bytearray, name: str, path: str) -> Any:
         ) from error
 
 
-def _not_allowed(content: bytes | bytearray, name: str, path: str) -> str:
+def refused_types(content: bytes | bytearray | memoryview) -> list[str]:
+    """Return the types for which ``load_object`` refuses what ``torch.save`` has written."""
     try:
         with torch.serialization.safe_globals(_of_numpy()):
-            types = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content))
-    except Exception:  # noqa: BLE001 - the message is worth less than the error itself
-        types = []
+            return list(torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(content)))
+    except Exception:  # noqa: BLE001 - what is made of it is only a message
+        return []
+
+
+def _not_allowed(content: bytes | bytearray, name: str, path: str) -> str:
+    types = refused_types(content)
     return (
         f"{path}: {name} has objects of types that are not read from a file without your consent: "
         f"{', '.join(types) or 'unknown'}. If you trust the checkpoint, allow them with "

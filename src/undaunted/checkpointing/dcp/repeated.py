@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItemType
 
 from undaunted.checkpointing.dcp.objects import load_object
+from undaunted.checkpointing.dcp.refusals import Refusals
 
 if TYPE_CHECKING:
     import torch
@@ -35,14 +36,17 @@ class Written:
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}
+        self._refusals = Refusals()
 
     def resolve(self, planner: SavePlanner, item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """Return what the planner gives for an item."""
+        """Return what the planner gives for an item; says which objects are refused later."""
         if item.type != WriteItemType.BYTE_IO or not _saves_by_default(planner):
             return planner.resolve_data(item)
         value = planner.lookup_object(item.index)
         if not is_plain(value):
-            return planner.resolve_data(item)
+            serialised: Any = planner.resolve_data(item)
+            self._refusals.look(serialised.getbuffer(), item.index.fqn)
+            return serialised
         name = repr(value)
         content = self._known.get(name)
         if content is None:
