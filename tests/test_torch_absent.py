@@ -36,6 +36,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.dcp.sameness",
         "undaunted.checkpointing.dcp.saving",
         "undaunted.checkpointing.dcp.stateful",
+        "undaunted.checkpointing.dcp.states",
         "undaunted.checkpointing.dcp.torch_private",
         "undaunted.checkpointing.foreign",
         "undaunted.checkpointing.local.basic_state_dict",

@@ -15,6 +15,7 @@ from undaunted.checkpointing.dcp.optimizers import state_to_fill
 from undaunted.checkpointing.dcp.reads import Read, Reads, listed
 from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.dcp.stateful import is_stateful
+from undaunted.checkpointing.dcp.states import check_mapping
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
 from undaunted.checkpointing.files.reading import Piece
 from undaunted.checkpointing.random_state import RandomState
@@ -148,6 +149,7 @@ class _Loading:
 
     def look(self) -> bytes:
         """Compare the state with the metadata; returns what the other ranks have to know."""
+        check_mapping(self._given)
         metadata = self._metadata = self._read_metadata()
         with collection_paused(), torch.no_grad():  # else DTensors make nodes of a graph
             self._state = dict(_to_fill(self._given, metadata))

@@ -17,10 +17,9 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp import blueprint as blueprints
 from undaunted.checkpointing.dcp import fingerprint as fingerprints
-from undaunted.checkpointing.dcp import items, plan_codec, sameness
+from undaunted.checkpointing.dcp import items, plan_codec, sameness, states
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.repeated import Written
-from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.staging.copy import warm_up
 
@@ -238,13 +237,15 @@ class Saver:
         self, planner: SavePlanner, state_dict: dict[str, Any]
     ) -> tuple[SavePlan | None, bytes]:
         """Return the fingerprint of the state, and the local plan where one was made for it."""
-        plain = {k: v.state_dict() if is_stateful(v) else v for k, v in state_dict.items()}
-        planner.set_up_planner(plain, StorageMeta(), self._agreement.rank == 0)
+        plain = states.plain(state_dict)
+        with states.collisions_named():
+            planner.set_up_planner(plain, StorageMeta(), self._agreement.rank == 0)
         if _plans_by_default(planner):
             with torch.no_grad():  # else DTensors make nodes of a graph
                 structure = fingerprints.fingerprint(planner.state_dict)
             if structure is not None:
                 return None, structure
+            states.check_layouts(planner.state_dict)
         local = planner.create_local_plan()
         return local, fingerprints.digest(plan_codec.encode_plan(local))
 
