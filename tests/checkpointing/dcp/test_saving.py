@@ -271,10 +271,15 @@ def test_modules_and_optimizers_are_asked_for_their_state(tmp_path: Path) -> Non
 def test_what_cannot_be_planned_or_copied_is_named(arena: Arena) -> None:
     with pytest.raises(SaveError, match=r"duplicated flatten key a\.b"):
         Saver(alone()).plan({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, 10)
-    planned = Saver(alone()).plan({"a": torch.ones(1), "lock": threading.Lock()}, 10)
-    with pytest.raises(CheckpointError, match="lock"):
-        planned.stage(arena)
-    assert arena.generation == 0
+    for name, value, message in (
+        ("lock", threading.Lock(), "lock cannot be saved: TypeError"),
+        ("own", {"f": lambda: 1}, r"own\.f cannot be saved: \w*Error"),
+        ("model", {"w": torch.ones(3, device="meta")}, r"model\.w is on the meta device"),
+    ):
+        planned = Saver(alone()).plan({"a": torch.ones(1), name: value}, 10)
+        with pytest.raises(CheckpointError, match=message):
+            planned.stage(arena)
+        assert arena.generation == 0
 
 
 def test_a_planner_that_converts(tmp_path: Path) -> None:

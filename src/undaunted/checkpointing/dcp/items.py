@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from undaunted.checkpointing.errors import StructureError
+from undaunted.checkpointing.errors import CheckpointError, StructureError
 from undaunted.checkpointing.format.frame import DTYPES, HEAD_BYTES, Frame, frame
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.staging.arena import HEADER_BYTES, ArenaTooSmallError, aligned
@@ -118,7 +118,7 @@ def stage_items(laid: Sequence[Laid], resolve: Resolve, arena: Arena) -> list[St
     """
     with torch.no_grad():  # else DTensors make nodes of a graph
         sources = [_sources(one, resolve) for one in laid]
-    others = [[_serialised(resolve(item)) for item in one.others] for one in laid]
+    others = [[_resolved(item, resolve) for item in one.others] for one in laid]
     staged, end = _images(laid, others)
     if end + _DESCRIPTION_BYTES > arena.size:
         needed = arena_bytes(laid, sum(len(o) for of_file in others for o in of_file))
@@ -161,6 +161,10 @@ def _sources(laid: Laid, resolve: Resolve) -> list[torch.Tensor]:
                 f"{item.index.fqn} is {tensor.dtype} {tuple(tensor.shape)}, but its plan says "
                 f"{data.properties.dtype} {tuple(data.chunk.sizes)}"
             )
+        if tensor.is_meta:
+            raise StructureError(
+                f"{item.index.fqn} is on the meta device: it has no values to save"
+            )
         tensors.append(tensor)
     return tensors
 
@@ -171,6 +175,17 @@ def _plain(value: Any, item: WriteItem) -> torch.Tensor:
         raise StructureError(f"{item.index.fqn} is {type(value)}, but its plan says it is a tensor")
     tensor: torch.Tensor = value.dequantize()
     return tensor
+
+
+def _resolved(item: WriteItem, resolve: Resolve) -> memoryview:
+    try:
+        return _serialised(resolve(item))
+    except (CheckpointError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise StructureError(
+            f"{item.index.fqn} cannot be saved: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _serialised(value: torch.Tensor | io.BytesIO) -> memoryview:
