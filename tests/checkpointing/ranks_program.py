@@ -36,8 +36,11 @@ def main() -> None:
         ACCIDENTS[scenario](checkpoints, state)
     began = time.monotonic()
     step = 7 if scenario == "steps" and rank == 1 else 1
-    say(rank, "save", began, lambda: saved(checkpoints, step, state))
-    if scenario.startswith("writer") or scenario in ("structure", "steps"):
+    if scenario != "missed" or rank == 0:
+        say(rank, "save", began, lambda: saved(checkpoints, step, state))
+    if scenario == "missed":
+        dist.barrier()
+    if scenario.startswith("writer") or scenario in ("structure", "steps", "missed"):
         small = {f"of rank {rank}": torch.full((10,), float(rank))}
         say(rank, "next", began, lambda: saved(checkpoints, 2, small))
     checkpoints.abort()
@@ -93,6 +96,7 @@ ACCIDENTS = {
     "stopped while saving": signal_self_while_saving(signal.SIGSTOP),
     "structure": cannot_be_saved,
     "steps": lambda _checkpoints, _state: None,
+    "missed": lambda _checkpoints, _state: None,
 }
 
 

@@ -100,6 +100,16 @@ def test_ranks_that_are_at_different_steps(tmp_path: Path) -> None:
     assert committed(tmp_path / "all") == ["step-00000002"]
 
 
+def test_ranks_meet_again_after_a_save_that_one_has_missed(tmp_path: Path) -> None:
+    said = run("missed", tmp_path / "all")
+    (alone,) = said["save"]
+    assert alone["rank"] == 0
+    assert alone["ranks"] == [1], said
+    assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
+    assert all(one["seconds"] < 20 for one in said["next"]), said
+    assert committed(tmp_path / "all") == ["step-00000002"]
+
+
 def test_a_rank_whose_state_cannot_be_saved(tmp_path: Path) -> None:
     said = run("structure", tmp_path / "all")
     assert [one["ranks"] for one in said["save"]] == [[1], [1]], said

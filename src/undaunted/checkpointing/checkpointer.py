@@ -13,7 +13,6 @@ checkpoints.close()
 from __future__ import annotations
 
 import atexit
-import itertools
 import math
 import operator
 import os
@@ -123,7 +122,7 @@ class Checkpointer:
         self._taker = Taker(links.rank, links.world_size, links.session, epoch, self._shelf)
         self._saver = Saver(links.main)
         self._slots = Slots(slots)
-        self._numbers = itertools.count(1)
+        self._number = 0
         rule = Rule(keep=keep, every=keep_every)
         publisher = Publisher(self._storage, links.background, epoch, rule)
         self._loader = Loader(self._storage, links.main, publisher, self._shelf, timeout)
@@ -149,7 +148,7 @@ class Checkpointer:
         self._check_open()
         step = _step(step)
         began = time.monotonic()
-        number = next(self._numbers)
+        number = self._number + 1
         slot = self._slots.take(self._saves.longest_s)
         try:
             # Saves before those that other slots are for are over, on every rank.
@@ -158,6 +157,7 @@ class Checkpointer:
             if planned is None:
                 self._slots.give_back(slot)
                 return
+            self._number = number
             staged, problem = self._copy(step, planned, slot)
         except BaseException:
             self._slots.give_back(slot)
