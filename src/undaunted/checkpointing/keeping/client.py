@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from undaunted.base.descriptors import receive
 from undaunted.checkpointing.keeping.messages import (
+    MAX_FDS,
     MAX_PACKET_BYTES,
     VARIABLE,
     Answer,
@@ -104,9 +106,7 @@ class ShelfClient:
         return left
 
     def _answer(self, left: list[Left]) -> Done | None:
-        packet, fds, _, _ = socket.recv_fds(self._sock, MAX_PACKET_BYTES, 4)
-        for fd in fds:
-            os.set_inheritable(fd, False)
+        packet, fds, _ = receive(self._sock, MAX_PACKET_BYTES, MAX_FDS)
         if not packet:
             raise ConnectionResetError("the agent has closed the shelf of arenas")
         answer = _decoder.decode(packet)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_PACKET_BYTES = 4096
+MAX_FDS = 4  # more than the one that a packet should bring
 # Abstract name of the agent's socket, without the leading NUL.
 VARIABLE = "UNDAUNTED_ARENAS"
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.descriptors import receive
 from undaunted.checkpointing.keeping.messages import (
+    MAX_FDS,
     MAX_PACKET_BYTES,
     Answer,
     Done,
@@ -204,15 +206,13 @@ class Shelf:
 
 
 def _receive(peer: socket.socket) -> tuple[bytes, list[int]]:
-    packet, fds, flags, _ = socket.recv_fds(peer, MAX_PACKET_BYTES, 4)
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    packet, fds, cut = receive(peer, MAX_PACKET_BYTES, MAX_FDS)
+    if cut:
         _close(fds)
         raise ValueError(f"a packet is longer than {MAX_PACKET_BYTES} bytes")
     if not packet:
         _close(fds)
-    return packet, list(fds)
+    return packet, fds
 
 
 def _send(peer: socket.socket, answer: Answer, fd: int | None = None) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
+from undaunted.base.descriptors import receive
 from undaunted.checkpointing.writer.messages import MAX_MESSAGE_BYTES
 from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 
 _READ_BYTES = 256 * 1024
 _MOST_FDS = 16  # that one read may bring
 
-_INT_BYTES = struct.calcsize("i")
-# It would end a program that does not handle the signal. `socket.send_fds` and `recv_fds` ignore
-# the flags they are given in some versions of Python.
+# It would end a program that does not handle the signal. `socket.send_fds` ignores the flags it is
+# given in some versions of Python.
 _NO_SIGPIPE = socket.MSG_NOSIGNAL
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -106,15 +106,10 @@ class Connection:
             ValueError: what has come is no message.
         """
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(
-                _READ_BYTES, socket.CMSG_SPACE(_MOST_FDS * _INT_BYTES), socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds, _ = receive(self._sock, _READ_BYTES, _MOST_FDS)
         except BlockingIOError:
             return []
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                count = len(content) // _INT_BYTES
-                self.fds.extend(struct.unpack(f"{count}i", content[: count * _INT_BYTES]))
+        self.fds.extend(fds)
         if not data:
             return None
         self._frames.feed(data)

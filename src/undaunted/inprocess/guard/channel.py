@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from undaunted.base.descriptors import receive
 from undaunted.base.text import one_line
 from undaunted.coordinator.wire.frames import FrameDecoder, FrameError, encode
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, FromRank
 
 if TYPE_CHECKING:
+    import socket
+
     from undaunted.inprocess.core.messages import ToRank
 
 # What may wait for a rank that does not read, bytes, beside the message that is sent last.
@@ -93,9 +95,7 @@ class Channel:
     def _read(self) -> bool:
         """Take in a piece; return whether there was one."""
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._sock, _READ_BYTES, _FDS, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds, _ = receive(self._sock, _READ_BYTES, _FDS)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
