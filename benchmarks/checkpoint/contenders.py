@@ -9,16 +9,19 @@ import os
 import shutil
 import time
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from undaunted.checkpointing.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 State = dict[str, Any]
@@ -119,15 +122,16 @@ class Dcp:
         pass
 
 
-class DcpThread(Dcp):
-    """dcp.async_save in a thread, with a stager that is kept, so that its memory is warm."""
+class DcpAsync(Dcp):
+    """dcp.async_save, with a stager that is kept, so that its memory is warm."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, how: AsyncCheckpointerType) -> None:
         super().__init__(folder)
+        self._how = how
         self._stager = DefaultStager(
             StagingOptions(
                 use_pinned_memory=False,
-                use_shared_memory=False,
+                use_shared_memory=how is AsyncCheckpointerType.PROCESS,
                 use_async_staging=False,
                 use_non_blocking_copy=False,
             )
@@ -139,7 +143,8 @@ class DcpThread(Dcp):
             state,
             storage_writer=self._writer(number),
             async_stager=self._stager,
-            no_dist=_world() == 1,
+            async_checkpointer_type=self._how,
+            no_dist=_world() == 1 and self._how is AsyncCheckpointerType.THREAD,
         )
         stall = time.perf_counter() - began
         done.result()  # type: ignore[union-attr]
@@ -149,44 +154,17 @@ class DcpThread(Dcp):
         self._stager.close()
 
 
-class DcpProcess(DcpThread):
-    """dcp.async_save in a process, with a stager of shared memory that is kept."""
-
-    def __init__(self, folder: Path) -> None:
-        Dcp.__init__(self, folder)
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=False,
-                use_shared_memory=True,
-                use_async_staging=False,
-                use_non_blocking_copy=False,
-            )
-        )
-
-    def save(self, state: State, number: int) -> Times:
-        began = time.perf_counter()
-        done = dcp.async_save(
-            state,
-            storage_writer=self._writer(number),
-            async_stager=self._stager,
-            async_checkpointer_type=dcp.state_dict_saver.AsyncCheckpointerType.PROCESS,
-        )
-        stall = time.perf_counter() - began
-        done.result()  # type: ignore[union-attr]
-        return stall, time.perf_counter() - began
-
-
-def available() -> dict[str, type]:
+def available() -> dict[str, Callable[[Path], Contender]]:
     """Return the contenders that run here, by name; ours is first."""
     warnings.filterwarnings("ignore")
-    found: dict[str, type] = {
+    found: dict[str, Callable[[Path], Contender]] = {
         "undaunted": Undaunted,
         "torch.save": TorchSave,
         "dcp.save": Dcp,
-        "dcp.async_save thread": DcpThread,
+        "dcp.async_save thread": partial(DcpAsync, how=AsyncCheckpointerType.THREAD),
     }
     if dist.is_initialized():  # torch's process needs a group
-        found["dcp.async_save process"] = DcpProcess
+        found["dcp.async_save process"] = partial(DcpAsync, how=AsyncCheckpointerType.PROCESS)
     try:
         from benchmarks.checkpoint.nvrx import Nvrx
     except ImportError:

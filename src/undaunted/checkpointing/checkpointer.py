@@ -258,13 +258,8 @@ class Checkpointer:
         Raises:
             SaveError: a save failed, or is not done within ``timeout``.
         """
-        if os.getpid() != self._pid:
+        if not self._begin_end():
             return
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-        atexit.unregister(self._at_exit)
         try:
             self._wait()
             self._tell_failure()
@@ -273,16 +268,22 @@ class Checkpointer:
 
     def abort(self) -> None:
         """Give up what is being saved, and everything else back, without waiting for anybody."""
-        if os.getpid() != self._pid:
+        if not self._begin_end():
             return
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-        atexit.unregister(self._at_exit)
         self._writer.abort()
         self._links.abort()
         self._give_back(ABORT_S)
+
+    def _begin_end(self) -> bool:
+        """Whether it is this caller that ends it: the first one, and no fork."""
+        if os.getpid() != self._pid:
+            return False
+        with self._closing:
+            if self._closed:
+                return False
+            self._closed = True
+        atexit.unregister(self._at_exit)
+        return True
 
     def __enter__(self) -> Self:
         """Return the object itself."""

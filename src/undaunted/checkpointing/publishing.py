@@ -12,8 +12,9 @@ from undaunted import __version__
 from undaunted.checkpointing import announce, finding
 from undaunted.checkpointing.errors import DamagedCheckpointError, SaveError
 from undaunted.checkpointing.format import manifest as manifests
-from undaunted.checkpointing.format import retention
+from undaunted.checkpointing.format import names, retention
 from undaunted.checkpointing.format.checksums import file_of
+from undaunted.checkpointing.rescue import ATTEMPT
 from undaunted.checkpointing.snapshot import Report, merged
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.agreement.agreement import Agreeing
     from undaunted.checkpointing.agreement.messages import Failure
     from undaunted.checkpointing.files.storage import Storage
+    from undaunted.checkpointing.keeping.copies import Snapshot as Copied
     from undaunted.checkpointing.snapshot import Snapshot
 
-METADATA = ".metadata"
 _TICK_S = 1e-3
 
 
@@ -44,6 +45,14 @@ class Publisher:
         self._epoch = epoch
         self._rule = rule
         self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
+
+    def commit_copies(self, snapshot: Copied, reports: Sequence[Report], drawn: bytes) -> None:
+        """Make what was rescued a checkpoint; on rank 0 only. See `rescue.rescue`."""
+        from undaunted.checkpointing.dcp import blueprint  # torch: only if there is something
+
+        metadata = blueprint.build(drawn, [report.objects for report in reports])
+        world_size, structure = snapshot.world_size, snapshot.structure
+        self.commit(snapshot.step, ATTEMPT, world_size, structure, reports, metadata)
 
     @property
     def rank(self) -> int:
@@ -106,8 +115,8 @@ class Publisher:
         """
         target = self.target(step, attempt)
         files = merged(reports)
-        files[METADATA] = file_of(metadata)
-        self._storage.write_small(target, METADATA, metadata)
+        files[names.METADATA] = file_of(metadata)
+        self._storage.write_small(target, names.METADATA, metadata)
         self._by_age()
         # Later than all others, also if the clock was set back or is another node's.
         latest = max((at for at, _ in self._ages.values()), default=0.0)

@@ -100,7 +100,8 @@ def _rescue(
 ) -> Snapshot | None:
     def choose_now(contributions: Sequence[bytes]) -> bytes:
         have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
-        newest = find(storage).manifest
+        # Whoever loads looks for it anyway: here only if there is something to compare with.
+        newest = find(storage).manifest if any(have) else None
         return msgspec.msgpack.encode(choose(have, -1 if newest is None else newest.step))
 
     mine = _Have([(copy.snapshot, copy.rank) for copy in copies.all])

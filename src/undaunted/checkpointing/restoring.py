@@ -10,23 +10,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.dcp import blueprint, loading
+from undaunted.checkpointing.dcp import loading
 from undaunted.checkpointing.errors import DamagedCheckpointError, NoCheckpointError
 from undaunted.checkpointing.finding import find_together
 from undaunted.checkpointing.keeping.copies import Copies
-from undaunted.checkpointing.rescue import ATTEMPT, rescue
+from undaunted.checkpointing.rescue import rescue
 from undaunted.checkpointing.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from undaunted.checkpointing.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.client import ShelfClient
-    from undaunted.checkpointing.keeping.copies import Snapshot
     from undaunted.checkpointing.publishing import Publisher
-    from undaunted.checkpointing.snapshot import Report
 
 _READ_THREADS = 4
 
@@ -123,11 +119,6 @@ class Loader:
                 copies = Copies(self._shelf.left(), self._shelf.drop)
             except OSError as error:
                 announce.log.warning("the agent hands out no copies of earlier rounds: %s", error)
-        rescue(copies, self._storage, self._agreement, self._commit, self._timeout_s)
+        commit = self._publisher.commit_copies
+        rescue(copies, self._storage, self._agreement, commit, self._timeout_s)
         return copies
-
-    def _commit(self, snapshot: Snapshot, reports: Sequence[Report], drawn: bytes) -> None:
-        metadata = blueprint.build(drawn, [report.objects for report in reports])
-        self._publisher.commit(
-            snapshot.step, ATTEMPT, snapshot.world_size, snapshot.structure, reports, metadata
-        )

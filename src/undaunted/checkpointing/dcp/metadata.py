@@ -18,13 +18,14 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from undaunted.checkpointing.dcp.garbage import collection_paused
 from undaunted.checkpointing.dcp.torch_private import METADATA_VERSION, storage_info
 from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.format import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from undaunted.checkpointing.dcp.items import Laid
 
-NAME = ".metadata"
+NAME = names.METADATA
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _ALLOWED = frozenset(

@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing.files.remote import naming
+from undaunted.checkpointing.format.checksums import of_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +50,10 @@ def upload(
     if len(starts) <= 1:
         remote.put(path, bytes(data))
         wrote(len(data))
-        return _checksums(data, block_bytes)
+        return of_blocks(data, block_bytes)
     if hasattr(remote.fs, "call_s3"):
         _upload_parts(_S3Upload(remote, path), data, part, wrote, threads)
-        return _checksums(data, block_bytes)
+        return of_blocks(data, block_bytes)
     try:
         return _write_through(remote.fs, path, data, block_bytes, wrote, part)
     except BaseException:
@@ -82,7 +83,7 @@ def _write_through(
             piece = data[start : start + part]
             with naming(path):
                 file.write(piece)
-            found.append(_checksums(piece, block_bytes))
+            found.append(of_blocks(piece, block_bytes))
             wrote(len(piece))
         with naming(path):
             file.close()
@@ -92,11 +93,6 @@ def _write_through(
                 end()
         raise
     return "".join(found)
-
-
-def _checksums(data: memoryview, block_bytes: int) -> str:
-    starts = range(0, len(data), block_bytes)
-    return "".join(f"{zlib.crc32(data[start : start + block_bytes]):08x}" for start in starts)
 
 
 def _upload_parts(

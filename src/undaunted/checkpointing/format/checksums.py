@@ -14,5 +14,10 @@ if TYPE_CHECKING:
 def file_of(content: Buffer, block_bytes: int = BLOCK_BYTES) -> File:
     """Return what the manifest says of a file with this content."""
     view = memoryview(content).cast("B")
+    return File(size=len(view), crc32=of_blocks(view, block_bytes))
+
+
+def of_blocks(view: memoryview, block_bytes: int = BLOCK_BYTES) -> str:
+    """Return the CRC-32 of each block, as `manifest.File` has them."""
     blocks = (view[at : at + block_bytes] for at in range(0, len(view), block_bytes))
-    return File(size=len(view), crc32="".join(f"{zlib.crc32(block):08x}" for block in blocks))
+    return "".join(f"{zlib.crc32(block):08x}" for block in blocks)

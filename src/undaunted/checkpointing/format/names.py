@@ -20,6 +20,7 @@ _SESSION = re.compile(r"[0-9a-z]{1,64}")
 _MAX_NAME_BYTES = 255
 
 EPOCH = ".epoch"
+METADATA = ".metadata"  # torch's name
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import Left
 from undaunted.checkpointing.keeping.copies import Copies
 from undaunted.checkpointing.publishing import Publisher
-from undaunted.checkpointing.rescue import ATTEMPT, rescue
+from undaunted.checkpointing.rescue import rescue
 from undaunted.coordinator.epoch import round_epoch
 
 if TYPE_CHECKING:
@@ -41,14 +41,9 @@ def main(argv: Sequence[str]) -> int:
     publisher = Publisher(storage, alone, epoch, Rule(keep=None))
 
     def commit(snapshot: Snapshot, reports: Sequence[Report], drawn: bytes) -> None:
-        from undaunted.checkpointing.dcp import blueprint  # torch: only if there is something
-
-        metadata = blueprint.build(drawn, [report.objects for report in reports])
         # The last round may have ended before a process of it came here.
         storage.raise_epoch(epoch)
-        publisher.commit(
-            snapshot.step, ATTEMPT, snapshot.world_size, snapshot.structure, reports, metadata
-        )
+        publisher.commit_copies(snapshot, reports, drawn)
 
     copies = Copies(left)
     try:

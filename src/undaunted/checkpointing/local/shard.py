@@ -20,6 +20,7 @@ import zlib
 import msgspec
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.format.checksums import of_blocks
 
 FORMAT_VERSION = 1
 BLOCK_BYTES = 8 << 20
@@ -194,5 +195,4 @@ def decode_trailer(content: bytes, prefix: bytes, path: str) -> str:
 
 def block_checksums(image: memoryview, block_bytes: int = BLOCK_BYTES) -> str:
     """Return the CRC-32 of each block, 8 hexadecimal digits each."""
-    starts = range(0, len(image), block_bytes)
-    return "".join(f"{zlib.crc32(image[at : at + block_bytes]):08x}" for at in starts)
+    return of_blocks(image, block_bytes)
