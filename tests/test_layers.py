@@ -22,6 +22,7 @@ BANDS = (
         "base",
         "simulation",
         "faults",
+        "digests",
         "journal",
         "logs",
         "progress",
@@ -30,12 +31,13 @@ BANDS = (
         "shared_utils",
     ),
     ("attribution", "checkpointing", "inprocess", "fault_tolerance", "training"),
-    ("chaos", "services", "integrations", "cli"),
+    ("chaos", "doctor", "top", "services", "integrations", "cli"),
 )
 # Inside a band. The arrows form no circle.
 ARROWS = {
     "simulation": {"base"},
     "faults": {"base", "progress"},  # faults are triggered by iterations and leave a trace
+    "digests": {"base", "progress"},  # taken at steps
     "journal": {"base"},
     "logs": {"base"},
     "progress": {"base"},
@@ -43,7 +45,7 @@ ARROWS = {
     "coordinator": {"base"},
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
     "fault_tolerance": {"attribution", "checkpointing", "inprocess"},
-    "cli": {"chaos"},  # undaunted simulate
+    "cli": {"chaos", "doctor", "top"},  # one module per command
 }
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.
