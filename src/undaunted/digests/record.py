@@ -1,0 +1,100 @@
+"""Records of a rank's state: one line of JSON each, in a file per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIABLE = "UNDAUNTED_DIGESTS"
+"""Names the directory that ranks record to; without it they record nothing."""
+
+STEP, FORWARD, UPDATE = "step", "forward", "update"
+"""Values of ``Record.at``."""
+
+_PREFIX, _SUFFIX = "rank-", ".jsonl"
+_MAX_LINE_BYTES = 1 << 20
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank's state was at one moment.
+
+    Attributes:
+        round: restart count of the process, from 0.
+        iteration: as the script counts, or as we do; -1 before the first.
+        at: ``step``: what the script gave to ``undaunted.step``; ``forward``: before the first
+            forward pass of an update; ``update``: after an optimizer's step.
+        n: how many records with the same ``iteration`` and ``at`` came before in this round.
+        parts: name to digest, 16 hexadecimal characters.
+        counted: the iteration was counted by us, as the script does not tell it.
+        finite: ``no`` where parameters or gradients hold NaN or infinity, "" otherwise.
+    """
+
+    round: int
+    iteration: int
+    at: str
+    n: int
+    parts: dict[str, str]
+    counted: bool = False
+    finite: str = ""
+
+
+@dataclass(frozen=True)
+class Records:
+    """What all ranks of a run have recorded.
+
+    Attributes:
+        by_rank: global rank to its records, in the order in which they were written.
+        unreadable: lines that could not be read, of all ranks; a full disk leaves half ones.
+    """
+
+    by_rank: dict[int, list[Record]] = field(default_factory=dict)
+    unreadable: int = 0
+
+
+def file_of(directory: Path, rank: int) -> Path:
+    """Where a rank's records are."""
+    return directory / f"{_PREFIX}{rank}{_SUFFIX}"
+
+
+def encode(record: Record) -> bytes:
+    """Return the line of a record, with its end."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def read_records(directory: Path) -> Records:
+    """Read what the ranks of a run have recorded.
+
+    Args:
+        directory: what ``UNDAUNTED_DIGESTS`` named; one that does not exist holds nothing.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    by_rank: dict[int, list[Record]] = {}
+    unreadable = 0
+    for path in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+        number = path.name[len(_PREFIX) : -len(_SUFFIX)]
+        if not (number.isascii() and number.isdigit()):
+            continue
+        records, bad = _read(path)
+        by_rank[int(number)] = records
+        unreadable += bad
+    return Records(dict(sorted(by_rank.items())), unreadable)
+
+
+def _read(path: Path) -> tuple[list[Record], int]:
+    decoder = msgspec.json.Decoder(Record)
+    records: list[Record] = []
+    bad = 0
+    with path.open("rb") as file:
+        while line := file.readline(_MAX_LINE_BYTES):
+            try:
+                records.append(decoder.decode(line))
+            except (msgspec.DecodeError, UnicodeDecodeError):  # noqa: PERF203 - each line for itself
+                bad += 1
+    return records, bad
