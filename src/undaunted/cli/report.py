@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.journal.events import JournalOpened
+from undaunted.journal.newest import DEFAULT_RUNS, newest_run
 from undaunted.journal.outcome import job_outcome
 from undaunted.journal.owner import is_running
 from undaunted.journal.query import first
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from undaunted.journal.events import Event
     from undaunted.journal.tables import Line
 
-DEFAULT_RUNS = Path("undaunted-runs")
 _SCHEMA = 1
 _USAGE_ERROR = 2
 _NO_END = 1
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
     code = 0
     try:
-        run_dir = options.run_dir or _newest_run(DEFAULT_RUNS)
+        run_dir = options.run_dir or _newest_run()
         journals = _read(run_dir)
         if options.outcome:
             code = _print_outcome(journals)
@@ -114,26 +114,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _newest_run(runs: Path) -> Path:
-    """Return the run whose journal was written last."""
-    try:
-        found = [journal for run in _directories(runs) for journal in _journals(run)]
-        return max(found, key=lambda journal: journal.stat().st_mtime_ns).parent
-    except (OSError, ValueError):
+def _newest_run() -> Path:
+    run = newest_run()
+    if run is None:
         raise _ReportError(
-            f"no run under ./{runs}; name the directory of a run: undaunted report RUN_DIR"
-        ) from None
-
-
-def _directories(runs: Path) -> list[Path]:
-    return [run for run in runs.iterdir() if run.is_dir() and not run.is_symlink()]
-
-
-def _journals(run_dir: Path) -> list[Path]:
-    try:
-        return find_journals(run_dir)
-    except OSError:
-        return []  # of somebody else, or just removed
+            f"no run under ./{DEFAULT_RUNS}; name the directory of a run: undaunted report RUN_DIR"
+        )
+    return run
 
 
 def _read(run_dir: Path) -> list[Journal]:
