@@ -56,7 +56,7 @@ def newest(directory):
 
 def main(directory):
     dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())
+    torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -76,7 +76,8 @@ def main(directory):
     AsyncCallsQueue.warmup_persistent_caller(dist.get_rank())
     queue = AsyncCallsQueue()
     for step in range(start + 1, STEPS + 1):
-        loss = model(torch.randn(16, 8)).square().mean()
+        seeded = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+        loss = model(torch.randn(16, 8, generator=seeded)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

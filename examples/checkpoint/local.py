@@ -17,7 +17,7 @@ STEPS, EVERY = 60, 10
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-torch.manual_seed(rank)
+torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(16, 4))
 optimizer = torch.optim.AdamW(model.parameters())
 
@@ -40,7 +40,9 @@ if manager.find_latest() != -1:
 for step in range(start + 1, STEPS + 1):
     undaunted.step(step)
     optimizer.zero_grad()
-    model(torch.randn(8, 16)).square().mean().backward()
+    # Of step and rank alone: after a restart the same data come as would have come.
+    seeded = torch.Generator().manual_seed(1000 * step + rank)
+    model(torch.randn(8, 16, generator=seeded)).square().mean().backward()
     optimizer.step()
     if step % EVERY == 0:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

@@ -14,6 +14,7 @@ import undaunted
 CHECKPOINT = Path("minimal.pt")
 
 dist.init_process_group("gloo")
+torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 first = 0
@@ -24,7 +25,9 @@ if CHECKPOINT.exists():
 
 for step in range(first, 100):
     undaunted.step(step)  # "I am alive, and about to do this step"
-    inputs = torch.randn(16, 4)
+    # Made of step and rank alone, the data after a restart are those that would have come.
+    seeded = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    inputs = torch.randn(16, 4, generator=seeded)
     loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -1,3 +1,5 @@
+"""examples/minimal: what survives a crash with next to nothing of ours in it."""
+
 from __future__ import annotations
 
 import os
@@ -14,12 +16,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.e2e
 @pytest.mark.torch
-def test_minimal_example_survives_a_crash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["train.py", "sections.py"])
+def test_minimal_example_survives_a_crash(tmp_path: Path, program: str) -> None:
     pytest.importorskip("torch")
     launcher = [sys.executable, "-m", "undaunted.cli.main", "run", "--nproc-per-node=2"]
     fault = ["--max-restarts=1", "--inject-fault", "sigkill:rank=1,iteration=55"]
     done = subprocess.run(
-        [*launcher, *fault, str(ROOT / "examples" / "minimal" / "train.py")],
+        [*launcher, *fault, str(ROOT / "examples" / "minimal" / program)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": source_path()},
         stdout=subprocess.PIPE,
