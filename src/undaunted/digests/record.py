@@ -32,6 +32,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         parts: name to digest, 16 hexadecimal characters.
         counted: the iteration was counted by us, as the script does not tell it.
         finite: ``no`` where parameters or gradients hold NaN or infinity, "" otherwise.
+        pid: of the process, which tells launches apart that begin with the same round; 0 = not
+            known.
     """
 
     round: int
@@ -41,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: dict[str, str]
     counted: bool = False
     finite: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
