@@ -1,0 +1,1 @@
+"""A job from the journals of all its nodes and launches: one time axis, goodput, failures, cost."""
