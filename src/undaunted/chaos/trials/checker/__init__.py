@@ -1,0 +1,1 @@
+"""Judges runs: pure functions from histories to verdicts."""

@@ -1,0 +1,1 @@
+"""Verdicts as text for a terminal, JSON, JUnit XML and a page."""
