@@ -6,12 +6,15 @@ the classes always add up to the time that passed, and nothing is negative.
 
 What the ranks did between two steps is told by how far they came (`RoundProgress`): steps that an
 earlier round had completed are done again, and so is, later, the step that a failure cuts short.
+
+In a job of several nodes a launch does not know all that counts: what failed on another node, and
+what others had done. That is passed in (`Outside`).
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -34,9 +37,34 @@ from undaunted.journal.events import (
 from undaunted.journal.query import by_round, every, first, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _NS = 1_000_000_000
+
+
+class Span(NamedTuple):
+    """A stretch of time of one class, its name without ``_ns``; ``round`` -1: before the first."""
+
+    round: int
+    kind: str
+    start_ns: int
+    end_ns: int
+
+
+class Outside(NamedTuple):
+    """What a launch does not know of one of its rounds; times are of its own clock.
+
+    Attributes:
+        done: iterations below this one were completed before, by whomever.
+        broke_ns: when work ended because of a failure somewhere, None = as this node knows it.
+        noticed_ns: when that was noticed.
+        judged_ns: when what was gathered about it had been judged, None = nothing was.
+    """
+
+    done: int = 0
+    broke_ns: int | None = None
+    noticed_ns: int | None = None
+    judged_ns: int | None = None
 
 
 class Times(msgspec.Struct, kw_only=True):
@@ -89,11 +117,13 @@ class Account(msgspec.Struct, kw_only=True):
         rounds: by number, each until the next one begins.
         total: all rounds, and what was before the first.
         steps_known: whether any rank called ``undaunted.step``.
+        spans: the same as stretches of time, one after the other.
     """
 
     rounds: dict[int, Times]
     total: Times
     steps_known: bool
+    spans: list[Span] = []
 
     @property
     def goodput(self) -> float | None:
@@ -102,8 +132,13 @@ class Account(msgspec.Struct, kw_only=True):
         return self.total.productive_ns / total_ns if self.steps_known and total_ns else None
 
 
-def account(events: Sequence[Event]) -> Account:
-    """Return where the time of one launch went, until its end or, without one, its last event."""
+def account(events: Sequence[Event], outside: Mapping[int, Outside] | None = None) -> Account:
+    """Return where the time of one launch went, until its end or, without one, its last event.
+
+    Args:
+        events: of the launch.
+        outside: by round, what else is known.
+    """
     rounds = by_round(events)
     begins = {number: _begin(group) for number, group in rounds.items()}
     start = time_of(first(events, JobStarted))
@@ -120,12 +155,15 @@ def account(events: Sequence[Event]) -> Account:
     times: dict[int, Times] = {}
     following = [*list(begins.values())[1:], end]
     for number, until in zip(rounds, following, strict=False):
-        _round(walk, rounds[number], max(walk.now, until), done, steps_known=steps_known)
+        more = (outside or {}).get(number, Outside())
+        more = more._replace(done=max(done, more.done))
+        walk.round = number
+        _round(walk, rounds[number], max(walk.now, until), more, steps_known=steps_known)
         times[number] = walk.take()
         total.add(times[number])
         reached = [seen.last_iteration for seen in every(rounds[number], RoundProgress)]
         done = max([done, *reached])
-    return Account(rounds=times, total=total, steps_known=steps_known)
+    return Account(rounds=times, total=total, steps_known=steps_known, spans=walk.spans)
 
 
 class _Walk:
@@ -133,6 +171,8 @@ class _Walk:
 
     def __init__(self, start: int, end: int) -> None:
         self.now = start
+        self.round = -1
+        self.spans: list[Span] = []
         self._end = end
         self._times = Times()
 
@@ -144,6 +184,7 @@ class _Walk:
         if moment > self.now:
             field = f"{name}_ns"
             setattr(self._times, field, getattr(self._times, field) + moment - self.now)
+            self.spans.append(Span(self.round, name, self.now, moment))
             self.now = moment
 
     def take(self) -> Times:
@@ -157,26 +198,53 @@ def _begin(events: Sequence[Event]) -> int:
     return min(event.t for event in events) if started is None else started.t
 
 
-def _round(walk: _Walk, events: Sequence[Event], end: int, done: int, *, steps_known: bool) -> None:
-    """Walk through one round; iterations below ``done`` were completed before it."""
-    failure = first(events, FailureDetected)
+def _round(
+    walk: _Walk, events: Sequence[Event], end: int, outside: Outside, *, steps_known: bool
+) -> None:
+    """Walk through one round."""
+    failure = failure_of(events, outside)
     told = time_of(first(events, StopRequested))
     decided = time_of(first(events, Decision))
     stopped = time_of(first(events, RoundStopped))
     ended = next((moment for moment in (decided, told, stopped) if moment is not None), end)
-    broke = min(ended if failure is None else _broke(events, failure), end)
+    broke = min(ended if failure is None else failure.broke_ns, end)
     stage = _start_up(walk, events, broke)
     if not steps_known and stage != "spawn":
         stage = "unknown"
     if stage == "work":
-        _steps(walk, events, broke, done, failed=failure is not None)
+        _steps(walk, events, broke, outside.done, failed=failure is not None)
     walk.until("productive" if stage == "work" else stage, broke)
-    walk.until("detect", time_of(failure), limit=end)
     if failure is not None:
-        walk.until("evidence", _judged(events, decided), limit=end)
+        walk.until("detect", failure.noticed_ns, limit=end)
+        walk.until("evidence", failure.judged_ns, limit=end)
     walk.until("decide", decided if told is None else told, limit=end)
     walk.until("stop", stopped, limit=end)
     walk.until("idle", end)
+
+
+class Break(NamedTuple):
+    """When a failure ended the work of a round, was noticed, and was judged (None = never)."""
+
+    broke_ns: int
+    noticed_ns: int
+    judged_ns: int | None
+
+
+def failure_of(events: Sequence[Event], outside: Outside | None = None) -> Break | None:
+    """Return the moments of what ended a round, None if it did not fail.
+
+    Args:
+        events: of the round.
+        outside: what is known of other nodes, which goes before what this one knows.
+    """
+    if outside is not None and outside.broke_ns is not None:
+        noticed = outside.broke_ns if outside.noticed_ns is None else outside.noticed_ns
+        return Break(outside.broke_ns, noticed, outside.judged_ns)
+    failure = first(events, FailureDetected)
+    if failure is None:
+        return None
+    decided = time_of(first(events, Decision))
+    return Break(_broke(events, failure), failure.t, _judged(events, decided))
 
 
 def _start_up(walk: _Walk, events: Sequence[Event], broke: int) -> str:

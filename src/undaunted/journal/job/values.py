@@ -7,12 +7,10 @@ number of ranks that spent it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from undaunted.journal.checkpoints import Checkpoints  # noqa: TC001 - msgspec looks it up
-from undaunted.journal.goodput import Times
+from undaunted.journal.goodput import Span, Times
 from undaunted.journal.restarts import RunSummary  # noqa: TC001 - as above
 
 
@@ -154,15 +152,6 @@ class Cost(msgspec.Struct, kw_only=True, frozen=True):
     total: float
     productive: float
     by_class: dict[str, float]
-
-
-class Span(NamedTuple):
-    """A stretch of one class in the time of a launch; ``round`` is -1 before its first."""
-
-    round: int
-    kind: str
-    start_ns: int
-    end_ns: int
 
 
 class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
