@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.progress import layout, record
-from undaunted.progress.reader import IDENTITY, parse_event, parse_page
+from undaunted.progress.reader import (
+    EVENT,
+    IDENTITY,
+    copy_page,
+    parse_event,
+    parse_page,
+    parse_ring,
+)
 from undaunted.progress.snapshot import PageSnapshot, Phase
 
 
@@ -103,3 +110,18 @@ def test_a_damaged_name_leaves_the_other_sections():
 def test_events_of_garbage(body):
     event = parse_event(body)
     assert (event is None) == (len(body) < 12)
+
+
+def test_a_copy_is_the_page():
+    memory = memoryview(page(PHASE=3, ITERATION=8, RING_HEAD=5))
+    assert copy_page(memory, memory.cast("Q")) == bytes(memory)
+
+
+def test_the_ring_oldest_first():
+    memory = memoryview(page())
+    for number in range(30, 35):  # slot 30, 31, 0, 1, 2
+        body = EVENT.pack(number, 1, 2) + b"n%02d" % number
+        record.write(memory, layout.ring_slot(number), number, body)
+    memory[layout.ring_slot(33) * layout.WORD_BYTES] ^= 1
+    assert [event.text for event in parse_ring(bytes(memory))] == ["30", "31", "32", "34"]
+    assert parse_ring(bytes(page())) == []

@@ -88,7 +88,7 @@ def read_journal(path: str | os.PathLike[str]) -> Journal:
             if line is None:
                 _note(journal, number, f"longer than {MAX_LINE} bytes")
             elif line.strip():
-                _take(journal, number, line)
+                take_line(journal, number, line)
     return journal
 
 
@@ -103,7 +103,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes | None]:
         yield None
 
 
-def _take(journal: Journal, number: int, line: bytes) -> None:
+def take_line(journal: Journal, number: int, line: bytes) -> None:
+    """Add what line ``number`` holds, an event or a problem."""
     try:
         journal.events.append(decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.memory import create_memfd
 from undaunted.progress import layout, record
-from undaunted.progress.reader import RingEvent, header_problem, parse_event, parse_page
+from undaunted.progress.reader import (
+    RingEvent,
+    copy_page,
+    header_problem,
+    parse_event,
+    parse_page,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -127,7 +133,7 @@ class PageArea:
 
     def snapshot(self, index: int) -> PageSnapshot:
         """Read a page as it is now. Never raises: see ``problem`` of the result."""
-        return parse_page(self._copy(index))
+        return parse_page(copy_page(self._bytes[index], self._words[index]))
 
     def drain_events(self, index: int) -> tuple[list[RingEvent], int]:
         """Return the events since the last call, oldest first, and how many were missed."""
@@ -194,20 +200,3 @@ class PageArea:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _copy(self, index: int) -> bytes:
-        """Copy a page so that its words go together.
-
-        A rank stores the time of a closing before it marks the section closed, so the single words
-        are copied after the table. It changes its phase before it takes back what the phase tells
-        a reader to look at, so a copy during which the phase changed is made again.
-        """
-        page, words = self._bytes[index], self._words[index]
-        copy = b""
-        for _ in range(3):
-            table = bytes(page[layout.HEAD_BYTES :])
-            head = bytes(page[: layout.HEAD_BYTES])
-            copy = head + table
-            if memoryview(head).cast("Q")[layout.PHASE] == words[layout.PHASE]:
-                break
-        return copy

@@ -26,6 +26,27 @@ class RingEvent:
     at_ns: int
 
 
+def copy_page(page: memoryview, words: memoryview) -> bytes:
+    """Copy a page so that its words go together.
+
+    A rank stores the time of a closing before it marks the section closed, so the single words are
+    copied after the table. It changes its phase before it takes back what the phase tells a reader
+    to look at, so a copy during which the phase changed is made again.
+
+    Args:
+        page: the page, as bytes.
+        words: the same, as words.
+    """
+    copy = b""
+    for _ in range(3):
+        table = bytes(page[layout.HEAD_BYTES :])
+        head = bytes(page[: layout.HEAD_BYTES])
+        copy = head + table
+        if memoryview(head).cast("Q")[layout.PHASE] == words[layout.PHASE]:
+            break
+    return copy
+
+
 def parse_page(page: bytes) -> PageSnapshot:
     """Read a copy of a page; ``problem`` is set where its content cannot be trusted."""
     assert len(page) == layout.PAGE_BYTES
@@ -88,6 +109,17 @@ def read_identity(page: memoryview | bytes) -> tuple[int, int] | None:
         return None
     pid, start = IDENTITY.unpack(found[1])
     return (pid, start) if 0 < pid <= _LARGEST_PID else None
+
+
+def parse_ring(page: bytes) -> list[RingEvent]:
+    """Return the newest events in a copy of a page, oldest first."""
+    found = []
+    for slot in range(layout.RING_SLOTS):
+        one = record.read(page, layout.ring_slot(slot), layout.RING_BYTES)
+        event = parse_event(one[1]) if one else None
+        if one is not None and event is not None:
+            found.append((one[0], event))
+    return [event for _, event in sorted(found, key=lambda each: each[0])]
 
 
 def parse_event(body: bytes) -> RingEvent | None:
