@@ -1,0 +1,262 @@
+"""Conducts one run: keeps its launcher, answers its ranks, makes what they cannot, ends it in time.
+
+What is decided here is little: a launcher that the nemesis has ended, or that ended while its disk
+was full, is started again without the faults that have happened, as a scheduler would start it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undaunted.chaos.trials.history import DIGESTS_DIR, RUN_DIR, read_history
+from undaunted.chaos.trials.kinds import KINDS, injections
+from undaunted.chaos.trials.nemesis import calls
+from undaunted.chaos.trials.nemesis.damage import damage_newest
+from undaunted.chaos.trials.nemesis.launcher import Launcher
+from undaunted.chaos.trials.nemesis.small_disk import SmallDisk, SmallDiskError
+from undaunted.chaos.trials.outcome import Note, Outcome, write_outcome
+from undaunted.digests.record import VARIABLE as DIGESTS_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from undaunted.chaos.trials.plan import Planned
+
+OUTPUT_FILE = "output.txt"
+WORK_DIR = "work"
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run that is to be made.
+
+    Attributes:
+        directory: of the run; exists, with the directory ``work`` in it.
+        options: those of ``undaunted run``, without its run directory and its faults.
+        program: the user's program with its arguments.
+        environ: of the launcher.
+        deadline_s: how long the run may take, seconds.
+        faults: what is to happen in it.
+        seed: of the plan; decides how files are damaged.
+        place: where the checkpoints are; exists where there is a small disk.
+        small_disk_bytes: size of the file system on ``place``; 0 = none of its own.
+        disk_full_s: how long a full disk stays full if nothing fails, seconds.
+    """
+
+    directory: Path
+    options: Sequence[str]
+    program: Sequence[str]
+    environ: Mapping[str, str]
+    deadline_s: float
+    place: Path
+    faults: tuple[Planned, ...] = ()
+    seed: int = 0
+    small_disk_bytes: int = 0
+    disk_full_s: float = 5.0
+
+
+@dataclass
+class _State:
+    """What has happened so far."""
+
+    exit_codes: list[int] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    terminated_by: str = ""  # fault that ended the running launcher
+    full_since: str = ""  # fault that filled the disk
+    in_time: bool = True
+    interrupted: bool = False
+
+
+def conduct(trial: Trial) -> Outcome:
+    """Make the run; return how it went, which is in ``outcome.json`` as well.
+
+    SIGINT, SIGTERM and SIGHUP end the run; the outcome says so.
+
+    Raises:
+        OSError: the directory of the run cannot be written, or nothing can be started.
+        SmallDiskError: there is no small disk.
+    """
+    disk = None
+    if trial.small_disk_bytes:
+        disk = SmallDisk(trial.place, trial.small_disk_bytes)
+    try:
+        outcome = asyncio.run(_Conductor(trial, disk).run())
+        if disk is not None:
+            disk.copy_to(trial.directory / WORK_DIR)
+    finally:
+        if disk is not None:
+            disk.close()
+    write_outcome(trial.directory, outcome)
+    return outcome
+
+
+class _Conductor:
+    """One run in its event loop."""
+
+    def __init__(self, trial: Trial, disk: SmallDisk | None) -> None:
+        self._trial = trial
+        self._disk = disk
+        self._state = _State()
+        self._faults = {fault.id: fault for fault in trial.faults}
+        self._calls = calls.CallServer(trial.directory, self._act)
+        self._launcher: Launcher | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> Outcome:
+        started_wall, started = time.time(), time.monotonic()
+        await self._calls.start()
+        work = asyncio.create_task(self._launch_until_done())
+        loop = asyncio.get_running_loop()
+        # What was ignored when we were started stays so: nohup means that SIGHUP shall do nothing.
+        numbers = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+        for number in numbers:
+            loop.add_signal_handler(number, self._interrupt, work)
+        try:
+            await self._until_done(work)
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._calls.close()
+        return Outcome(
+            exit_codes=self._state.exit_codes,
+            started_wall=started_wall,
+            ended_wall=time.time(),
+            seconds=time.monotonic() - started,
+            deadline_s=self._trial.deadline_s,
+            in_time=self._state.in_time,
+            interrupted=self._state.interrupted,
+            notes=self._state.notes,
+        )
+
+    async def _until_done(self, work: asyncio.Task[None]) -> None:
+        done, _ = await asyncio.wait({work}, timeout=self._trial.deadline_s)
+        if not done:
+            self._state.in_time = False
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+            return
+        if self._launcher is not None:
+            self._state.exit_codes.append(await self._launcher.end())
+
+    def _interrupt(self, work: asyncio.Task[None]) -> None:
+        if self._state.interrupted and self._launcher is not None:
+            self._launcher.send(signal.SIGKILL)  # asked for twice
+        self._state.interrupted = True
+        work.cancel()
+
+    # --- launchers ------------------------------------------------------------------------------
+
+    async def _launch_until_done(self) -> None:
+        left: Sequence[Planned] = self._trial.faults
+        for _ in range(1 + len(self._trial.faults)):
+            self._launcher = self._launch(left)
+            code = await self._launcher.ended()
+            self._launcher = None
+            self._state.exit_codes.append(code)
+            again = self._state.terminated_by or self._state.full_since
+            self._state.terminated_by = ""
+            self._give_space_back()
+            if code == 0 or not again:
+                return
+            self._note(again, "restarted")
+            left = self._left()
+
+    def _launch(self, faults: Sequence[Planned]) -> Launcher:
+        trial = self._trial
+        options = [*trial.options, "--run-dir", str(trial.directory / RUN_DIR)]
+        if plan := injections(faults):
+            options += ["--inject-fault", plan]
+        environ = {
+            **trial.environ,
+            DIGESTS_VARIABLE: str(trial.directory / DIGESTS_DIR),
+            calls.VARIABLE: str(self._calls.path),
+        }
+        namespaces = self._disk.namespaces if self._disk is not None else ()
+        output = trial.directory / OUTPUT_FILE
+        return Launcher([*options, *trial.program], environ, output, namespaces)
+
+    def _left(self) -> list[Planned]:
+        """Return the faults that have not happened yet."""
+        happened = {note.fault for note in self._state.notes}
+        for launch in read_history(self._trial.directory).launches:
+            happened.update(event.text for event in launch.faults())
+        return [fault for fault in self._trial.faults if fault.id not in happened]
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _act(self, call: calls.Call) -> str:
+        fault = self._faults.get(call.fault)
+        if fault is None or not KINDS[fault.kind].outside:
+            return "no such fault"
+        try:
+            return self._make(fault, call)
+        except OSError as error:
+            self._note(fault.id, "failed", os.strerror(error.errno or 0), call)
+            return "failed"
+
+    def _make(self, fault: Planned, call: calls.Call) -> str:
+        if fault.kind == "sigterm":
+            return self._terminate(fault, call)
+        if fault.kind == "corrupt-checkpoint":
+            return self._damage(fault, call)
+        if fault.kind == "disk-full":
+            return self._fill(fault, call)
+        self._note(fault.id, "failed", "this machine cannot make it", call)
+        return "failed"
+
+    def _terminate(self, fault: Planned, call: calls.Call) -> str:
+        if self._launcher is None or not self._launcher.send(signal.SIGTERM):
+            return "the launcher has ended"
+        self._state.terminated_by = fault.id
+        self._note(fault.id, "terminated", f"SIGTERM to pid {self._launcher.pid}", call)
+        return ""
+
+    def _damage(self, fault: Planned, call: calls.Call) -> str:
+        place = self._disk.directory if self._disk is not None else self._trial.place
+        done = damage_newest(place, self._trial.seed, fault.id)
+        self._note(fault.id, "damaged" if done else "failed", done or "no checkpoint yet", call)
+        return ""
+
+    def _fill(self, fault: Planned, call: calls.Call) -> str:
+        if self._disk is None:
+            self._note(fault.id, "failed", "there is no small disk", call)
+            return "failed"
+        written = self._disk.fill()
+        self._state.full_since = fault.id
+        self._note(fault.id, "filled", f"{written} bytes", call)
+        seconds = fault.seconds or self._trial.disk_full_s
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._give_space_back)
+        return ""
+
+    def _give_space_back(self) -> None:
+        if self._disk is not None and self._state.full_since:
+            self._disk.empty()
+            self._note(self._state.full_since, "emptied")
+            self._state.full_since = ""
+
+    def _note(self, fault: str, what: str, text: str = "", call: calls.Call | None = None) -> None:
+        note = Note(
+            fault,
+            what,
+            time.time(),
+            time.monotonic_ns(),
+            rank=call.rank if call is not None else -1,
+            iteration=call.iteration if call is not None else -1,
+            text=text,
+        )
+        self._state.notes.append(note)
+
+
+__all__ = ["OUTPUT_FILE", "WORK_DIR", "SmallDiskError", "Trial", "conduct"]

@@ -1,0 +1,162 @@
+"""A small file system of its own for the files of one run, which can be filled.
+
+It lies on the run's ``work`` directory, and only in a mount namespace: other processes do not see
+it. A helper process makes both; the descriptors that are opened then keep them alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from undaunted.base import process
+from undaunted.chaos.trials.nemesis import namespaces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_READY = "ready"
+_START_S = 30.0
+_FILL = ".undaunted-chaos-fill"
+_CHUNK = bytes(1 << 20)
+_ANSWER_BYTES = 1000
+
+
+class SmallDiskError(Exception):
+    """This machine does not allow it; the message says why."""
+
+
+class SmallDisk:
+    """A small disk that was mounted. The owner calls `close`."""
+
+    def __init__(self, directory: Path, size_bytes: int) -> None:
+        """Make a file system of this size on an empty directory.
+
+        Raises:
+            SmallDiskError: the machine does not allow it.
+        """
+        helper = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(directory), str(size_bytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.namespaces: tuple[int, ...] = ()
+        self._fd = -1
+        try:
+            _wait_until_ready(helper)
+            self._open(helper.pid, directory)
+        except OSError as error:
+            self.close()
+            raise SmallDiskError(f"its namespace cannot be entered: {error}") from None
+        finally:
+            _end(helper)
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are, for this process."""
+        return Path(f"/proc/self/fd/{self._fd}")
+
+    def fill(self) -> int:
+        """Take all space that is left; return how many bytes that were."""
+        written = 0
+        with (self.directory / _FILL).open("ab", buffering=0) as file:
+            chunk = _CHUNK
+            while chunk:
+                try:
+                    written += file.write(chunk)
+                except OSError as error:  # noqa: PERF203 - expected once per size
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    chunk = chunk[: len(chunk) // 2]
+        return written
+
+    def empty(self) -> None:
+        """Give the space back."""
+        (self.directory / _FILL).unlink(missing_ok=True)
+
+    def copy_to(self, directory: Path) -> None:
+        """Copy what the run has left, since it goes away with the last process.
+
+        Raises:
+            OSError: something cannot be copied.
+        """
+        self.empty()
+        shutil.copytree(self.directory, directory, symlinks=True, dirs_exist_ok=True)
+
+    def close(self) -> None:
+        """Let go of it: the kernel removes it once no process uses it."""
+        for fd in (*self.namespaces, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self.namespaces, self._fd = (), -1
+
+    def _open(self, pid: int, directory: Path) -> None:
+        place = Path(f"/proc/{pid}")
+        names = ["mnt"]
+        if (place / "ns/user").stat().st_ino != Path("/proc/self/ns/user").stat().st_ino:
+            names.insert(0, "user")  # entered first: it gives the right to enter the other
+        for name in names:
+            self.namespaces += (os.open(place / "ns" / name, os.O_RDONLY | os.O_CLOEXEC),)
+        inside = f"{place}/root{directory}"
+        self._fd = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def possible(directory: Path) -> str:
+    """Say why this machine does not allow small disks, "" if it does.
+
+    Args:
+        directory: an empty one, to try.
+    """
+    try:
+        SmallDisk(directory, len(_CHUNK)).close()
+    except SmallDiskError as error:
+        return str(error)
+    return ""
+
+
+def _wait_until_ready(helper: subprocess.Popen[bytes]) -> None:
+    assert helper.stdout is not None
+    fd = helper.stdout.fileno()
+    if not process.wait_readable(fd, _START_S):
+        raise SmallDiskError(f"the helper that mounts it did not answer within {_START_S:g} s")
+    answer = os.read(fd, _ANSWER_BYTES).decode(errors="replace").strip()
+    if answer != _READY:
+        raise SmallDiskError(answer or "the helper that mounts it has died")
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    assert helper.stdin is not None
+    assert helper.stdout is not None
+    helper.stdin.close()
+    helper.stdout.close()
+    try:
+        helper.wait(_START_S)
+    except subprocess.TimeoutExpired:
+        helper.kill()
+        helper.wait()
+
+
+def main(words: Sequence[str]) -> int:
+    """Be the helper: mount, say so, and stay until standard input ends."""
+    directory, size = words
+    try:
+        namespaces.make_mount_namespace()
+        namespaces.mount_tmpfs(Path(directory), int(size))
+    except OSError as error:
+        answer = f"no file system can be mounted here ({error})"
+    else:
+        answer = _READY
+    with contextlib.suppress(OSError):
+        os.write(1, answer.encode())
+        os.read(0, 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
