@@ -1,0 +1,1 @@
+"""Checks the place before training starts: `undaunted doctor`."""

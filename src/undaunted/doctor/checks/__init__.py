@@ -1,0 +1,1 @@
+"""From facts to findings, one file per subject. Pure."""

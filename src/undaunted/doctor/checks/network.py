@@ -1,0 +1,105 @@
+"""Names, addresses, ports, and the hosts that were given."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import one_line
+from undaunted.doctor.checks.sizes import whole
+
+if TYPE_CHECKING:
+    from undaunted.doctor.facts import Asked, Facts, Remote
+    from undaunted.doctor.finding import Finding, Severity
+    from undaunted.doctor.known_issues import KnownIssues
+
+SUBJECT = "network"
+
+
+def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+    """Own name, families of addresses, ports, the queue of connections, other hosts."""
+    return [
+        *_own_name(facts, asked, issues),
+        *_families(facts, issues),
+        *_ports(facts, asked, issues),
+        *_backlog(facts, asked, issues),
+        *(finding for remote in facts.remotes for finding in _remote(remote, issues)),
+    ]
+
+
+def _own_name(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+    issue = issues.setting("L15")
+    names = facts.names
+    severity: Severity = (
+        "warn" if asked.nnodes > 1 else "info"
+    )  # on one node nobody else has to come here
+    if names.problem:
+        found = f"own name {one_line(names.host)}: {names.problem}"
+        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+    if not names.addresses:
+        return []
+    shown = f"own name {one_line(names.host)} leads to {', '.join(names.addresses)}"
+    if all(_is_loopback(address) for address in names.addresses):
+        return [issue.finding(SUBJECT, shown, severity, wanted=issue.wanted)]
+    foreign = [
+        address
+        for address in names.addresses
+        if not _is_loopback(address) and names.local and address not in names.local
+    ]
+    if foreign and len(foreign) == sum(not _is_loopback(one) for one in names.addresses):
+        found = f"{shown}, which is not this host"
+        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+    return []
+
+
+def _families(facts: Facts, issues: KnownIssues) -> list[Finding]:
+    if facts.names.ipv6 is not False:
+        return []
+    for name, addresses in (
+        (facts.names.host, facts.names.addresses),
+        *((remote.host, remote.addresses) for remote in facts.remotes),
+    ):
+        if any(":" in address for address in addresses):
+            found = f"{one_line(name)} has an address of IPv6, the kernel has no IPv6"
+            return [issues.setting("L16").finding(SUBJECT, found)]
+    return []
+
+
+def _ports(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+    words = facts.settings.get("net.ipv4.ip_local_port_range", "").split()
+    bounds = [whole(word) for word in words]
+    if len(bounds) != 2 or bounds[0] is None or bounds[1] is None:
+        return []
+    issue = issues.setting("L13")
+    wanted = f"outside of {bounds[0]} to {bounds[1]}"
+    findings = []
+    asked_for = (
+        ("the port of the rendezvous", asked.port),
+        ("MASTER_PORT", whole(facts.environ.get("MASTER_PORT")) or 0),
+    )
+    for what, port in asked_for:
+        if bounds[0] <= port <= bounds[1]:
+            findings.append(issue.finding(SUBJECT, f"{what} is {port}", wanted=wanted))
+    return findings
+
+
+def _backlog(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
+    most = whole(facts.settings.get("net.core.somaxconn"))
+    ranks = asked.nnodes * (asked.nproc_per_node or 1)
+    if most is None or most >= ranks:
+        return []
+    found = f"net.core.somaxconn is {most}, with {ranks} ranks"
+    return [issues.setting("L14").finding(SUBJECT, found, wanted=f"at least {ranks}")]
+
+
+def _remote(remote: Remote, issues: KnownIssues) -> list[Finding]:
+    if not remote.problem:
+        return []
+    return [issues.setting("N01").finding(SUBJECT, f"{one_line(remote.host)}: {remote.problem}")]
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""The doctors of several nodes meet, and compare what they have found."""
