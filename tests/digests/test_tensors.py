@@ -63,6 +63,7 @@ def test_it_is_content_that_counts_not_how_it_lies_in_memory() -> None:
     assert digest_of(complex_one.conj()) == digest_of(complex_one.conj().resolve_conj())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_sparse_meta_and_wrapped_tensors() -> None:
     dense = torch.eye(3)
     assert digest_of(dense.to_sparse()) == digest_of((dense * 1).to_sparse())
