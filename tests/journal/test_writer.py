@@ -163,6 +163,24 @@ def test_a_callback_that_raises_does_not_stop_the_journal(tmp_path: Path, fs: Fa
     assert [e.t for e in events_of(tmp_path / "j") if isinstance(e, RankEvent)] == [2]
 
 
+def test_another_one_gets_every_event_also_when_the_disk_is_full(
+    tmp_path: Path, fs: FaultyFiles
+) -> None:
+    fs.full = True
+    writer = JournalWriter(tmp_path / "j", node="n7", clock=FixedClock(), fs=fs)
+    got: list[Event] = []
+    writer.also = got.append
+    writer.record(event(1))
+    assert [(one.t, one.node) for one in got] == [(1, "n7")]
+
+    def broken(_: Event) -> None:
+        raise ValueError
+
+    writer.also = broken
+    writer.record(event(2))
+    assert writer.close(DEADLINE_S)
+
+
 def test_hanging_disk_blocks_nobody_and_the_queue_is_bounded(
     tmp_path: Path, fs: FaultyFiles
 ) -> None:

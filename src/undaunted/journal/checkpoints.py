@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # As `undaunted.checkpointing.announce` writes them.
-_EVENT = "checkpoint"
+EVENT = "checkpoint"
 _NUMBER = re.compile(r"(\w+)=([0-9]+(?:\.[0-9]+)?)")
 _NS = 1_000_000_000
 
@@ -66,7 +66,7 @@ def checkpoints(events: Sequence[Event], duration_ns: int) -> Checkpoints | None
         events: of one launch.
         duration_ns: how long it took.
     """
-    told = [event for event in every(events, RankEvent) if event.name == _EVENT]
+    told = [event for event in every(events, RankEvent) if event.name == EVENT]
     if not told:
         return None
     saves = _by_step(told, "saved")
@@ -129,12 +129,17 @@ def cost(
     return min(1.0, stall_s / interval_s + (interval_s / 2 + (load_s or 0.0)) / between_s)
 
 
+def numbers_of(text: str) -> dict[str, float]:
+    """Return the numbers that an event of a checkpoint names, by name."""
+    return {name: float(value) for name, value in _NUMBER.findall(text)}
+
+
 def _by_step(told: Sequence[RankEvent], kind: str) -> list[dict[str, float]]:
     """Return the numbers of each save (or load), of its slowest rank."""
     found: dict[tuple[int | None, float], dict[str, float]] = {}
     for event in told:
         if event.text.split(" ", 1)[0] == kind:
-            numbers = {name: float(value) for name, value in _NUMBER.findall(event.text)}
+            numbers = numbers_of(event.text)
             of_step = found.setdefault((event.round, numbers.get("step", -1.0)), {})
             for name, value in numbers.items():
                 of_step[name] = max(value, of_step.get(name, 0.0))

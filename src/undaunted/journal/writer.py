@@ -74,6 +74,10 @@ class JournalWriter:
     Owns one daemon thread and one descriptor; ``close`` releases both, unless the disk hangs: then
     it returns in time and the thread lets go when the disk answers, or with the process.
     Methods may be called from any thread and from signal handlers.
+
+    Attributes:
+        also: called with every event as it is written, by whoever records it; must not wait. What
+            it raises is ignored.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class JournalWriter:
         self._node = node
         self._version = version
         self._on_problem = on_problem
+        self.also: Callable[[Event], None] | None = None
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._clock = clock
@@ -136,12 +141,16 @@ class JournalWriter:
             event: its ``t`` says when it happened; ``wall`` and ``node`` are filled in if empty.
         """
         try:
-            line = lines.encode(self._stamp(event))
+            event = self._stamp(event)
+            line = lines.encode(event)
         except Exception as error:  # noqa: BLE001 - a malformed event must not stop the agent
             self._drop(f"{type(event).__name__} cannot be written: {error}")
             return
         if not self._put(_Line(line, isinstance(event, _SYNC_AFTER))):
             self._drop("the journal could not keep up")
+        if self.also is not None:
+            with contextlib.suppress(Exception):
+                self.also(event)
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> bool:
         """Take a whole file for writing: atomically, mode 0600, after the events recorded so far.

@@ -1,0 +1,181 @@
+"""A collector gets what it asks for by the protocol; without one, it is said once."""
+
+from __future__ import annotations
+
+import http.server
+import queue
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from undaunted.journal.metrics.family import Family
+from undaunted.journal.metrics.push import Push, is_possible, metrics_url
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S = 60.0
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """Takes requests, answers each with ``status``."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Taking)
+        self.requests: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self.status = 200
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Taking(http.server.BaseHTTPRequestHandler):
+    """One request."""
+
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Collector)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        self.server.requests.put((self.path, body))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield collector
+        finally:
+            collector.shutdown()
+            thread.join(WAIT_S)
+
+
+def some() -> list[Family]:
+    return [
+        Family("undaunted_failures_total", "Rounds.", "counter").add(2, node="n0", kind="hang"),
+        Family("undaunted_run_duration_seconds", "Time.").add(3.5, node="n0"),
+    ]
+
+
+def pushed(endpoint: str, **changes: Any) -> tuple[Push, list[str]]:
+    said: list[str] = []
+    given: dict[str, Any] = {"about": {"undaunted.node": "n0"}, "every_s": 0.01, **changes}
+    return Push(endpoint, some, say=said.append, **given), said
+
+
+def decode(body: bytes) -> Any:
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
+
+    request = ExportMetricsServiceRequest()
+    request.ParseFromString(body)
+    return request.resource_metrics[0]
+
+
+def test_a_collector_gets_all_families() -> None:
+    with collecting() as collector:
+        push, said = pushed(collector.url)
+        path, body = collector.requests.get(timeout=WAIT_S)
+        assert push.close(WAIT_S)
+    assert said == []
+    assert path == "/v1/metrics"
+    resource = decode(body)
+    about = {one.key: one.value.string_value for one in resource.resource.attributes}
+    assert about["service.name"] == "undaunted"
+    assert about["undaunted.node"] == "n0"
+    failures, duration = resource.scope_metrics[0].metrics
+    assert failures.name == "undaunted_failures_total"
+    assert failures.sum.is_monotonic
+    (point,) = failures.sum.data_points
+    assert point.as_double == 2
+    assert {one.key: one.value.string_value for one in point.attributes} == {
+        "node": "n0",
+        "kind": "hang",
+    }
+    assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+    assert duration.unit == "s"
+    assert duration.gauge.data_points[0].as_double == 3.5
+
+
+def test_the_end_is_sent_as_well() -> None:
+    with collecting() as collector:
+        push, _ = pushed(collector.url, every_s=3600)
+        assert push.close(WAIT_S)
+        assert collector.requests.get(timeout=WAIT_S)[0] == "/v1/metrics"
+
+
+def test_a_collector_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{collector.url}/below")
+        push, _ = pushed("env")
+        assert collector.requests.get(timeout=WAIT_S)[0] == "/below/v1/metrics"
+        assert push.close(WAIT_S)
+
+
+def test_a_collector_that_refuses_is_told_of_once() -> None:
+    with collecting() as collector:
+        collector.status = 400
+        push, said = pushed(collector.url)
+        for _ in range(3):
+            collector.requests.get(timeout=WAIT_S)
+        assert push.close(WAIT_S)
+    assert len(said) == 1
+    assert f"could not be sent to {collector.url}/v1/metrics" in said[0]
+    assert "400" in said[0]
+
+
+def test_no_collector() -> None:
+    with collecting() as collector:
+        url = collector.url
+    heard = threading.Event()
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    push = Push(url, some, about={}, say=say, every_s=3600, send_s=0.05)
+    assert push.close(WAIT_S)
+    assert heard.is_set()
+    assert "the job goes on" in said[0]
+
+
+def test_metrics_that_cannot_be_read() -> None:
+    def broken() -> list[Family]:
+        raise ValueError("no pages")
+
+    said: list[str] = []
+    push = Push("http://127.0.0.1:1", broken, about={}, say=said.append, every_s=3600)
+    assert push.close(WAIT_S)
+    assert "ValueError: no pages" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://h:4318", "http://h:4318/v1/metrics"),
+        ("http://h:4318/", "http://h:4318/v1/metrics"),
+        ("https://h/otlp/v1/metrics", "https://h/otlp/v1/metrics"),
+        ("env", None),
+    ],
+)
+def test_where_metrics_go(endpoint: str, url: str | None) -> None:
+    assert metrics_url(endpoint) == url
+
+
+def test_the_packages_are_looked_for() -> None:
+    assert is_possible()
