@@ -132,12 +132,18 @@ class Account(msgspec.Struct, kw_only=True):
         return self.total.productive_ns / total_ns if self.steps_known and total_ns else None
 
 
-def account(events: Sequence[Event], outside: Mapping[int, Outside] | None = None) -> Account:
+def account(
+    events: Sequence[Event],
+    outside: Mapping[int, Outside] | None = None,
+    *,
+    stepped: bool = False,
+) -> Account:
     """Return where the time of one launch went, until its end or, without one, its last event.
 
     Args:
         events: of the launch.
         outside: by round, what else is known.
+        stepped: a rank of another launch called ``undaunted.step``.
     """
     rounds = by_round(events)
     begins = {number: _begin(group) for number, group in rounds.items()}
@@ -147,7 +153,7 @@ def account(events: Sequence[Event], outside: Mapping[int, Outside] | None = Non
     end = time_of(first(events, JobEnded))
     if end is None:
         end = max((event.t for event in events), default=start)
-    steps_known = any(mark.name == "first_step" for mark in every(events, RankMilestone))
+    steps_known = stepped or calls_step(events)
     walk = _Walk(start, max(start, end))
     walk.until("idle", min(begins.values(), default=end))
     total = walk.take()
@@ -164,6 +170,11 @@ def account(events: Sequence[Event], outside: Mapping[int, Outside] | None = Non
         reached = [seen.last_iteration for seen in every(rounds[number], RoundProgress)]
         done = max([done, *reached])
     return Account(rounds=times, total=total, steps_known=steps_known, spans=walk.spans)
+
+
+def calls_step(events: Sequence[Event]) -> bool:
+    """Tell whether a rank called ``undaunted.step``."""
+    return any(mark.name == "first_step" for mark in every(events, RankMilestone))
 
 
 class _Walk:

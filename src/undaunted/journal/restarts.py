@@ -175,17 +175,21 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
     notes: list[str] = []
 
 
-def summarize(events: Sequence[Event], *, running: bool | None = None) -> RunSummary:
+def summarize(
+    events: Sequence[Event], *, running: bool | None = None, spent: Account | None = None
+) -> RunSummary:
     """Return the summary of one launch (see ``Journal.launches``).
 
     Args:
         events: of the launch.
         running: whether its launcher still runs, None = not known.
+        spent: where its time went, if more is known about that than its events tell.
     """
     opened = first(events, JournalOpened) or JournalOpened(t=0)
     job = first(events, JobStarted)
     end = first(events, JobEnded)
-    spent = account(events)
+    if spent is None:
+        spent = account(events)
     rounds = _rounds(events, end, spent)
     lost_ns, untimed = _lost(rounds)
     return RunSummary(
@@ -292,8 +296,8 @@ def _phases(events: Sequence[Event], after: Sequence[Event]) -> Phases:
     decided = time_of(first(events, Decision))
     stopped = time_of(first(events, RoundStopped))
     spawned = time_of(first(after, WorkersSpawned))
-    first_line = _last_rank(after, "first_line")
-    first_step = _last_rank(after, "first_step")
+    first_line = last_rank(after, "first_line")
+    first_step = last_rank(after, "first_step")
     known = [t for t in (detected, evidence, verdict) if t is not None]
     before_decision = [t for t in known if decided is not None and t <= decided]
     began = detected if happened is None else happened
@@ -311,7 +315,7 @@ def _phases(events: Sequence[Event], after: Sequence[Event]) -> Phases:
     )
 
 
-def _last_rank(events: Sequence[Event], name: str) -> int | None:
+def last_rank(events: Sequence[Event], name: str) -> int | None:
     """Return when the last rank of the round passed a milestone; None unless all did."""
     started = first(events, RoundStarted)
     passed: dict[int, int] = {}

@@ -1,0 +1,141 @@
+"""What ended a round first, on which node, and when, from what all its nodes tell. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.journal.events import Decision, FailureDetected, RoundBlamed, Verdict
+from undaunted.journal.goodput import Outside, failure_of
+from undaunted.journal.job.values import Failure
+from undaunted.journal.query import every, first
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from undaunted.journal.events import Event
+    from undaunted.journal.job.launches import Launch, World
+
+_NS = 1_000_000_000
+
+
+class Broken(NamedTuple):
+    """How a round failed; moments are on the axis of the job.
+
+    Attributes:
+        failure: what ended it first.
+        happened_ns: when, or when it was noticed where nobody knows; for a hang: when its limit
+            was passed. None if no node tells.
+        broke_ns: when work ended: for a hang, the last sign of life; None as above.
+        noticed_ns: when it was noticed first.
+        judged_ns: when what was gathered had been judged, None if nothing was.
+    """
+
+    failure: Failure
+    happened_ns: int | None = None
+    broke_ns: int | None = None
+    noticed_ns: int | None = None
+    judged_ns: int | None = None
+
+    def outside(self, launch: Launch, done: int) -> Outside:
+        """Return what a launch cannot know of the round, by its own clock."""
+        return Outside(
+            done,
+            *(
+                None if moment is None else moment - launch.offset_ns
+                for moment in (self.broke_ns, self.noticed_ns, self.judged_ns)
+            ),
+        )
+
+
+def broken(world: World, *, followed: bool) -> Broken | None:
+    """Return how a round failed, None if it did not.
+
+    Args:
+        world: the round on all its nodes.
+        followed: whether there was another round after it.
+    """
+    blamed = _blamed(world)
+    detected = [one for one in world.launches if first(_of(one, world), FailureDetected)]
+    if not detected:
+        return _lost(world, blamed, followed=followed)
+    culprit = next((one for one in detected if blamed and one.node == blamed.node), None)
+    breaks = [
+        (one, found) for one in detected if (found := failure_of(_of(one, world))) is not None
+    ]
+    judged = [one.on_axis(each.judged_ns) for one, each in breaks if each.judged_ns is not None]
+    if blamed is not None and culprit is None:
+        failure = _without_detection(world, blamed)
+    else:
+        failure = _failure(culprit or min(detected, key=lambda one: _happened(one, world)), world)
+    return Broken(
+        failure=failure,
+        happened_ns=min(_happened(one, world) for one in detected),
+        broke_ns=min(one.on_axis(each.broke_ns) for one, each in breaks),
+        noticed_ns=min(one.on_axis(each.noticed_ns) for one, each in breaks),
+        judged_ns=max(judged, default=None),
+    )
+
+
+def _of(launch: Launch, world: World) -> Sequence[Event]:
+    return launch.rounds[world.number]
+
+
+def _blamed(world: World) -> RoundBlamed | None:
+    for launch in world.launches:
+        for event in _of(launch, world):
+            if isinstance(event, RoundBlamed) and event.number == world.number:
+                return event
+    return None
+
+
+def _happened(launch: Launch, world: World) -> int:
+    failures = every(_of(launch, world), FailureDetected)
+    known = [one.since_ns for one in failures if one.since_ns is not None]
+    return launch.on_axis(min(known, default=failures[0].t))
+
+
+def _failure(launch: Launch, world: World) -> Failure:
+    """Return what this node tells of its failure."""
+    events = _of(launch, world)
+    verdict = first(events, Verdict)
+    if verdict is not None:
+        limit_s = verdict.limit_s if verdict.kind == "hang" else None
+        return Failure(
+            kind=verdict.kind,
+            node=launch.node,
+            rank=verdict.rank,
+            line=verdict.line,
+            limit_ns=None if limit_s is None else round(limit_s * _NS),
+        )
+    detected = first(events, FailureDetected)
+    assert detected is not None
+    return Failure(kind=detected.kind, node=launch.node, rank=detected.rank, line=detected.detail)
+
+
+def _without_detection(world: World, blamed: RoundBlamed) -> Failure:
+    """A node is to blame that tells of no failure: it was lost, or its journal is missing."""
+    present = any(one.node == blamed.node for one in world.launches)
+    kind = "lost" if present else "unknown"
+    return Failure(kind=kind, node=blamed.node, line=blamed.line)
+
+
+def _lost(world: World, blamed: RoundBlamed | None, *, followed: bool) -> Broken | None:
+    """A round that no node has seen fail: was one of them lost?"""
+    if blamed is not None:
+        return Broken(
+            _without_detection(world, blamed), happened_ns=_decided(world.launches, world)
+        )
+    silent = [one for one in world.launches if world.number not in one.stops and one.end is None]
+    if not followed or not silent or len(silent) == len(world.launches):
+        return None
+    line = f"node {silent[0].node}: its launcher ended without a word"
+    return Broken(
+        Failure(kind="lost", node=silent[0].node, line=line),
+        happened_ns=_decided(world.launches, world),
+    )
+
+
+def _decided(launches: Iterable[Launch], world: World) -> int | None:
+    """Return when the round was decided to end, which is when the loss was noticed."""
+    told = ((one, first(_of(one, world), Decision)) for one in launches)
+    return min((one.on_axis(each.t) for one, each in told if each is not None), default=None)

@@ -1,0 +1,328 @@
+"""Launches of a job on its nodes: which belong together, and where they are on one axis. Pure.
+
+A *world* is a round as all its nodes see it: the leader's order to start names the same address,
+port and size to all of them. Launches that shared a world belong to one *attempt*; a job that a
+scheduler has started again is another attempt, with rounds that are numbered from 0 again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undaunted.journal.events import (
+    Decision,
+    JobEnded,
+    JobStarted,
+    JournalOpened,
+    RankExited,
+    RankMilestone,
+    RoundStarted,
+    RoundStopped,
+)
+from undaunted.journal.job.clocks import Meeting, Place, Visit, place
+from undaunted.journal.query import by_round, first
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from undaunted.journal.events import AnyEvent, Event
+    from undaunted.journal.reader import Journal
+
+
+@dataclass(slots=True, eq=False)
+class Launch:
+    """One launch on one node.
+
+    Attributes:
+        index: place among all launches.
+        node: its name.
+        events: in the order in which they were written.
+        rounds: events by round.
+        ranks: global ranks of this node by round.
+        begins, stops: by round: it began there, none of its processes was left; its own time.
+        slots: how many ranks it has room for.
+        clock: by which clock it is timed.
+        offset_ns: added to its times to get moments on the axis of the job.
+        began, ended: JobStarted or the first event, JobEnded or the last event; its own time.
+    """
+
+    index: int
+    node: str
+    events: Sequence[AnyEvent]
+    rounds: dict[int, list[Event]]
+    ranks: dict[int, list[int]]
+    begins: dict[int, int]
+    stops: dict[int, int]
+    slots: int
+    clock: int
+    began: int
+    ended: int
+    end: JobEnded | None
+    opened: JournalOpened | None
+    started: JobStarted | None
+    offset_ns: int = 0
+
+    def on_axis(self, t: int) -> int:
+        """Return a moment of this launch's clock on the axis of the job."""
+        return t + self.offset_ns
+
+    @property
+    def wall_ahead_ns(self) -> int | None:
+        """By how much wall time is ahead of this clock, None = unknown."""
+        told = next((event for event in self.events if event.wall > 0), None)
+        return None if told is None else round(told.wall * 1e9) - told.t
+
+
+@dataclass(slots=True, eq=False)
+class World:
+    """One round on all its nodes: ``launches`` in the order of their ranks, and all ``ranks``."""
+
+    number: int
+    size: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+
+    def add(self, launch: Launch) -> None:
+        """A node takes part."""
+        self.launches.append(launch)
+        self.ranks.update(launch.ranks[self.number])
+
+    @property
+    def began(self) -> int:
+        """When the first node began with it, on the axis."""
+        return min(one.on_axis(one.begins[self.number]) for one in self.launches)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One launch of the job by whoever starts it: its worlds by number, and all launches."""
+
+    worlds: list[World]
+    launches: list[Launch]
+
+    @property
+    def began(self) -> int:
+        """When its first launcher began, on the axis."""
+        return min(one.on_axis(one.began) for one in self.launches)
+
+    @property
+    def ended(self) -> int:
+        """The last thing that is known of it, on the axis."""
+        return max(one.on_axis(one.ended) for one in self.launches)
+
+
+def launches_of(journals: Iterable[Journal]) -> list[Launch]:
+    """Return all launches, by journal, oldest first."""
+    launches: list[Launch] = []
+    clocks: dict[str, int] = {}
+    for journal in journals:
+        for events in journal.launches():
+            opened = first(events, JournalOpened)
+            # Without the id of a boot, a launch has a clock of its own.
+            boot = opened.boot_id if opened is not None and opened.boot_id else f"#{len(launches)}"
+            clock = clocks.setdefault(boot, len(clocks))
+            launches.append(_launch(len(launches), events, clock, opened))
+    return launches
+
+
+def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]:
+    """Return the attempts in the order in which they began; places the launches on one axis.
+
+    The axis begins with the first launcher.
+    """
+    worlds = _worlds(launches)
+    groups = _groups(launches, worlds)
+    attempts = []
+    for members in groups:
+        indices = {one.index for one in members}
+        theirs = [world for world in worlds if world.launches[0].index in indices]
+        attempts.append(Attempt(sorted(theirs, key=lambda world: world.number), members))
+    places = _place(launches, attempts)
+    for launch in launches:
+        launch.offset_ns = places[launch.clock].offset_ns
+    start = min((one.on_axis(one.began) for one in launches), default=0)
+    for launch in launches:
+        launch.offset_ns -= start
+    places = [one._replace(offset_ns=one.offset_ns - start) for one in places]
+    attempts = _with_spares(attempts)
+    for attempt in attempts:
+        _adopt_strays(attempt)
+    return sorted(attempts, key=lambda attempt: attempt.began), places
+
+
+# --- launches -----------------------------------------------------------------------------------
+
+
+def _launch(
+    index: int, events: Sequence[AnyEvent], clock: int, opened: JournalOpened | None
+) -> Launch:
+    started, end = first(events, JobStarted), first(events, JobEnded)
+    times = [event.t for event in events]
+    rounds = by_round(events)
+    ranks = {number: _ranks(group) for number, group in rounds.items()}
+    known = opened or started
+    return Launch(
+        index=index,
+        node=known.node if known is not None else events[0].node,
+        events=events,
+        rounds=rounds,
+        ranks=ranks,
+        begins={number: _begin(group) for number, group in rounds.items()},
+        stops={
+            number: stopped.t
+            for number, group in rounds.items()
+            if (stopped := first(group, RoundStopped)) is not None
+        },
+        slots=started.nproc_per_node if started else max(map(len, ranks.values()), default=0),
+        clock=clock,
+        began=started.t if started else min(times),
+        ended=max(end.t if end else max(times), started.t if started else 0),
+        end=end,
+        opened=opened,
+        started=started,
+    )
+
+
+def _ranks(events: Sequence[Event]) -> list[int]:
+    started = first(events, RoundStarted)
+    if started is not None:
+        return started.ranks
+    told = (event for event in events if isinstance(event, RankMilestone | RankExited))
+    return sorted({event.rank for event in told})
+
+
+def _begin(events: Sequence[Event]) -> int:
+    started = first(events, RoundStarted)
+    return min(event.t for event in events) if started is None else started.t
+
+
+# --- worlds and attempts ------------------------------------------------------------------------
+
+
+def _worlds(launches: Sequence[Launch]) -> list[World]:
+    """Return all rounds whose start is recorded, each with all its nodes."""
+    by_order: dict[tuple[int, str, int, int], list[World]] = {}
+    by_wall = sorted(launches, key=lambda one: one.events[0].wall)
+    for launch in by_wall:
+        for number, events in launch.rounds.items():
+            started = first(events, RoundStarted)
+            if started is None:
+                continue
+            order = (number, started.master_addr, started.master_port, started.world_size)
+            same = by_order.setdefault(order, [])
+            # A port may be the same in each attempt; a rank is in one place.
+            ranks = set(started.ranks)
+            world = next((world for world in same if not world.ranks & ranks), None)
+            if world is None:
+                world = World(number, started.world_size)
+                same.append(world)
+            world.add(launch)
+    worlds = [world for same in by_order.values() for world in same]
+    for world in worlds:
+        world.launches.sort(key=lambda one: (one.ranks[world.number], one.index))
+    return worlds
+
+
+def _groups(launches: Sequence[Launch], worlds: Sequence[World]) -> list[list[Launch]]:
+    """Return the launches that worlds connect with each other."""
+    group_of = list(range(len(launches)))
+
+    def root(index: int) -> int:
+        while group_of[index] != index:
+            group_of[index] = group_of[group_of[index]]
+            index = group_of[index]
+        return index
+
+    for world in worlds:
+        for launch in world.launches[1:]:
+            group_of[root(launch.index)] = root(world.launches[0].index)
+    groups: dict[int, list[Launch]] = {}
+    for launch in launches:
+        groups.setdefault(root(launch.index), []).append(launch)
+    return list(groups.values())
+
+
+def _with_spares(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Put launches that never had a round to the attempt that ran at that time."""
+    ran = [attempt for attempt in attempts if attempt.worlds]
+    if not ran:
+        return list(attempts)
+    for attempt in attempts:
+        if not attempt.worlds:
+            best = max(ran, key=lambda other: _overlap(attempt, other))
+            if _overlap(attempt, best) > 0:
+                best.launches.extend(attempt.launches)
+            else:
+                ran.append(attempt)
+    for attempt in ran:
+        attempt.launches.sort(key=lambda one: one.index)
+    return ran
+
+
+def _overlap(one: Attempt, other: Attempt) -> int:
+    return min(one.ended, other.ended) - max(one.began, other.began)
+
+
+def _adopt_strays(attempt: Attempt) -> None:
+    """Add what nodes tell of rounds whose start their journal lacks."""
+    by_number = {world.number: world for world in attempt.worlds}
+    for launch in attempt.launches:
+        for number in launch.rounds:
+            world = by_number.setdefault(number, World(number))
+            if launch not in world.launches:
+                world.add(launch)
+    attempt.worlds[:] = [by_number[number] for number in sorted(by_number)]
+
+
+# --- the axis -----------------------------------------------------------------------------------
+
+
+def _place(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> list[Place]:
+    walls: list[int | None] = [None] * (1 + max((one.clock for one in launches), default=-1))
+    for launch in launches:
+        if walls[launch.clock] is None:
+            walls[launch.clock] = launch.wall_ahead_ns
+    meetings: list[Meeting] = []
+    for attempt in attempts:
+        ready = {launch.index: launch.began for launch in attempt.launches}
+        meetings += [_start_of(world, ready) for world in attempt.worlds]
+        if attempt.worlds:
+            meetings.append(_end_of(attempt.worlds[-1]))
+    return place([meeting for meeting in meetings if meeting], walls)
+
+
+def _start_of(world: World, ready: dict[int, int]) -> Meeting:
+    """No node starts a round before all of its nodes are there and have stopped the one before.
+
+    ``ready`` says since when that is so of each launch, and is kept up.
+    """
+    meeting = []
+    for launch in world.launches:
+        came, left = ready[launch.index], launch.begins[world.number]
+        if came <= left:
+            meeting.append(Visit(launch.clock, came, left))
+        ready[launch.index] = max(came, launch.stops.get(world.number, came))
+    return meeting
+
+
+def _end_of(world: World) -> Meeting:
+    """No node hears that the job has finished before all ranks have."""
+    meeting = []
+    for launch in world.launches:
+        exits = [event for event in launch.rounds[world.number] if isinstance(event, RankExited)]
+        if launch.end is None or launch.end.outcome != "finished" or launch.end.alone:
+            return []
+        if not exits or any(one.exit_code != 0 for one in exits):
+            return []
+        came, left = max(one.t for one in exits), _told_of_end(launch, world.number)
+        if came <= left:
+            meeting.append(Visit(launch.clock, came, left))
+    return meeting
+
+
+def _told_of_end(launch: Launch, number: int) -> int:
+    for event in launch.rounds[number]:
+        if isinstance(event, Decision) and event.action == "end":
+            return event.t
+    return launch.ended
