@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from undaunted.cli.not_built import NOT_BUILT
 from undaunted.cli.options import GROUPS, OPTIONS
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.parse import UsageError, parse, words_of_option
 
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 
@@ -190,3 +190,25 @@ def test_any_command_line_is_read_or_refused(argv):
         parse(argv, {})
     except UsageError as error:
         assert str(error)  # noqa: PT017 - other exceptions fail the test
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--max-restarts", "3", "train.py"], 2),
+        (["--max-restarts=3", "train.py"], 1),
+        (["--ft_max_no_progress_cycles", "3"], 2),
+        (["-m", "package.train"], 1),
+        (["--ft-learn-timeouts", "train.py"], 1),
+        (["--ft-learn-timeouts", "false", "train.py"], 2),
+    ],
+)
+def test_words_of_an_option(argv: list[str], words: int) -> None:
+    assert words_of_option(argv) == words
+
+
+def test_words_of_what_is_no_option() -> None:
+    with pytest.raises(UsageError, match="unknown option --nonsense"):
+        words_of_option(["--nonsense", "3"])
+    with pytest.raises(UsageError, match="needs a value"):
+        words_of_option(["--max-restarts"])

@@ -61,6 +61,19 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Parsed:
     return Parsed(values, sources, rest[0] if rest else "", list(rest[1:]))
 
 
+def words_of_option(argv: Sequence[str]) -> int:
+    """Return how many words the option at the beginning takes: 1, or 2 with its value.
+
+    Raises:
+        UsageError: there is no such option, or its value is missing.
+    """
+    spelling, value = _split(argv[0])
+    option = _find(spelling)
+    if option.kind == "flag" or value is not None:
+        return 1
+    return 1 if _following_value(option, spelling, argv[1:2]) is None else 2
+
+
 def refuse_not_built(option: Option, value: Any, source: str) -> None:
     """Refuse a value that asks for something that is not built yet.
 
