@@ -45,6 +45,7 @@ def job_round(
         outcome=broke.failure.kind if broke else _outcome([one.outcome for one in of_nodes]),
         cause=(broke.failure.line if broke else "") or next(iter(causes), ""),
         failure=broke.failure if broke else None,
+        failed_ns=broke.happened_ns if broke else None,
         first_iteration=min(firsts, default=None),
         last_iteration=max(lasts, default=None),
         restart_ns=_restart(broke, following),

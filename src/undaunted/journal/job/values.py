@@ -88,6 +88,7 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
         outcome: ``finished``, ``crash``, ``hang``, ``spawn``, ``lost``, ``stopped`` or "".
         cause: one line.
         failure: what ended it first; None if it did not fail.
+        failed_ns: when that happened, None if unknown.
         first_iteration: the lowest that a rank began with, None if unknown.
         last_iteration: the highest begun, None if unknown.
         lost_steps: steps it had completed that the next round did again; None if unknown.
@@ -106,6 +107,7 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
     outcome: str = ""
     cause: str = ""
     failure: Failure | None = None
+    failed_ns: int | None = None
     first_iteration: int | None = None
     last_iteration: int | None = None
     lost_steps: int | None = None
