@@ -83,4 +83,8 @@ def test_what_is_left_can_be_kept(disk: SmallDisk, place: Path) -> None:
 def test_a_place_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(SmallDiskError):
         SmallDisk(tmp_path / "missing", SIZE)
-    assert small_disk.possible(tmp_path / "missing")
+    assert small_disk.not_possible(tmp_path / "missing", SIZE)
+
+
+def test_more_than_memory(place: Path) -> None:
+    assert "--disk-size" in small_disk.not_possible(place, 1 << 60)

@@ -47,6 +47,7 @@ class Trial:
         faults: what is to happen in it.
         seed: of the plan; decides how files are damaged.
         place: where the checkpoints are; exists where there is a small disk.
+        cwd: where the launcher is started; None = where this process is.
         small_disk_bytes: size of the file system on ``place``; 0 = none of its own.
         disk_full_s: how long a full disk stays full if nothing fails, seconds.
     """
@@ -57,6 +58,7 @@ class Trial:
     environ: Mapping[str, str]
     deadline_s: float
     place: Path
+    cwd: Path | None = None
     faults: tuple[Planned, ...] = ()
     seed: int = 0
     small_disk_bytes: int = 0
@@ -185,7 +187,7 @@ class _Conductor:
         }
         namespaces = self._disk.namespaces if self._disk is not None else ()
         output = trial.directory / OUTPUT_FILE
-        return Launcher([*options, *trial.program], environ, output, namespaces)
+        return Launcher([*options, *trial.program], environ, output, namespaces, trial.cwd)
 
     def _left(self) -> list[Planned]:
         """Return the faults that have not happened yet."""

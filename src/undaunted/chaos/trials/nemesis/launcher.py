@@ -38,14 +38,16 @@ class Launcher:
         environ: Mapping[str, str],
         output: Path,
         namespaces: Sequence[int] = (),
+        cwd: Path | None = None,
     ) -> None:
-        """Start ``undaunted run`` in a session of its own, in the current directory.
+        """Start ``undaunted run`` in a session of its own.
 
         Args:
             arguments: those after ``undaunted run``.
             environ: its environment.
             output: file that its standard output and error are appended to.
             namespaces: descriptors of namespaces in which it is to run.
+            cwd: where; None = where this process is.
 
         Raises:
             OSError: the output cannot be opened, or the process not be started.
@@ -56,6 +58,7 @@ class Launcher:
             self._process = subprocess.Popen(
                 stage.command(os.getpid(), namespaces, [*LAUNCHER, *arguments]),
                 env=environ,
+                cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=fd,
                 stderr=fd,

@@ -26,6 +26,7 @@ _START_S = 30.0
 _FILL = ".undaunted-chaos-fill"
 _CHUNK = bytes(1 << 20)
 _ANSWER_BYTES = 1000
+_MOST_OF_MEMORY = 0.25
 
 
 class SmallDiskError(Exception):
@@ -107,17 +108,27 @@ class SmallDisk:
         self._fd = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def possible(directory: Path) -> str:
-    """Say why this machine does not allow small disks, "" if it does.
+def not_possible(directory: Path, size_bytes: int) -> str:
+    """Say why this machine allows no small disk of this size, "" if it does.
 
     Args:
         directory: an empty one, to try.
+        size_bytes: of the small disk.
     """
+    if size_bytes > _free_memory() * _MOST_OF_MEMORY:
+        return (
+            f"a file system of {size_bytes >> 20} MiB in memory is more than a quarter of what is "
+            "free; name a smaller one with --disk-size"
+        )
     try:
         SmallDisk(directory, len(_CHUNK)).close()
     except SmallDiskError as error:
         return str(error)
     return ""
+
+
+def _free_memory() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _wait_until_ready(helper: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,286 @@
+"""A chaos run from its beginning to its end: undisturbed, plan, disturbed, judgement."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.base.text import format_duration, one_line
+from undaunted.chaos.trials import bounds
+from undaunted.chaos.trials.checker.verdict import judge
+from undaunted.chaos.trials.generator import settle
+from undaunted.chaos.trials.history import read_history
+from undaunted.chaos.trials.kinds import KINDS
+from undaunted.chaos.trials.nemesis import small_disk
+from undaunted.chaos.trials.nemesis.conduct import WORK_DIR, SmallDiskError, Trial, conduct
+from undaunted.chaos.trials.outcome import Outcome, write_outcome
+from undaunted.chaos.trials.places import (
+    PLACEHOLDER,
+    UNDISTURBED,
+    ChaosDirectory,
+    check_checkpoint_dir,
+    keep_checkpoints,
+)
+from undaunted.chaos.trials.plan_file import write_plan
+from undaunted.chaos.trials.reference import Reference, first_iteration, measure
+from undaunted.chaos.trials.result import Result, run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from undaunted.chaos.trials.checker.values import Verdict
+    from undaunted.chaos.trials.generator import Wanted
+    from undaunted.chaos.trials.plan import Plan, Planned
+
+PLAN_FILE = "plan.yaml"
+
+
+class ChaosError(Exception):
+    """It cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user wants.
+
+    Attributes:
+        options: of ``undaunted run``.
+        given: names of options that the user has set, which are left as they are.
+        program: the user's program with its arguments.
+        environ: of the launchers.
+        wanted: the faults, with what is to be random.
+        seed: decides what is random.
+        checkpoint_dir: where the program keeps its checkpoints, None = in ``{dir}``.
+        in_dir: start the program in ``{dir}``.
+        deadline_s: how long any run may take; None = by what the undisturbed one takes.
+        disk_bytes: size of the small disk; None = by what the undisturbed run leaves.
+        version: of undaunted.
+    """
+
+    options: Sequence[str]
+    given: frozenset[str]
+    program: Sequence[str]
+    environ: Mapping[str, str]
+    wanted: Sequence[Wanted]
+    seed: int = 0
+    checkpoint_dir: Path | None = None
+    in_dir: bool = False
+    deadline_s: float | None = None
+    disk_bytes: int | None = None
+    version: str = ""
+
+
+class Campaign:
+    """Makes the runs, one after the other.
+
+    Attributes:
+        result: what is known by now.
+        plan: None until the undisturbed run is over.
+    """
+
+    def __init__(self, request: Request, place: ChaosDirectory, say: Callable[[str], None]) -> None:
+        """Prepare.
+
+        Args:
+            request: what the user wants.
+            place: where everything is kept.
+            say: shows text to the user as it comes, without adding a line break.
+        """
+        self._request = request
+        self._place = place
+        self._say = say
+        self.plan: Plan | None = None
+        self.result = Result(
+            version=request.version,
+            argv=list(request.program),
+            seed=request.seed,
+            started_wall=time.time(),
+            directory=str(place.path),
+        )
+
+    def run(self) -> None:
+        """Make all runs and judge them. A user who has enough gets what there is by then.
+
+        Raises:
+            ChaosError: a run cannot be made, or found what another one had left.
+            NoMeasureError: the undisturbed run failed or took no step.
+            PlaceError: the directory of the checkpoints cannot be used.
+            PlanError: a fault that this program cannot have.
+        """
+        started = time.monotonic()
+        try:
+            self._run()
+        except KeyboardInterrupt:
+            self._say("interrupted\n")
+            self._know(interrupted=True)
+        except OSError as error:
+            raise ChaosError(
+                f"{error.filename or self._place.path}: {error.strerror or error}; make room, or "
+                "name another directory (--dir)"
+            ) from None
+        finally:
+            self._know(seconds=time.monotonic() - started)
+
+    def _run(self) -> None:
+        reference = self._undisturbed()
+        plan = self.plan = settle(
+            self._request.wanted,
+            seed=self._request.seed,
+            world_size=reference.world_size,
+            first=reference.first,
+            last=reference.last,
+        )
+        (self._place.path / PLAN_FILE).write_text(write_plan(plan), encoding="utf-8")
+        not_possible = self._not_possible(plan, reference)
+        runs = plan.runs()
+        for position, (number, faults) in enumerate(runs.items(), start=1):
+            self._say(f"run {position} of {len(runs)}: {_planned(faults)} ... ")
+            directory = self._disturbed(number, faults, reference, not_possible)
+            self._judge(directory, faults, reference)
+
+    def _undisturbed(self) -> Reference:
+        self._say("undisturbed run ... ")
+        directory = self._place.new_run(UNDISTURBED, ())
+        deadline_s = self._request.deadline_s or bounds.REFERENCE_S
+        outcome = self._conduct(self._trial(directory, self._request.options, deadline_s))
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        history = read_history(directory)
+        reference = measure(directory, history)
+        self._say(
+            f"iterations {reference.first} to {reference.last} in "
+            f"{format_duration(outcome.seconds)}\n"
+        )
+        self._know(
+            runs=[run_of(history)],
+            iterations=(reference.first, reference.last),
+            world_size=reference.world_size,
+        )
+        return reference
+
+    def _disturbed(
+        self,
+        number: int,
+        faults: Sequence[Planned],
+        reference: Reference,
+        not_possible: Mapping[str, str],
+    ) -> Path:
+        """Make a run; return its directory."""
+        directory = self._place.new_run(str(number), faults)
+        skipped = {f.id: not_possible[f.kind] for f in faults if f.kind in not_possible}
+        left = tuple(fault for fault in faults if fault.id not in skipped)
+        outcome = Outcome()
+        if left:
+            options = [*self._options(reference, len(left)), *self._request.options]
+            deadline_s = self._request.deadline_s or bounds.run_deadline(
+                reference.seconds, len(left), reference.limit_s, reference.grace_s
+            )
+            trial = self._trial(directory, options, deadline_s)
+            outcome = self._conduct(self._with_faults(trial, left, reference))
+        if skipped:
+            write_outcome(directory, msgspec.structs.replace(outcome, skipped=skipped))
+        return directory
+
+    def _judge(self, directory: Path, faults: Sequence[Planned], reference: Reference) -> None:
+        history = read_history(directory)
+        if history.outcome.interrupted:
+            raise KeyboardInterrupt
+        begun = first_iteration(history)
+        if begun is not None and begun != reference.first:
+            raise ChaosError(
+                f"run {history.name} began with iteration {begun}, the undisturbed one with "
+                f"{reference.first}: it found checkpoints of a run before it. Give each run a "
+                f"place of its own, with {PLACEHOLDER} in the arguments of the program, or say "
+                "with --checkpoint-dir where it keeps them"
+            )
+        verdicts = judge(reference.history, history, faults)
+        self._know(
+            runs=[*self.result.runs, run_of(history)],
+            verdicts=[*self.result.verdicts, *verdicts],
+        )
+        self._say(f"{_became(verdicts)}, {format_duration(history.outcome.seconds)}\n")
+
+    # --- below ------------------------------------------------------------------------------------
+
+    def _trial(self, directory: Path, options: Sequence[str], deadline_s: float) -> Trial:
+        work = directory / WORK_DIR
+        return Trial(
+            directory=directory,
+            options=options,
+            program=[word.replace(PLACEHOLDER, str(work)) for word in self._request.program],
+            environ=self._request.environ,
+            deadline_s=deadline_s,
+            place=self._request.checkpoint_dir or work,
+            cwd=work if self._request.in_dir else None,
+            seed=self._request.seed,
+        )
+
+    def _with_faults(
+        self, trial: Trial, faults: tuple[Planned, ...], reference: Reference
+    ) -> Trial:
+        small = any(fault.kind == "disk-full" for fault in faults)
+        if small:
+            trial.place.mkdir(mode=0o700, exist_ok=True)
+        return replace(
+            trial,
+            faults=faults,
+            small_disk_bytes=self._disk_bytes(reference) if small else 0,
+            disk_full_s=bounds.disk_full_seconds(reference.seconds),
+        )
+
+    def _options(self, reference: Reference, faults: int) -> list[str]:
+        """Return options that follow from the undisturbed run, where the user has set none."""
+        options = {**reference.options(), "max-restarts": str(bounds.restarts(faults))}
+        return [
+            word
+            for name, value in options.items()
+            if name not in self._request.given
+            for word in (f"--{name}", value)
+        ]
+
+    def _conduct(self, trial: Trial) -> Outcome:
+        if self._request.checkpoint_dir is not None and not trial.small_disk_bytes:
+            check_checkpoint_dir(self._request.checkpoint_dir)
+        try:
+            return conduct(trial)
+        except SmallDiskError as error:
+            raise ChaosError(
+                f"{trial.place}: no small disk can be made there any more: {error}"
+            ) from None
+        finally:
+            keep_checkpoints(trial.place, trial.directory)
+
+    def _not_possible(self, plan: Plan, reference: Reference) -> dict[str, str]:
+        """Return the kinds of the plan that this machine does not allow, and why."""
+        kinds = {fault.kind for fault in plan.faults if KINDS[fault.kind].needs}
+        reasons = {kind: f"it needs {KINDS[kind].needs}" for kind in kinds}
+        if "disk-full" in kinds:
+            trial = self._place.path / "try"
+            trial.mkdir(mode=0o700)
+            reasons["disk-full"] = small_disk.not_possible(trial, self._disk_bytes(reference))
+            trial.rmdir()
+        return {kind: reason for kind, reason in reasons.items() if reason}
+
+    def _disk_bytes(self, reference: Reference) -> int:
+        return self._request.disk_bytes or bounds.small_disk_bytes(reference.left_bytes)
+
+    def _know(self, **changes: object) -> None:
+        self.result = msgspec.structs.replace(self.result, **changes)
+
+
+def _planned(faults: Sequence[Planned]) -> str:
+    return ", ".join(f"{f.kind} (rank {f.rank}, iteration {f.iteration})" for f in faults)
+
+
+def _became(verdicts: Sequence[Verdict]) -> str:
+    worst = next(
+        (v for colour in ("red", "yellow", "green") for v in verdicts if v.colour == colour), None
+    )
+    if worst is None:
+        return f"skipped: {verdicts[0].skipped}" if verdicts else "nothing planned"
+    why = f": {one_line(worst.findings[0].text, 160)}" if worst.findings else ""
+    return worst.colour.upper() + why if worst.colour == "red" else worst.colour + why
