@@ -11,7 +11,9 @@ Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-class Event(msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True):
+class Event(
+    msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True, gc=False
+):
     """What every event carries.
 
     Attributes:

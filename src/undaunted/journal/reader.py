@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import msgspec
 
 from undaunted.journal.events import AnyEvent, JournalOpened
-from undaunted.journal.lines import MAX_LINE, decode
+from undaunted.journal.lines import MAX_LINE, decode, decode_lines
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+# Bytes that are decoded at once, where no line of them is damaged.
+_BLOCK = MAX_LINE
 # How many problems are kept one by one; all are counted.
 _MAX_PROBLEMS = 100
 
@@ -47,17 +51,16 @@ class Journal:
 
     def launches(self) -> list[list[AnyEvent]]:
         """Return the events of each launch that wrote to this file, oldest first."""
-        launches: list[list[AnyEvent]] = []
+        starts: list[int] = []
         writer: tuple[str, int] | None = None
-        for event in self.events:
+        for index, event in enumerate(self.events):
             # The same writer opens again when its file had been deleted.
             if isinstance(event, JournalOpened) and (event.boot_id, event.pid) != writer:
                 writer = (event.boot_id, event.pid)
-                launches.append([])
-            if not launches:
-                launches.append([])  # the first line is missing
-            launches[-1].append(event)
-        return launches
+                starts.append(index)
+        if self.events and 0 not in starts:
+            starts.insert(0, 0)  # the first line is missing
+        return [self.events[start:end] for start, end in pairwise([*starts, len(self.events)])]
 
 
 class _Kind(msgspec.Struct):
@@ -83,13 +86,41 @@ def read_journal(path: str | os.PathLike[str]) -> Journal:
         OSError: the file cannot be opened or read.
     """
     journal = Journal(Path(path))
+    number = 1
     with journal.path.open("rb") as file:
-        for number, line in enumerate(_lines(file), start=1):
-            if line is None:
-                _note(journal, number, f"longer than {MAX_LINE} bytes")
-            elif line.strip():
-                take_line(journal, number, line)
+        for block in _blocks(file):
+            if _take_all(journal, block):
+                number += block.count(b"\n")
+                continue
+            for line in _lines(io.BytesIO(block)):
+                if line is None:
+                    _note(journal, number, f"longer than {MAX_LINE} bytes")
+                elif line.strip():
+                    take_line(journal, number, line)
+                number += 1
     return journal
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield whole lines, many at once; of a line that is too long only the beginning."""
+    while block := file.read(_BLOCK):
+        if not block.endswith(b"\n"):
+            rest = file.readline(MAX_LINE + 1)
+            block += rest
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE)  # of no use
+        yield block
+
+
+def _take_all(journal: Journal, block: bytes) -> bool:
+    """Add the events of some lines; False, and nothing added, if one of them needs a look."""
+    if max(map(len, block.split(b"\n"))) >= MAX_LINE:
+        return False
+    try:
+        journal.events += decode_lines(block)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:

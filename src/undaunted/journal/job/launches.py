@@ -21,12 +21,12 @@ from undaunted.journal.events import (
     RoundStopped,
 )
 from undaunted.journal.job.clocks import Meeting, Place, Visit, place
-from undaunted.journal.query import by_round, first
+from undaunted.journal.query import Group, by_round, first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from undaunted.journal.events import AnyEvent, Event
+    from undaunted.journal.events import Event
     from undaunted.journal.reader import Journal
 
 
@@ -49,8 +49,8 @@ class Launch:
 
     index: int
     node: str
-    events: Sequence[AnyEvent]
-    rounds: dict[int, list[Event]]
+    events: Group
+    rounds: dict[int, Group]
     ranks: dict[int, list[int]]
     begins: dict[int, int]
     stops: dict[int, int]
@@ -118,11 +118,12 @@ def launches_of(journals: Iterable[Journal]) -> list[Launch]:
     clocks: dict[str, int] = {}
     for journal in journals:
         for events in journal.launches():
-            opened = first(events, JournalOpened)
+            group = Group(events)
+            opened = first(group, JournalOpened)
             # Without the id of a boot, a launch has a clock of its own.
             boot = opened.boot_id if opened is not None and opened.boot_id else f"#{len(launches)}"
             clock = clocks.setdefault(boot, len(clocks))
-            launches.append(_launch(len(launches), events, clock, opened))
+            launches.append(_launch(len(launches), group, clock, opened))
     return launches
 
 
@@ -154,9 +155,7 @@ def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]
 # --- launches -----------------------------------------------------------------------------------
 
 
-def _launch(
-    index: int, events: Sequence[AnyEvent], clock: int, opened: JournalOpened | None
-) -> Launch:
+def _launch(index: int, events: Group, clock: int, opened: JournalOpened | None) -> Launch:
     started, end = first(events, JobStarted), first(events, JobEnded)
     times = [event.t for event in events]
     rounds = by_round(events)
