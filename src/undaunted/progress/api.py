@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from undaunted.progress import writer as _writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from undaunted.progress.section import Section
+
+on_step: Callable[[object, object], object] | None = None
+"""Called by every step with its iteration and digest, before anything else. For digests."""
 
 
 def heartbeat() -> None:
@@ -19,12 +24,17 @@ def heartbeat() -> None:
     _writer.current.heartbeat()
 
 
-def step(iteration: int) -> None:
+def step(iteration: int, digest: object = None) -> None:
     """Say that an iteration begins; counts as a heartbeat.
 
     Args:
         iteration: its number, from 0; after a restart the number of the iteration resumed at.
+        digest: state that a resumed run must have as well when this iteration begins: a module, an
+            optimizer, an object with ``state_dict()``, a tensor, numbers or text, or a dictionary
+            of these. Nobody looks at it except under ``undaunted chaos``.
     """
+    if on_step is not None:
+        on_step(iteration, digest)
     _writer.current.step(iteration)
 
 

@@ -45,6 +45,7 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
     """
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `template.serve`
+        _record_digests()
         _inject_faults()
         if spec.kind == "module":
             sys.orig_argv[:] = [*interpreter, "-m", spec.target, *spec.args]
@@ -67,6 +68,13 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
         raise
     finally:
         page.program_ended()
+
+
+def _record_digests() -> None:
+    if os.environ.get("UNDAUNTED_DIGESTS"):
+        from undaunted.digests import install
+
+        install.install()
 
 
 def _inject_faults() -> None:

@@ -1,0 +1,97 @@
+"""Digest of a rank's random generators: those that the program has made deterministic.
+
+Torch begins every process with the same seed. The generators of `random` and numpy begin anywhere;
+they count from the moment at which the program first seeds them, in this process or in an earlier
+one of the run. A script that resumes may only restore them; a note in the directory tells.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+from undaunted.digests.imports import after_import
+from undaunted.digests.state import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_PYTHON, _NUMPY = "random", "numpy"
+
+
+class Generators:
+    """The generators of this process. `watch` notices when they are seeded."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        """Say where notes about the rank are.
+
+        Args:
+            directory: exists.
+            rank: the global one.
+        """
+        self._notes = {name: directory / f"seeded-{rank}-{name}" for name in (_PYTHON, _NUMPY)}
+        self._pid = os.getpid()
+        self._seeded = {name for name, note in self._notes.items() if note.exists()}
+
+    def watch(self) -> Callable[[], None]:
+        """Notice from now on when the program seeds a generator; return what ends that."""
+        undo = [_wrap(random, lambda: self._note(_PYTHON))]
+        # In place right after the import: whoever takes `seed` from there gets the wrapped one.
+        forget = after_import(
+            "numpy.random",
+            lambda: undo.append(_wrap(sys.modules["numpy.random"], lambda: self._note(_NUMPY))),
+        )
+
+        def end() -> None:
+            forget()
+            for one in undo:
+                one()
+
+        return end
+
+    def digest(self) -> str:
+        """Return the digest of the generators' states."""
+        states: list[object] = []
+        if _PYTHON in self._seeded:
+            states.append(repr(random.getstate()))  # shorter to hash than its 625 numbers
+        numpy: Any = sys.modules.get("numpy.random")
+        if _NUMPY in self._seeded and numpy is not None:
+            states.append(numpy.get_state())
+        torch: Any = sys.modules.get("torch")
+        if torch is not None:
+            states.append(torch.get_rng_state())
+            if torch.cuda.is_initialized():
+                states.append(torch.cuda.get_rng_state())
+        return digest_of(states)
+
+    def _note(self, name: str) -> None:
+        # Workers that load data seed their own.
+        if name not in self._seeded and os.getpid() == self._pid:
+            self._seeded.add(name)
+            self._notes[name].touch(0o600)
+
+
+def _wrap(module: Any, note: Callable[[], None]) -> Callable[[], None]:
+    """Have a module's `seed` tell of seeds that are given; return what undoes it."""
+    seed = module.seed
+
+    @functools.wraps(seed)
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        if any(one is not None for one in (*args[:1], *kwargs.values())):
+            try:
+                note()
+            except OSError as error:
+                print(f"undaunted: cannot note that there is a seed: {error}", file=sys.stderr)
+        return seed(*args, **kwargs)
+
+    module.seed = noticed
+
+    def undo() -> None:
+        if module.seed is noticed:
+            module.seed = seed
+
+    return undo

@@ -1,0 +1,118 @@
+"""Watches a program's modules and optimizers through torch's global hooks; changes nothing.
+
+While something is compiled, traced or captured the hooks do nothing, so that they leave no trace in
+what comes out of it: `torch.compile` sees functions that return at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.digests.observer import Observer
+
+# Of one update. Accumulated gradients come from dozens; beyond that it is something else, such as a
+# policy that plays, and what is new in its inputs shows in the gradients.
+_MAX_PASSES = 16
+
+
+class Hooks:
+    """Tells an observer of forward passes and updates, until `remove`."""
+
+    def __init__(self, observer: Observer) -> None:
+        """Begin. In the process that is to be observed."""
+        self._observer = observer
+        self._pid = os.getpid()
+        self._thread = threading.local()
+        self._model: int | None = None  # id of the module that began the update
+        self._passes = 0
+        self._ever_passed = False
+        # It would be said of every compiled module.
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
+        self._handles = [
+            register_module_forward_pre_hook(self._before_forward),
+            register_module_forward_hook(self._after_forward, always_call=True),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def remove(self) -> None:
+        """Observe nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if getattr(self._thread, "inside", None) in (None, id(module)):
+            # Not a count of how deep we are: one exception that passes by would spoil it for ever.
+            self._thread.inside = id(module)
+            if module.training and torch.is_grad_enabled() and self._is_ours():
+                self._outermost(module, args, _keywords)
+
+    def _after_forward(self, module: torch.nn.Module, _args: object, _result: object) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if getattr(self._thread, "inside", None) == id(module):
+            self._thread.inside = None
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, _args: object, _kw: object) -> None:
+        if torch.compiler.is_compiling() or not self._is_ours():
+            return
+        self._thread.inside = None  # a forward pass that was left by an interrupt
+        if not self._ever_passed:  # the script computes its gradients in ways of its own
+            self._observer.update_begins()
+        self._observer.update(optimizer)
+        self._model = None
+
+    def _outermost(
+        self, module: torch.nn.Module, args: tuple[Any, ...], keywords: Callable[[], object]
+    ) -> None:
+        first = self._model is None
+        if first:
+            if not any(parameter.requires_grad for parameter in module.parameters()):
+                return  # a loss, or what prepares the data
+            self._model, self._passes = id(module), 0
+            self._ever_passed = True
+            self._observer.update_begins()
+        elif self._model != id(module) or self._passes == _MAX_PASSES:
+            return
+        self._passes += 1
+        self._observer.forward(module, (args, keywords()), first=first)
+
+    def _is_ours(self) -> bool:
+        """Tell whether this is the program itself, computing: no child of it, nothing recorded."""
+        return not (
+            os.getpid() != self._pid
+            or torch.jit.is_tracing()
+            or _in_backward()
+            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        )
+
+
+def _in_backward() -> bool:
+    """Tell whether a backward pass computes something anew (activation checkpointing)."""
+    task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - nothing public tells
+    return task is not None and task() != -1
+
+
+def _keywords() -> object:
+    """Return the keyword arguments of the forward pass that begins.
+
+    A global hook is not given them, and a hook of the module itself would miss its first pass, so
+    they are read where torch has them: in the caller of the hook. None where they are not there.
+    """
+    frame = sys._getframe(3)  # noqa: SLF001 - ours: this, _outermost, _before_forward
+    return frame.f_locals.get("kwargs")

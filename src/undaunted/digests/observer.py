@@ -1,0 +1,148 @@
+"""Takes a rank's records: what, and to which iteration it belongs. Never raises into training."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from undaunted.digests import state, tensors
+from undaunted.digests.position import Position
+from undaunted.digests.record import FORWARD, STEP, UPDATE, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from undaunted.digests.generators import Generators
+    from undaunted.digests.recorder import Recorder
+
+    Taken = tuple[state.Parts, bool]  # parts, finite
+
+
+class Observer:
+    """One rank's. Nothing of this is called in its children."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        generators: Generators,
+        *,
+        rank: int,
+        round_: int,
+        announce: Callable[[int], object],
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            recorder: gets the records.
+            generators: of this process.
+            rank: the global one, for messages.
+            round_: restart count of this process.
+            announce: called with each iteration that we counted, as it begins; may raise.
+        """
+        self._recorder = recorder
+        self._generators = generators
+        self._rank = rank
+        self._round = round_
+        self._announce = announce
+        self._position = Position()
+        self._held: list[Record] = []
+        self._complained = False
+
+    def step(self, iteration: object, digest: object) -> None:
+        """The script has called ``undaunted.step``."""
+        try:
+            number = int(iteration)  # type: ignore[call-overload]
+        except Exception:  # noqa: BLE001 - a number of the user's making may raise anything
+            return  # the writer of the page says so
+        self._held.clear()
+        self._position.told(number)
+        if digest is not None:
+            self._record(STEP, lambda: self._at_step(digest))
+
+    def update_begins(self) -> None:
+        """The rank begins with what will be one update of its parameters.
+
+        Raises:
+            BaseException: what announcing an iteration raises, such as a fault.
+        """
+        begun = self._position.update_begins()
+        if not self._position.held:
+            self._release()
+        for iteration in begun:
+            self._announce(iteration)
+
+    def forward(self, module: Module, inputs: object, *, first: bool) -> None:
+        """An outermost forward pass begins; ``first``: the first one of an update."""
+        self._record(FORWARD, lambda: self._at_forward(module, inputs, first))
+
+    def update(self, optimizer: Optimizer) -> None:
+        """An optimizer has made its step."""
+        self._record(UPDATE, lambda: self._at_update(optimizer))
+
+    def _at_step(self, digest: object) -> Taken:
+        parts = {"rng": self._generators.digest()}
+        try:
+            parts = state.parts_of(digest) | parts
+        except ValueError as error:
+            self._complain(f"undaunted.step(digest=...): {error}")
+            return parts, True
+        return parts, tensors.finite(state.tensors_of(digest))
+
+    def _at_forward(self, module: Module, inputs: object, first: bool) -> Taken:
+        parts = {
+            "data": state.digest_of(inputs, strict=False),
+            "rng": self._generators.digest(),
+        }
+        return (parts | state.module_parts(module) if first else parts), True
+
+    def _at_update(self, optimizer: Optimizer) -> Taken:
+        parameters = state.parameters_of(optimizer)
+        gradients = [one.grad for one in parameters]
+        parts = {
+            "gradients": state.digest_of(gradients),
+            "parameters": state.digest_of(parameters),
+            "optimizer": state.optimizer_digest(optimizer),
+        }
+        known = [one for one in gradients if one is not None]
+        return parts, tensors.finite([*parameters, *known])
+
+    def _record(self, at: str, take: Callable[[], Taken]) -> None:
+        number = self._position.number(at)
+        try:
+            parts, finite = take()
+            one = Record(
+                round=self._round,
+                iteration=self._position.iteration,
+                at=at,
+                n=number,
+                parts=parts,
+                counted=self._position.counted,
+                finite="" if finite else "no",
+            )
+            if self._position.held:
+                self._held.append(one)
+            else:
+                self._recorder.write(one)
+        except Exception as error:  # noqa: BLE001 - training goes on whatever this is
+            self._complain(f"{type(error).__name__}: {error}")
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        try:
+            for one in held:
+                self._recorder.write(one)
+        except OSError as error:
+            self._complain(str(error))
+
+    def _complain(self, problem: str) -> None:
+        if not self._complained:
+            self._complained = True
+            print(
+                f"undaunted: rank {self._rank}: some of its state is not recorded, so it cannot "
+                f"be compared there: {problem}",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,0 +1,282 @@
+"""Forward passes and updates of programs that know nothing of being watched."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from undaunted.digests.generators import Generators
+from undaunted.digests.hooks import Hooks
+from undaunted.digests.observer import Observer
+from undaunted.digests.record import FORWARD, UPDATE, Record, read_records
+from undaunted.digests.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Watch:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.announced: list[int] = []
+        self.observer = Observer(
+            Recorder(directory, 0),
+            Generators(directory, 0),
+            rank=0,
+            round_=0,
+            announce=self.announced.append,
+        )
+
+    @property
+    def records(self) -> list[Record]:
+        return read_records(self.directory).by_rank.get(0, [])
+
+    @property
+    def kinds(self) -> list[tuple[int, str, int]]:
+        return [(one.iteration, one.at, one.n) for one in self.records]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Watch]:
+    watch = Watch(tmp_path)
+    hooks = Hooks(watch.observer)
+    try:
+        yield watch
+    finally:
+        hooks.remove()
+    assert "not recorded" not in capfd.readouterr().err
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+def descend(net: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x), torch.ones(len(x), 1)).backward()
+    optimizer.step()
+
+
+def data(iteration: int) -> torch.Tensor:
+    return torch.full((4, 2), float(iteration)) + torch.arange(4).reshape(4, 1)
+
+
+def test_a_script_that_counts(watch: Watch) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for iteration in (5, 6):
+        watch.observer.step(iteration, None)
+        descend(net, optimizer, data(iteration))
+    assert watch.kinds == [(5, FORWARD, 0), (5, UPDATE, 0), (6, FORWARD, 0), (6, UPDATE, 0)]
+    first, update, second, _ = watch.records
+    assert set(first.parts) == {"data", "rng", "parameters", "buffers"}
+    assert set(update.parts) == {"gradients", "parameters", "optimizer"}
+    assert first.parts["parameters"] != second.parts["parameters"]
+    assert not first.counted
+    assert first.finite == update.finite == ""
+
+
+def test_a_script_that_does_not(watch: Watch) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    descend(net, optimizer, data(0))
+    assert watch.records == []  # nobody knows yet
+    descend(net, optimizer, data(1))
+    descend(net, optimizer, data(2))
+    assert watch.kinds == [(i, at, 0) for i in range(3) for at in (FORWARD, UPDATE)]
+    assert all(one.counted for one in watch.records)
+    assert watch.announced == [0, 1, 2]
+
+
+def test_accumulated_gradients(watch: Watch) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watch.observer.step(0, None)
+    for part in range(3):
+        net(data(part)).sum().backward()
+    optimizer.step()
+    assert watch.kinds == [*((0, FORWARD, n) for n in range(3)), (0, UPDATE, 0)]
+    first, second, third, _ = watch.records
+    assert set(second.parts) == {"data", "rng"}
+    assert len({one.parts["data"] for one in (first, second, third)}) == 3
+
+
+def test_a_model_that_plays_is_not_recorded_without_end(watch: Watch) -> None:
+    net = model()
+    watch.observer.step(0, None)
+    for _ in range(40):
+        net(data(0))
+    assert len(watch.records) == 16
+
+
+def test_several_optimizers(watch: Watch) -> None:
+    one, other = model(), model()
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (one, other)]
+    watch.observer.step(0, None)
+    descend(one, optimizers[0], data(0))
+    descend(other, optimizers[1], data(0))
+    assert watch.kinds == [(0, FORWARD, 0), (0, UPDATE, 0), (0, FORWARD, 1), (0, UPDATE, 1)]
+
+
+def test_two_optimizers_of_one_pass_are_one_counted_iteration(watch: Watch) -> None:
+    net = model()
+    optimizers = [torch.optim.SGD(net[at].parameters(), lr=0.1) for at in (0, 2)]
+    for iteration in range(3):
+        net(data(iteration)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert watch.announced == [0, 1, 2]
+
+
+def test_evaluation_losses_and_preparation_are_not_recorded(watch: Watch) -> None:
+    net, loss, prepare = model(), nn.MSELoss(), nn.Dropout()
+    watch.observer.step(0, None)
+    net.eval()
+    net(data(0))
+    net.train()
+    with torch.no_grad():
+        net(data(0))
+    loss(net(prepare(data(0))), torch.ones(4, 1))
+    assert watch.kinds == [(0, FORWARD, 0)]
+
+
+def test_a_forward_pass_that_raises(watch: Watch) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watch.observer.step(0, None)
+    with pytest.raises(RuntimeError):
+        net(torch.ones(4, 7))
+    descend(net, optimizer, data(0))
+    assert watch.kinds == [(0, FORWARD, 0), (0, FORWARD, 1), (0, UPDATE, 0)]
+
+
+def test_a_forward_pass_that_an_interrupt_ends(watch: Watch) -> None:
+    class Interrupted(nn.Linear):  # type: ignore[misc] # torch is Any here
+        def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+            raise KeyboardInterrupt
+
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watch.observer.step(0, None)
+    with contextlib.suppress(KeyboardInterrupt):
+        nn.Sequential(Interrupted(2, 2))(data(0))
+    optimizer.step()
+    watch.observer.step(1, None)
+    descend(net, optimizer, data(1))
+    assert watch.kinds[-2:] == [(1, FORWARD, 0), (1, UPDATE, 0)]
+
+
+def test_keyword_arguments_are_data(watch: Watch) -> None:
+    class Keywords(nn.Linear):  # type: ignore[misc] # torch is Any here
+        def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    net = Keywords(2, 1)
+    watch.observer.step(0, None)
+    for value in (1.0, 1.0, 2.0):
+        net(x=torch.full((1, 2), value))
+    same, again, other = (one.parts["data"] for one in watch.records)
+    assert same == again != other
+
+
+def test_what_backward_computes_anew_is_no_pass(watch: Watch) -> None:
+    net, after = model(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *after.parameters()], lr=0.1)
+    watch.observer.step(0, None)
+    result = after(checkpoint(net, data(0).requires_grad_(), use_reentrant=False))
+    optimizer.step()  # of another model, say: the next pass would begin an update
+    result.sum().backward()
+    assert watch.kinds == [(0, FORWARD, 0), (0, UPDATE, 0)]
+
+
+def test_gradients_that_are_not_finite(watch: Watch) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watch.observer.step(0, None)
+    net(data(0)).sum().backward()
+    next(net.parameters()).grad.fill_(float("nan"))
+    optimizer.step()
+    assert [one.finite for one in watch.records] == ["", "no"]
+
+
+def test_updates_are_counted_where_there_are_no_passes(watch: Watch) -> None:
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        (weight - 1).square().sum().backward()
+        optimizer.step()
+    assert watch.kinds == [(i, UPDATE, 0) for i in range(3)]
+
+
+def test_compiled_models_work_and_have_nothing_of_ours_inside(watch: Watch) -> None:
+    plain, net = model(), model()
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    watch.observer.step(0, None)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    descend(compiled, optimizer, data(0))
+    descend(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data(0))
+    assert torch.equal(plain[0].weight, net[0].weight)
+    assert watch.kinds[:2] == [(0, FORWARD, 0), (0, UPDATE, 0)]
+
+
+def test_modules_compiled_in_place_and_compiled_functions(watch: Watch) -> None:
+    net = model()
+    net.compile(backend="eager", fullgraph=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watch.observer.step(0, None)
+    descend(net, optimizer, data(0))
+    function = torch.compile(lambda x: net(x).sum(), backend="eager")
+    function(data(1)).backward()
+    assert (0, UPDATE, 0) in watch.kinds
+
+
+def test_traced_models_have_nothing_of_ours_inside(watch: Watch) -> None:
+    net = nn.Linear(2, 1)
+    watch.observer.step(0, None)
+    with pytest.warns(DeprecationWarning, match="jit"):
+        traced = torch.jit.trace(net, torch.ones(1, 2))
+    assert "bitwise" not in str(traced.graph)
+    assert watch.records == []
+
+
+def test_threads_have_passes_of_their_own(watch: Watch) -> None:
+    net, other = model(), model()
+    watch.observer.step(0, None)
+
+    class Inside(nn.Module):  # type: ignore[misc] # torch is Any here
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            thread = threading.Thread(target=other, args=(x,))
+            thread.start()
+            thread.join()
+            result: torch.Tensor = net(x)
+            return result
+
+    outer = Inside()
+    outer.net = net
+    outer(data(0))
+    assert watch.kinds == [(0, FORWARD, 0)]
+
+
+def test_random_numbers_and_results_are_those_without(tmp_path: Path) -> None:
+    def trained() -> tuple[torch.Tensor, torch.Tensor]:
+        net = nn.Sequential(model(), nn.Dropout())
+        optimizer = torch.optim.AdamW(net.parameters())
+        for iteration in range(3):
+            descend(net, optimizer, data(iteration))
+        return torch.get_rng_state(), torch.cat([one.reshape(-1) for one in net.parameters()])
+
+    expected = trained()
+    hooks = Hooks(Watch(tmp_path).observer)
+    try:
+        found = trained()
+    finally:
+        hooks.remove()
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))

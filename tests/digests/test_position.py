@@ -1,0 +1,51 @@
+"""Whose iterations count, and what their records are numbered."""
+
+from __future__ import annotations
+
+from undaunted.digests.position import Position
+
+
+def test_a_script_that_counts_is_believed() -> None:
+    position = Position()
+    position.told(7)
+    assert (position.iteration, position.counted, position.held) == (7, False, False)
+    assert position.update_begins() == ()
+    assert [position.number("forward"), position.number("forward")] == [0, 1]
+    assert position.number("update") == 0
+    position.told(8)
+    assert position.number("forward") == 0
+
+
+def test_updates_are_counted_where_nobody_counts() -> None:
+    position = Position()
+    assert position.update_begins() == ()
+    assert (position.iteration, position.counted, position.held) == (0, True, True)
+    assert position.update_begins() == (0, 1)
+    assert (position.iteration, position.counted, position.held) == (1, True, False)
+    assert position.update_begins() == (2,)
+
+
+def test_a_script_may_count_at_the_end_of_its_loop() -> None:
+    position = Position()
+    position.update_begins()
+    position.told(30)
+    assert (position.iteration, position.counted, position.held) == (30, False, False)
+    assert position.update_begins() == ()
+
+
+def test_a_script_that_begins_to_count_late_takes_over() -> None:
+    position = Position()
+    for _ in range(5):
+        position.update_begins()
+    position.told(100)
+    assert position.update_begins() == ()
+    assert (position.iteration, position.counted) == (100, False)
+
+
+def test_a_repeated_iteration_of_the_same_process_begins_anew() -> None:
+    position = Position()
+    for iteration in (4, 5, 4):
+        position.told(iteration)
+        assert position.number("step") == 0
+    position.told(4)
+    assert position.number("step") == 1
