@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from undaunted.journal.goodput import Times
 
 _HOUR_NS = 3600 * 1_000_000_000
-_PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(\S.*)?", re.ASCII)
+_PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([^\s0-9.,].*)?", re.ASCII)
 _MOST = 1e12
 
 

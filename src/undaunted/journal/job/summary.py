@@ -112,7 +112,7 @@ def _rounds(
     told = {(index, one.round): one for index, run in enumerate(runs) for one in run.rounds}
     rounds = []
     for index, attempt in enumerate(attempts):
-        for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=True):
+        for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
             broke = books.broken.get((index, world.number))
             rounds.append(job_round(index, world, following, broke, told))
     return [

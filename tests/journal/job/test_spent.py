@@ -1,0 +1,76 @@
+"""Idle time of a node is told apart from time in which it has no seat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from undaunted.journal import events as e
+from undaunted.journal.goodput import Span, account
+from undaunted.journal.job.launches import Launch, launches_of
+from undaunted.journal.job.spent import stretches
+from undaunted.journal.reader import Journal
+
+
+def launch(*rounds: tuple[int, int, int]) -> Launch:
+    """A launch from 0 to 1000 with these rounds: number, begin, stopped."""
+    events: list[e.AnyEvent] = [
+        e.JobStarted(t=0, run_id="r", argv=[], nproc_per_node=2, max_restarts=1),
+        *(
+            event
+            for number, begin, stopped in rounds
+            for event in (
+                e.RoundStarted(t=begin, round=number, world_size=2, ranks=[0, 1]),
+                e.StopRequested(t=begin, round=number, reason="", grace_s=1),
+                e.RoundStopped(t=stopped, round=number),
+            )
+        ),
+        e.JobEnded(t=1000, outcome="finished", exit_code=0),
+    ]
+    return launches_of([Journal(Path("j"), events)])[0]
+
+
+def lane(one: Launch, numbers: list[int], begins: list[int]) -> list[Span]:
+    return stretches(one, account(one.events), numbers, begins)
+
+
+def test_between_its_own_rounds_a_node_is_idle() -> None:
+    assert lane(launch((0, 100, 200), (1, 300, 400)), [0, 1], [100, 290]) == [
+        Span(-1, "idle", 0, 100),
+        Span(0, "stop", 100, 200),
+        Span(0, "idle", 200, 300),
+        Span(1, "stop", 300, 400),
+        Span(1, "idle", 400, 1000),
+    ]
+
+
+def test_while_others_have_rounds_it_is_a_spare() -> None:
+    assert lane(launch((0, 100, 200), (3, 700, 800)), [0, 1, 2, 3], [100, 300, 500, 690]) == [
+        Span(-1, "idle", 0, 100),
+        Span(0, "stop", 100, 200),
+        Span(0, "idle", 200, 300),
+        Span(1, "spare", 300, 500),
+        Span(2, "spare", 500, 690),
+        Span(3, "spare", 690, 700),
+        Span(3, "stop", 700, 800),
+        Span(3, "idle", 800, 1000),
+    ]
+
+
+def test_so_it_is_if_it_never_has_one() -> None:
+    assert lane(launch(), [0, 1], [100, 500]) == [
+        Span(-1, "idle", 0, 100),
+        Span(0, "spare", 100, 500),
+        Span(1, "spare", 500, 1000),
+    ]
+
+
+def test_what_others_begin_before_it_comes_is_no_time_of_its() -> None:
+    one = launch((2, 600, 700))
+    one.offset_ns = 50
+    assert lane(one, [0, 1, 2], [-500, 300, 640]) == [
+        Span(0, "spare", 50, 300),
+        Span(1, "spare", 300, 640),
+        Span(2, "spare", 640, 650),
+        Span(2, "stop", 650, 750),
+        Span(2, "idle", 750, 1050),
+    ]

@@ -1,0 +1,225 @@
+"""A job of several nodes whose truth is known: benchmarks/simulated_job.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.simulated_job import Job, simulate
+from tests.journal import sample
+from undaunted.journal import events as e
+from undaunted.journal.goodput import Times
+from undaunted.journal.job.cost import Price
+from undaunted.journal.job.summary import summarize_job
+from undaunted.journal.reader import Journal
+from undaunted.journal.restarts import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.journal.job.values import JobSummary
+
+S = 1_000_000_000
+STEP_S = 2.0
+
+
+def journals(job: Job) -> list[Journal]:
+    return [Journal(Path(node.name), list(node.events)) for node in job.nodes]
+
+
+def of(*nodes: Sequence[e.AnyEvent]) -> JobSummary:
+    return summarize_job([Journal(Path("j"), list(events)) for events in nodes])
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def job(request: pytest.FixtureRequest) -> Job:
+    return simulate(nodes=3, slots=2, restarts=8, seed=request.param, mean_s=300)
+
+
+@pytest.fixture(scope="module")
+def summary(job: Job) -> JobSummary:
+    return summarize_job(journals(job))
+
+
+def test_rounds_failures_and_steps_are_those_of_the_job(job: Job, summary: JobSummary) -> None:
+    assert [one.round for one in summary.rounds] == list(range(9))
+    assert (summary.attempts, summary.restarts, summary.outcome) == (1, 8, "finished")
+    found = [one.failure for one in summary.rounds[:-1]]
+    assert [(one.kind, one.node) for one in found if one] == [
+        (one.kind, one.node) for one in job.failures
+    ]
+    ranks = [one.rank for one in job.failures if one.kind != "lost"]
+    assert sorted(summary.failures.by_rank) == sorted(set(ranks))
+    assert summary.failures.count == 8
+    lost = [last - first for last, first in zip(job.last_steps, job.first_steps[1:], strict=False)]
+    assert [one.lost_steps for one in summary.rounds] == [*lost, None]
+    assert summary.lost_steps == sum(lost)
+
+
+def test_clocks_are_right_within_what_is_said(job: Job, summary: JobSummary) -> None:
+    [reference] = [clock for clock in summary.clocks if clock.method == "reference"]
+    for clock in summary.clocks:
+        true = job.skews[reference.nodes[0]] - job.skews[clock.nodes[0]]
+        found = clock.offset_ns - reference.offset_ns
+        assert clock.uncertainty_ns is not None
+        assert abs(found - true) <= clock.uncertainty_ns < 20 * S
+    assert all("are known to ±" in note for note in summary.notes)
+
+
+def test_what_is_productive_is_each_step_once(job: Job, summary: JobSummary) -> None:
+    steps = max(job.last_steps)
+    ranks = 6
+    wrong_s = summary.times.productive_ns / S - steps * STEP_S * ranks
+    # A step that fails and the first moments of a round are told to the nearest step.
+    assert abs(wrong_s) < 2 * STEP_S * ranks * len(job.last_steps)
+    assert summary.ettr is not None
+    assert summary.ettr == pytest.approx(steps * STEP_S / (summary.duration_ns / S), rel=0.1)
+
+
+def test_a_hang_of_one_node_is_no_work_of_the_others(job: Job, summary: JobSummary) -> None:
+    for one in summary.rounds:
+        if one.failure is not None and one.failure.kind == "hang":
+            assert all(299 * S < part.times.detect_ns < 301 * S for part in one.parts)
+
+
+def test_the_classes_add_up(summary: JobSummary) -> None:
+    spent = sum(run.times.total_ns * 2 for run in summary.launches)
+    assert summary.times.total_ns + summary.spare_ns == spent
+    before = sum(
+        (span.end_ns - span.start_ns) * 2
+        for lane in summary.lanes
+        for span in lane
+        if span.round < 0
+    )
+    in_rounds = sum(one.times.total_ns + one.spare_ns for one in summary.rounds)
+    assert in_rounds + before == spent
+
+
+def test_rounds_follow_each_other_on_the_axis(summary: JobSummary) -> None:
+    for one, following in zip(summary.rounds, summary.rounds[1:], strict=False):
+        assert one.stopped_ns is not None
+        assert one.began_ns < one.stopped_ns <= following.began_ns
+        for part in following.parts:
+            assert part.began_ns >= one.stopped_ns
+
+
+def test_a_launch_alone_is_told_as_always() -> None:
+    summary = of(sample.RUN)
+    [run] = summary.launches
+    assert run == summarize(sample.RUN)
+    assert summary.times == Times(
+        **{name: 2 * getattr(run.times, name) for name in Times.__struct_fields__}
+    )
+    assert summary.goodput == pytest.approx(run.goodput)
+    assert [one.failure.kind for one in summary.rounds if one.failure] == ["crash", "hang"]
+    assert summary.rounds[1].failure is not None
+    assert summary.rounds[1].failure.limit_ns == 3 * S
+    assert [one.restart_ns for one in summary.rounds] == [57_000_000, 124_000_000, None]
+    assert summary.lost_ns == run.lost_ns
+    assert [one.lost_steps for one in summary.rounds] == [20, 40, None]
+
+
+def moved(events: Sequence[e.AnyEvent], by_ns: int, wall_s: float, **about: object) -> list:  # type: ignore[type-arg]
+    """The same events later, by another process."""
+    made = []
+    for event in events:
+        changed = {"t": event.t + by_ns, "wall": event.wall + wall_s}
+        if isinstance(event, e.RankMilestone):
+            changed["at_ns"] = event.at_ns + by_ns
+        if isinstance(event, e.RoundProgress):
+            changed["last_ns"] = event.last_ns + by_ns
+        if isinstance(event, e.FailureDetected) and event.since_ns is not None:
+            changed["since_ns"] = event.since_ns + by_ns
+        if isinstance(event, e.JournalOpened):
+            changed |= about
+        made.append(msgspec.structs.replace(event, **changed))
+    return made
+
+
+def test_a_job_that_was_launched_again_knows_what_was_done_before() -> None:
+    again = moved(sample.RUN, 60 * S, 60, pid=43)
+    summary = of([*sample.RUN, *again])
+    assert (summary.attempts, summary.restarts) == (2, 4)
+    assert [(one.attempt, one.round) for one in summary.rounds] == [
+        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2),
+    ]  # fmt: skip
+    # The second one comes to 107 again, where the first had ended.
+    assert sum(one.times.productive_ns for one in summary.rounds[3:]) <= 2 * S
+    assert summary.between_ns == 60 * S - (9004 - 1) * 1_000_000
+    assert summary.rounds[2].lost_steps == 100
+    assert summary.ettr is not None
+    assert summary.goodput is not None
+    assert summary.ettr < summary.goodput / 2
+
+
+def test_attempts_on_other_machines_are_related_by_wall_clocks_and_that_is_said() -> None:
+    again = moved(sample.RUN, 77 * 3600 * S, 60, pid=43, boot_id="other")
+    again = [msgspec.structs.replace(event, node="n9") for event in again]
+    summary = of(sample.RUN, again)
+    assert summary.nodes == ["n0", "n9"]
+    assert summary.between_ns == pytest.approx(60 * S - 9003 * 1_000_000, abs=S)
+    assert [clock.method for clock in summary.clocks] == ["reference", "wall"]
+    assert "wall clocks" in summary.notes[0]
+    assert "n9" in summary.notes[0]
+
+
+def test_a_node_without_a_seat_is_a_spare() -> None:
+    job = simulate(nodes=2, slots=2, restarts=0, seed=1, mean_s=300)
+    spare = [
+        e.JournalOpened(t=5, node="spare", boot_id="boot of node000", pid=1),
+        e.JobStarted(t=5, node="spare", run_id="simulated", argv=[], nproc_per_node=4,
+                     max_restarts=0),
+    ]  # fmt: skip
+    one, two = (node.events for node in job.nodes)
+    shift = one[0].t
+    spare = moved(spare, shift, 0)
+    end = next(event for event in one if isinstance(event, e.JobEnded))
+    spare.append(msgspec.structs.replace(end, node="spare", round=-1))
+    summary = of(one, two, spare)
+    assert summary.attempts == 1
+    assert (
+        summary.spare_ns == (end.t + summary.clocks[0].offset_ns - summary.rounds[0].began_ns) * 4
+    )
+    assert summary.goodput == pytest.approx(of(one, two).goodput, abs=0.03)
+    assert {span.kind for span in summary.lanes[2]} == {"idle", "spare"}
+
+
+def test_ranks_no_journal_tells_of_are_named(job: Job) -> None:
+    summary = summarize_job(journals(job)[:2])
+    assert any("no journal tells of ranks 4-5 in 9 rounds (0 to 8)" in one for one in summary.notes)
+    assert all(one.restart_ns is None for one in summary.rounds)
+
+
+def test_a_price_makes_a_cost(job: Job) -> None:
+    summary = summarize_job(journals(job), price=Price(3.6, "EUR"))
+    cost = summary.cost
+    assert cost is not None
+    assert cost.total == pytest.approx((summary.times.total_ns + summary.spare_ns) / S / 1000)
+    assert cost.productive == pytest.approx(summary.times.productive_ns / S / 1000)
+    assert sum(cost.by_class.values()) == pytest.approx(cost.total)
+
+
+def test_no_journal_is_an_empty_job() -> None:
+    assert summarize_job([]).rounds == []
+    assert of([e.Decision(t=5, action="end", reason="")]).duration_ns == 0
+
+
+EVENTS = [event for node in simulate(nodes=2, slots=1, restarts=3, seed=5).nodes
+          for event in node.events if not isinstance(event, e.RoundProgress)]  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sets(st.integers(0, len(EVENTS) - 1), max_size=40), max_size=3))
+def test_whatever_is_missing_all_time_has_one_class(chosen: list[set[int]]) -> None:
+    summary = of(*([EVENTS[index] for index in sorted(each)] for each in chosen if each))
+    lanes = zip(summary.lanes, summary.launches, strict=True)
+    for lane, run in lanes:
+        assert sum(span.end_ns - span.start_ns for span in lane) == run.times.total_ns
+        assert all(span.start_ns < span.end_ns for span in lane)
+    assert summary.duration_ns >= 0
+    msgspec.json.encode(summary)
