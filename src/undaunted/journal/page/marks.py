@@ -1,0 +1,151 @@
+"""What happened at one moment: failures, checkpoints, restarts inside of processes, warnings."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.base.text import format_duration
+from undaunted.journal import events as e
+from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.page.columns import Texts, differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from undaunted.journal.job.values import JobRound
+
+KINDS = (
+    "crash", "hang", "spawn", "lost",  # what ended a round first
+    "victim", "in-process restart", "checkpoint", "fault", "health", "warning",
+)  # fmt: skip
+_FAILURES = KINDS[:4]
+# Other marks than failures; of more, an even part is kept.
+_MOST = 20_000
+# By far the most events; none of them is a mark.
+_QUIET = frozenset((e.RankMilestone, e.RankExited, e.RoundProgress))
+_STEP = re.compile(r"\bstep=(\d+)")
+_OF_CHECKPOINTS = ("saved", "failed", "loaded", "rescued", "skipped")
+
+
+class Mark(NamedTuple):
+    """A moment, in milliseconds; ``node`` is an index, ``text`` too, ``rank`` -1 for none."""
+
+    at: int
+    kind: str
+    node: int
+    rank: int
+    text: int
+
+
+class Marks:
+    """Collects the marks of all launches."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._failures: list[tuple[Mark, int]] = []  # with their rounds
+        self._others: list[Mark] = []
+
+    def read(self, node: int, events: Sequence[e.Event], ms: Callable[[int], int]) -> None:
+        """Take the marks of one launch.
+
+        Args:
+            node: index of its node.
+            events: of the launch.
+            ms: from its clock to the axis.
+        """
+        failed: dict[int, e.FailureDetected] = {}
+        verdicts: dict[int, e.Verdict] = {}
+        saved: dict[tuple[int, str], list[e.RankEvent]] = {}
+        for event in events:
+            if type(event) in _QUIET:
+                continue
+            match event:
+                case e.FailureDetected(round=number):
+                    failed.setdefault(number, event)
+                case e.Verdict(round=number):
+                    verdicts.setdefault(number, event)
+                case e.RankEvent(name="checkpoint", text=text, round=number):
+                    what, step = text.split(" ", 1)[0], _STEP.search(text)
+                    if what in _OF_CHECKPOINTS and step is not None:
+                        saved.setdefault((number, f"{what}, step {step[1]}"), []).append(event)
+                case _:
+                    self._other(node, event, ms)
+        for number, failure in failed.items():
+            verdict = verdicts.get(number)
+            text = failure.detail or failure.kind if verdict is None else verdict.line
+            rank = failure.rank if verdict is None else verdict.rank
+            at = ms(failure.t if failure.since_ns is None else failure.since_ns)
+            kind = failure.kind if failure.kind in _FAILURES else "crash"
+            self._failures.append((self._mark(at, kind, node, rank, text), number))
+        for (_, key), told in saved.items():
+            at = max(ms(one.at_ns) for one in told)
+            text = f"{key}, by {len(told)} ranks" if len(told) > 1 else key
+            rank = told[0].rank if len(told) == 1 else -1
+            self._others.append(self._mark(at, "checkpoint", node, rank, text))
+
+    def _other(self, node: int, event: e.Event, ms: Callable[[int], int]) -> None:
+        kind, text, rank = "warning", "", -1
+        match event:
+            case e.RankEvent(name="fault", rank=rank, text=text):
+                kind = "fault"
+            case InProcessPhase(phase="detect", epoch=epoch, reasons=reasons, rank=rank):
+                kind = "in-process restart"
+                text = f"{epoch}: {reasons[0] if reasons else 'it was stopped'}"
+            case e.NodeChecked(problem=text) if text:
+                kind = "health"
+            case e.AgentPaused(seconds=seconds):
+                text = f"the launcher did not run for {format_duration(seconds)}"
+            case e.SignalReceived(signal=signal):
+                text = f"the launcher received {signal}"
+            case e.ControlRequested(rank=rank, action=action, description=description):
+                text = f"asks for {action}: {description}"
+            case e.TemplateLost(reason=reason):
+                text = f"workers start fresh: {reason}"
+            case e.RankLost(rank=rank, detail=detail):
+                kind, text = "in-process restart", f"the others go on without it: {detail}"
+        if text:
+            at = getattr(event, "at_ns", event.t)
+            self._others.append(self._mark(ms(at), kind, node, rank, text))
+
+    def blame(self, rounds: Sequence[JobRound], places: Mapping[str, int]) -> None:
+        """Turn failures of nodes that failed because of another one into those of victims.
+
+        Args:
+            rounds: of the job.
+            places: index of each node.
+        """
+        # A launch knows only its round's number; attempts are told apart by time.
+        guilty: dict[int, list[tuple[int, int, str]]] = {}
+        for one in rounds:
+            if one.failure is None or one.failure.node not in places:
+                continue
+            known = (one.failed_ns, one.stopped_ns, one.began_ns)
+            end_ns = next(moment for moment in known if moment is not None)
+            place = places[one.failure.node]
+            guilty.setdefault(one.round, []).append((one.began_ns, place, one.failure.kind))
+            if one.failure.kind == "lost":
+                mark = self._mark(end_ns // 1_000_000, "lost", place, -1, one.failure.line)
+                self._failures.append((mark, one.round))
+        for place, (mark, number) in enumerate(self._failures):
+            began = [one for one in guilty.get(number, []) if one[0] <= (mark.at + 1) * 1_000_000]
+            if began and began[-1][1] != mark.node:
+                self._failures[place] = (mark._replace(kind="victim"), number)
+
+    def columns(self) -> dict[str, list[int]]:
+        """Return all marks in the order of time."""
+        failures = [mark for mark, _ in self._failures if mark.kind in _FAILURES]
+        others = self._others + [mark for mark, _ in self._failures if mark.kind == "victim"]
+        others.sort()
+        keep = -(-len(others) // _MOST) or 1
+        marks = sorted(failures + others[::keep])
+        return {
+            "at": differences(mark.at for mark in marks),
+            "kind": [KINDS.index(mark.kind) for mark in marks],
+            "node": [mark.node for mark in marks],
+            "rank": [mark.rank for mark in marks],
+            "text": [mark.text for mark in marks],
+        }
+
+    def _mark(self, at: int, kind: str, node: int, rank: int, text: str) -> Mark:
+        return Mark(at, kind, node, rank, self._texts.place(text))

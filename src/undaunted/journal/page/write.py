@@ -1,0 +1,90 @@
+"""Puts the page together and writes it: one file that needs nothing else, also no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.base.text import one_line
+from undaunted.journal.files import replace_text
+from undaunted.journal.page import figures, lists
+from undaunted.journal.page.markup import text
+from undaunted.journal.page.timeline import timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.journal.job.values import JobSummary
+    from undaunted.journal.reader import Journal
+
+_STATIC = Path(__file__).with_name("static")
+_SCRIPTS = ("model.js", "view.js", "paint.js", "overview.js", "describe.js", "main.js")
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
+# What could end the element the data is in, or a line of a script.
+_UNSAFE = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
+
+
+def write_page(job: JobSummary, journals: Sequence[Journal], file: str | os.PathLike[str]) -> None:
+    """Write the report of a job as an HTML file, mode 0600.
+
+    Args:
+        job: its summary.
+        journals: those that was made from.
+        file: the path; what is there is replaced once all is written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    replace_text(os, os.fspath(file), page(job, journals))
+
+
+def page(job: JobSummary, journals: Sequence[Journal]) -> str:
+    """Return the page."""
+    style = _static("style.css")
+    script = "(() => {\n" + "\n".join(_static(name) for name in _SCRIPTS) + "})();\n"
+    parts = {
+        "policy": _policy(style, script),
+        "title": text(f"{one_line(job.run_id) or 'run'} - report of undaunted"),
+        "style": style,
+        "heading": figures.heading(job),
+        "about": figures.about(job),
+        "tiles": figures.tiles(job),
+        "times": figures.times(job),
+        "legend": figures.legend(),
+        "failures": lists.failures(job),
+        "rounds": lists.rounds(job),
+        "nodes": lists.nodes(job),
+        "notes": lists.notes(job),
+        "footer": "Made by <code>undaunted report --html</code>.",
+        "data": _data(job, journals),
+        "script": script,
+    }
+    # In one pass: what is put into a slot is not looked at again.
+    return _SLOT.sub(lambda slot: parts[slot[1]], _static("page.html"))
+
+
+def _data(job: JobSummary, journals: Sequence[Journal]) -> str:
+    return msgspec.json.encode(timeline(job, journals)).decode().translate(_UNSAFE)
+
+
+def _policy(style: str, script: str) -> str:
+    """Return what the browser may do: run this script, use this style, reach nothing."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _static(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")

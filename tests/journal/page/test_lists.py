@@ -1,0 +1,75 @@
+"""Tests of `undaunted.journal.page.lists`."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tests.journal.page.jobs import job, journal, on
+from tests.journal.sample import ENDING, OPENING, begin
+from undaunted.journal.page import lists
+
+
+def plain(markup: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", markup).split())
+
+
+def test_a_failure_has_its_cause_its_traceback_and_a_button():
+    made = lists.failures(job()[0])
+    assert 'disabled data-at="997" data-node="0" data-rank="1">show</button>' in made
+    assert "<summary>rank 1 raised ValueError: bad batch</summary><pre>Traceback" in made
+    assert "00:00.997 0 crash n0 1" in plain(made)
+
+
+def test_a_job_without_failures_says_so():
+    calm = [*OPENING, *begin(10, 2), *ENDING]
+    assert lists.failures(job(journal(calm))[0]) == "<p>There was none.</p>"
+
+
+def test_only_so_many_failures_are_listed(monkeypatch):
+    monkeypatch.setattr(lists, "_MOST_ROWS", 1)
+    made = lists.failures(job()[0])
+    assert "hangs" in made
+    assert "bad batch" not in made
+    assert "1 earlier ones are left out." in made
+
+
+def test_a_failure_of_a_node_without_a_journal_has_no_button():
+    summary = job()[0]
+    rounds = [
+        msgspec.structs.replace(one, failure=msgspec.structs.replace(one.failure, node="gone"))
+        for one in summary.rounds
+        if one.failure is not None
+    ]
+    assert "button" not in lists.failures(msgspec.structs.replace(summary, rounds=rounds))
+
+
+def test_every_round_is_listed():
+    said = plain(lists.rounds(job()[0]))
+    assert "Rounds (3)" in said
+    assert "7\N{EN DASH}27" in said
+    assert "finished" in said
+
+
+def test_rounds_of_several_launches_are_told_apart():
+    summary = msgspec.structs.replace(job()[0], attempts=2)
+    assert "launch.round" in lists.rounds(summary)
+
+
+def test_every_node_has_ranks_failures_and_a_clock():
+    said = plain(lists.nodes(job(journal(), on("n1", 5000, {0: 2, 1: 3}, "other"))[0]))
+    assert "Nodes (2)" in said
+    assert re.search(r"n0 0-1 1 \d \d+ %", said)
+    assert "the axis is this one" in said
+    assert "put there by wall" in said
+
+
+def test_notes_are_listed_once():
+    summary = msgspec.structs.replace(job()[0], notes=["watch <out>", "watch <out>"])
+    assert "Notes (1) watch &lt;out&gt;" in plain(lists.notes(summary))
+
+
+def test_without_notes_there_is_no_part_for_them():
+    summary = msgspec.structs.replace(job()[0], notes=[], launches=[])
+    assert lists.notes(summary) == ""
