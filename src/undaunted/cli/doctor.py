@@ -1,0 +1,260 @@
+"""`undaunted doctor`: is this a good place to train?"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from undaunted import __version__
+from undaunted.cli.simulate_arguments import count
+from undaunted.coordinator.wire.address import Address, parse_address
+from undaunted.doctor.checks.sizes import parse_size
+from undaunted.doctor.facts import Asked
+from undaunted.doctor.known_issues import FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from undaunted.doctor.report import Line, Report
+
+_USAGE_ERROR = 2
+_FAILURES = 1
+_TERMINATED = 143  # as shells have it
+_PORT = 29400
+_DESCRIPTION = """\
+Looks at this machine before training starts: versions with known bugs,
+environment variables that hurt, shared memory, limits, ports and names, disks,
+GPUs. Then it runs a job of two ranks for ten seconds, kills one, hangs one, and
+sees whether both are recovered from. Each finding says what was found, what
+was wanted, why it matters and what to do; docs/doctor.md lists all of them.
+
+Run it where training will run: in the same container, with the same
+interpreter and environment, best as the first line of the job's script.
+
+examples:
+  undaunted doctor
+  undaunted doctor --for inprocess,async-checkpoint --nproc-per-node 8 \\
+      --checkpoint-dir /scratch/ckpt --checkpoint-size 80GB --log-dir /logs
+  undaunted doctor --hosts node1,node2,node3 --no-self-test
+"""
+_EPILOG = """\
+exit codes: 0 nothing that stops training (there may be warnings), 1 there is,
+2 wrong use.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Examine this machine as arguments after ``undaunted doctor`` say; return the exit code."""
+    options = _parser().parse_args(argv)
+    before = signal.signal(signal.SIGTERM, _terminated)  # what was started is ended then, too
+    try:
+        report = _examine(options)
+        return _show(report, as_json=options.json)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(_TERMINATED)
+
+
+def _examine(options: argparse.Namespace) -> Report:
+    from undaunted.doctor.examine import examine
+    from undaunted.doctor.gather import Places
+
+    directories = [(path, "checkpoints") for path in options.checkpoint_dir]
+    directories += [(path, "logs") for path in options.log_dir]
+    places = Places(
+        node=os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
+        python=os.environ.get("PYTHON_EXEC") or sys.executable,
+        hosts=options.hosts,
+        directories=tuple((str(Path(path).absolute()), purpose) for path, purpose in directories),
+        etcd=options.coordinator_store,
+    )
+    asked = Asked(
+        features=options.features,
+        nproc_per_node=options.nproc_per_node,
+        nnodes=max(options.nnodes, len(options.hosts)),
+        port=options.rdzv_port,
+        checkpoint_bytes=options.checkpoint_size,
+    )
+    return examine(
+        places,
+        asked,
+        version=__version__,
+        self_test=options.self_test,
+        keep=options.keep,
+        say=_say if sys.stderr.isatty() and not options.json else lambda _line: None,
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="undaunted doctor",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what is to be done here")
+    what.add_argument(
+        "--for",
+        dest="features",
+        type=_features,
+        default=frozenset(),
+        metavar="FEATURE,...",
+        help="look also for what matters only for these: "
+        + "; ".join(f"{name}: {text}" for name, text in FEATURES.items()),
+    )
+    what.add_argument(
+        "--nproc-per-node", type=count(1), metavar="N", help="ranks on this node [not known]"
+    )
+    what.add_argument("--nnodes", type=count(1), default=1, metavar="N", help="nodes [1]")
+    what.add_argument(
+        "--checkpoint-size",
+        type=_converted(parse_size),
+        default=0,
+        metavar="SIZE",
+        help="bytes of one checkpoint, such as 80GB [not known]",
+    )
+    where = parser.add_argument_group("where to look")
+    where.add_argument(
+        "--checkpoint-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="write 64 MiB there for a trial; nothing is left. May be given several times",
+    )
+    where.add_argument(
+        "--log-dir", action="append", default=[], metavar="DIR", help="the same for logs"
+    )
+    where.add_argument(
+        "--hosts",
+        type=_converted(_hosts),
+        default=(),
+        metavar="HOST[:PORT],...",
+        help="other hosts: can their names be resolved, do they answer? Nothing needs to listen "
+        f"there [port {_PORT}]",
+    )
+    where.add_argument(
+        "--rdzv-port",
+        type=count(1),
+        default=0,
+        metavar="PORT",
+        help="port that the job will meet at [not known]",
+    )
+    where.add_argument(
+        "--coordinator-store",
+        type=_converted(_etcd),
+        default=(),
+        metavar="etcd://HOST:PORT",
+        help="etcd that will coordinate the job: its version is asked for",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--json", action="store_true", help="print all of it as JSON")
+    how.add_argument(
+        "--no-self-test", dest="self_test", action="store_false", help="do not run the small job"
+    )
+    how.add_argument("--keep", action="store_true", help="leave the small job's directory")
+    return parser
+
+
+def _converted(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Have argparse show what a conversion complains of."""
+
+    def call(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return call
+
+
+def _features(text: str) -> frozenset[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in FEATURES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: choose from {', '.join(FEATURES)}")
+    return frozenset(words)
+
+
+def _hosts(text: str) -> tuple[Address, ...]:
+    found = []
+    for word in (word.strip() for word in text.split(",")):
+        if not word:
+            continue
+        number = word.count(":") > 1 and "[" not in word  # of IPv6, without a port
+        bare = number or ":" not in word or word.endswith("]")
+        host = f"[{word}]" if number else word
+        found.append(parse_address(f"{host}:{_PORT}" if bare else word))
+    if not found or not all(address.host and address.port for address in found):
+        raise ValueError(
+            f"{text!r}: give names of hosts, with a port if you like: node1,node2:29500"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _etcd(text: str) -> tuple[Address, ...]:
+    from undaunted.coordinator.etcd.place import parse_place
+
+    return tuple(parse_address(endpoint) for endpoint in parse_place(text).endpoints)
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _show(report: Report, *, as_json: bool) -> int:
+    """Print the report; return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    code = _FAILURES if report.count("fail") else 0
+    try:
+        if as_json:
+            import msgspec
+
+            print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        else:
+            _print(report)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except OSError as error:
+        print(f"undaunted doctor: standard output: {error.strerror}", file=sys.stderr)
+    return code
+
+
+def _print(report: Report) -> None:
+    from undaunted.doctor.report import render
+
+    if not sys.stdout.isatty():
+        lines = render(report)
+        sys.stdout.write("".join(f"{_plain(line)}\n" for line in lines))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in render(report, width=shutil.get_terminal_size().columns):
+        console.print(Text.assemble(*line), soft_wrap=True)
+
+
+def _plain(line: Line) -> str:
+    return "".join(text for text, _ in line).rstrip()

@@ -1,0 +1,106 @@
+"""Control groups, versions 1 and 2: the tightest limits on the way from this process up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.doctor.facts import Cgroup
+from undaunted.doctor.probe.kernel import ROOT, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63
+_DEEPEST = 32
+
+
+class _Names(NamedTuple):
+    """What the files of one version are called."""
+
+    most: str
+    now: str
+    inactive: str
+    events: str
+
+
+_V1 = _Names(
+    "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
+)
+_V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
+
+
+def of_cgroup(root: Path = ROOT) -> Cgroup:
+    """Return the limits, None for what is not limited or cannot be read."""
+    paths = parse_cgroups(read_text(root / "proc/self/cgroup") or "")
+    mounts = root / "sys/fs/cgroup"
+    unified = mounts / "unified" if (mounts / "unified").is_dir() else mounts
+    found: dict[str, int | None] = {}
+    for names, mount, controller in (
+        (_V2, unified, ""),
+        (_V1, mounts / "memory", "memory"),
+    ):
+        if controller in paths:
+            found |= _memory(_upwards(mount, paths[controller]), names)
+    for mount, controller in ((unified, ""), (mounts / "pids", "pids")):
+        if controller in paths:
+            found |= _pids(_upwards(mount, paths[controller]))
+    return Cgroup(**found)
+
+
+def parse_cgroups(text: str) -> dict[str, str]:
+    """Return the path by controller of ``/proc/self/cgroup``; version 2 has the controller ""."""
+    paths = {}
+    for line in text.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3 and parts[2].startswith("/"):
+            for controller in parts[1].split(","):
+                paths[controller] = parts[2]
+    return paths
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """Return the group's directory and those above it; only the mount where it is not shown."""
+    parts = [part for part in path.split("/") if part not in {"", ".", ".."}][:_DEEPEST]
+    groups = [mount.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
+    return [group for group in groups if group.is_dir()]
+
+
+def _memory(groups: list[Path], names: _Names) -> dict[str, int | None]:
+    """Return the limit of the tightest group, and what goes with it."""
+    limited = [
+        (most, group)
+        for group in groups
+        if (most := _number(group / names.most)) is not None and most < _UNLIMITED
+    ]
+    if not limited:
+        return {}
+    most, group = min(limited, key=lambda pair: pair[0])
+    now = _number(group / names.now)
+    if now is not None:
+        # What files have left in the cache is given up when memory is needed.
+        now = max(0, now - (_keyed(group / "memory.stat", names.inactive) or 0))
+    kills = _keyed(group / names.events, "oom_kill")
+    return {"memory_max": most, "memory_now": now, "oom_kills": kills}
+
+
+def _pids(groups: list[Path]) -> dict[str, int | None]:
+    limited = [
+        (most, group) for group in groups if (most := _number(group / "pids.max")) is not None
+    ]
+    if not limited:
+        return {}
+    most, group = min(limited, key=lambda pair: pair[0])
+    return {"pids_max": most, "pids_now": _number(group / "pids.current")}
+
+
+def _number(path: Path) -> int | None:
+    text = read_text(path) or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+
+def _keyed(path: Path, key: str) -> int | None:
+    for line in (read_text(path) or "").splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == key and words[1].isdecimal():
+            return int(words[1])
+    return None

@@ -1,0 +1,173 @@
+"""The result as lines for people, and as JSON. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.base.text import format_duration, printable
+from undaunted.doctor.checks.all import CHECKS
+from undaunted.doctor.checks.sizes import size
+from undaunted.doctor.finding import WORST_FIRST, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.doctor.facts import Facts
+    from undaunted.doctor.self_test import SelfTest
+
+Line = list[tuple[str, str]]  # pieces of text, each with a style of rich
+
+SCHEMA = 1
+_STYLES = {"fail": "bold red", "warn": "yellow", "info": "cyan"}
+_LABELS = {"fail": "FAIL", "warn": "WARN", "info": "info"}
+_INDENT = 6
+_LONGEST = 100
+_SHOWN_NODES = 8
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What the doctor has found; printed by ``--json``.
+
+    Attributes:
+        schema: goes up when a key changes its meaning; keys may be added without.
+        version: of undaunted.
+        findings: worst first.
+        facts: what they were concluded from.
+        nodes: names of the nodes that met, empty if none was to be met.
+        self_test: None if it was not wanted.
+    """
+
+    schema: int = SCHEMA
+    version: str = ""
+    findings: list[Finding]
+    facts: Facts
+    nodes: list[str] = []
+    self_test: SelfTest | None = None
+
+    def count(self, severity: str) -> int:
+        """Return how many findings are so bad."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+def render(report: Report, *, width: int | None = None) -> list[Line]:
+    """Return the report as lines.
+
+    Args:
+        report: what to show.
+        width: columns of the terminal, None = 100.
+    """
+    columns = min(width or _LONGEST, _LONGEST)
+    lines = [*_head(report), []]
+    for severity in WORST_FIRST[:2]:
+        for finding in report.findings:
+            if finding.severity == severity:
+                lines += [*_full(finding, columns), []]
+    notes = [finding for finding in report.findings if finding.severity == "info"]
+    for finding in notes:
+        lines += _short(finding, columns)
+    if notes:
+        lines.append([])
+    lines += _fine(report, columns)
+    if report.self_test is not None:
+        lines += [[], *_self_test(report.self_test, columns)]
+    return [*lines, [], _summary(report)]
+
+
+def _head(report: Report) -> Iterator[Line]:
+    facts = report.facts
+    known = [f"{name} {version}" for name, version in sorted(facts.versions.items())]
+    if facts.cpus is not None:
+        known.append(f"{facts.cpus} CPUs")
+    if facts.memory is not None:
+        known.append(size(facts.memory))
+    if facts.gpus.count is not None:
+        known.append(f"{facts.gpus.count} GPUs")
+    yield [("undaunted doctor", "bold"), (f" on node {printable(facts.node)}", "")]
+    yield [(printable(", ".join(known)), "dim")]
+    if report.nodes:
+        yield [(f"met {len(report.nodes)} nodes: {_some(report.nodes)}", "dim")]
+
+
+def _some(nodes: list[str] | tuple[str, ...]) -> str:
+    shown = ", ".join(printable(node) for node in nodes[:_SHOWN_NODES])
+    more = len(nodes) - _SHOWN_NODES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _full(finding: Finding, columns: int) -> Iterator[Line]:
+    where = f" on {_some(finding.nodes)}" if finding.nodes else ""
+    doubt = " (unconfirmed)" if finding.unconfirmed else ""
+    head = f"{finding.id}  {finding.subject}{where}: {finding.found}{doubt}"
+    first, *rest = _wrapped(head, columns)
+    yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "bold")]
+    for line in rest:
+        yield [(" " * _INDENT + line, "bold")]
+    for name, text in (
+        ("wanted", finding.wanted),
+        ("why", finding.why),
+        ("do", finding.remedy),
+        ("see", "; ".join(source for source in finding.sources if source != "proposal")),
+    ):
+        if not text:
+            continue
+        label = f"{name:<8}"
+        first, *rest = _wrapped(text, columns - len(label))
+        style = "dim" if name == "see" else ""
+        yield [(" " * _INDENT + label, "dim"), (first, style)]
+        for line in rest:
+            yield [(" " * (_INDENT + len(label)) + line, style)]
+
+
+def _short(finding: Finding, columns: int) -> Iterator[Line]:
+    where = f" on {_some(finding.nodes)}" if finding.nodes else ""
+    text = f"{finding.id}  {finding.found}{where}"
+    if finding.why and finding.id != "L21":  # a measured speed says enough
+        text += f": {finding.why}"
+    first, *rest = _wrapped(text, columns)
+    yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "")]
+    for line in rest:
+        yield [(" " * _INDENT + line, "")]
+
+
+def _fine(report: Report, columns: int) -> Iterator[Line]:
+    """Say which subjects nothing is said about: they were looked at."""
+    named = {finding.subject for finding in report.findings if finding.severity != "info"}
+    fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in {*named, "not looked at"}]
+    if fine:
+        for position, line in enumerate(_wrapped(", ".join(fine), columns)):
+            yield [("fine  " if not position else " " * _INDENT, "green"), (line, "")]
+
+
+def _self_test(test: SelfTest, columns: int) -> Iterator[Line]:
+    yield [(f"self-test, {format_duration(test.seconds)}:", "bold")]
+    for step in test.steps:
+        mark, style = ("ok    ", "green") if step.ok else ("FAIL  ", "bold red")
+        for position, line in enumerate(_wrapped(f"{step.name}: {step.text}", columns)):
+            yield [(mark if not position else " " * _INDENT, style), (line, "")]
+    for line in test.output.splitlines():
+        yield [(f"      | {printable(line)}", "dim")]
+    if test.directory:
+        yield [(f"      left in {test.directory}", "")]
+
+
+def _summary(report: Report) -> Line:
+    failures, warnings = report.count("fail"), report.count("warn")
+    text = f"{_counted(failures, 'failure')}, {_counted(warnings, 'warning')}"
+    if failures:
+        return [(f"{text}: mend the failures before you train here", "bold red")]
+    if warnings:
+        return [(f"{text}: training will work here, see the warnings", "yellow")]
+    return [(f"{text}: this is a good place to train", "green")]
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count or 'no'} {name}{'' if count == 1 else 's'}"
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    width = max(20, columns - _INDENT)
+    lines = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
+    return lines or [""]

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from undaunted.doctor.known_issues import known_issues
+from undaunted.doctor.page import with_tables
+
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = PAGE.read_text("utf-8")
+    assert with_tables(page) == page, "run: python -m undaunted.doctor.page docs/doctor.md"
+
+
+def test_every_id_is_on_the_page() -> None:
+    page = PAGE.read_text("utf-8")
+    issues = known_issues()
+    for issue in (*issues.versions, *issues.variables, *issues.settings):
+        assert f"\n| {issue.id} | " in page
+
+
+def test_a_page_without_a_mark() -> None:
+    with pytest.raises(ValueError, match="has no line"):
+        with_tables("# Doctor\n")
