@@ -26,6 +26,7 @@ Commands:
   coordinator
             serve the coordination of a job of several nodes, on a host apart
   report    show the restarts of a run, their causes and what they cost
+  doctor    look at this machine before training starts
   simulate  try out jobs of many nodes in virtual time, under faults
   log-aggregator
             put the nvrx messages of a node together in one file
@@ -34,7 +35,7 @@ undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator.
 """
-_COMMANDS = ("run", "coordinator", "report", "simulate", "log-aggregator")
+_COMMANDS = ("run", "coordinator", "report", "doctor", "simulate", "log-aggregator")
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 
