@@ -68,13 +68,14 @@ class Page:
         line, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(line))
 
-    def open(self, file: Path) -> None:
-        """Open a file and wait until it has loaded."""
+    def open(self, file: Path, *, scripts: bool = True) -> None:
+        """Open a file and wait until it has loaded; its scripts may be disabled."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.call("Page.navigate", url=file.as_uri())
         while not any(one.get("method") == "Page.loadEventFired" for one in self.told):
             self.told.append(self._receive())

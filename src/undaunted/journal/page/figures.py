@@ -20,7 +20,7 @@ _UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _LEAST_UNITS = 10
 # (sign in the legend, what it says)
 _SIGNS = (
-    ("crash", "\N{MULTIPLICATION SIGN} in a circle: crash"),
+    ("crash", "\N{MULTIPLICATION SIGN} in a circle: crash, or a node that was lost"),
     ("hang", "square: hang"),
     ("checkpoint", "checkpoint"),
     ("other", "in-process restart, victim of another node, warning"),

@@ -186,8 +186,8 @@ function start() {
   const failures = model.marks.filter((mark) => FAILURES.includes(mark.kind) && mark.node >= 0);
 
   function leap(step) {
-    const here = point();
-    const later = failures.filter((mark) => (mark.at - here.at) * step > 0.001);
+    const at = view.point === null ? -1 : view.point.at; // the first one, to begin with
+    const later = failures.filter((mark) => (mark.at - at) * step > 0.001);
     const next = step > 0 ? later[0] : later[later.length - 1];
     if (next) look(next.at, next.node, next.rank);
   }
@@ -199,7 +199,8 @@ function start() {
     const row = view.rows.findIndex((one) => one.node === node && one.rank === rank);
     view.show(at - Math.max(half, 2000), at + Math.max(half, 2000));
     view.point = { row: row < 0 ? view.rowOf[node] : row, at };
-    view.reveal(view.point.row);
+    view.top = (view.point.row + 0.5) * view.row - view.height / 2;
+    view.clamp();
   }
 
   function fit() {
