@@ -33,7 +33,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     Attributes:
         rank: the rank that differs first.
-        iteration: of the undisturbed run.
+        iteration: of the undisturbed run; -1 = a rank went on with parameters that it never had
+            in that run, so that it is not known with which iteration.
         at: ``step``, ``forward`` or ``update``, as in ``digests.record``.
         parts: what differs there, causes before consequences.
         ranks: all ranks that differ from this iteration on.

@@ -1,0 +1,150 @@
+"""Whom the launcher blamed for a fault, and whether that is right. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import one_line
+from undaunted.chaos.trials.checker.values import Blame, Finding
+from undaunted.chaos.trials.kinds import KINDS
+from undaunted.journal.events import Verdict
+from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.query import every, first
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.chaos.trials.checker.cuts import Cut
+    from undaunted.chaos.trials.history import History
+    from undaunted.chaos.trials.kinds import KindOf
+    from undaunted.journal.events import AnyEvent
+
+_REASON = re.compile(r"rank ([0-9]+): ")
+
+
+def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, list[Finding]]:
+    """Say whom the launcher blamed for a fault that has happened.
+
+    Args:
+        cut: the fault.
+        cuts: all faults of the run that have happened, in order.
+        history: of the run.
+    """
+    kind = KINDS[cut.fault.kind]
+    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    verdict = first(events, Verdict)
+    if verdict is not None and _owner(verdict, cut, cuts) is cut:
+        return _by_verdict(verdict, cut, kind)
+    reasons = _reasons(events, cut, cuts)
+    if reasons:
+        return _by_reasons(reasons, cut, kind)
+    if kind.blame == "none" or not kind.certain:
+        return Blame(), []
+    return Blame(right=False), [_swallowed(cut, kind)]
+
+
+def _owner(verdict: Verdict, cut: Cut, cuts: Sequence[Cut]) -> Cut:
+    """Return the fault of the round that the verdict is about: the last one that fits, or last."""
+    here = [one for one in cuts if one.start[:2] == cut.start[:2]]
+    fitting = [one for one in here if _fits(verdict, one)]
+    return (fitting or here)[-1]
+
+
+def _fits(verdict: Verdict, cut: Cut) -> bool:
+    kind = KINDS[cut.fault.kind]
+    return verdict.kind == kind.blame and (kind.anyone or verdict.rank == cut.fault.rank)
+
+
+def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
+    blame = Blame(verdict.kind, verdict.rank, verdict.line, right=_fits(verdict, cut))
+    if not blame.right:
+        return blame, [_wrong(blame, cut, kind)]
+    if _names_cause(verdict, kind):
+        return blame, []
+    return blame, [
+        Finding(
+            "cause-not-named",
+            "yellow",
+            f"Rank {verdict.rank} was blamed, as it should be, but not for {_cause(kind)}: "
+            f"{one_line(verdict.line)}",
+            "Let exceptions reach the end of the program; one that is raised instead of another "
+            "should name it:\n    raise MyError(...) from error",
+        )
+    ]
+
+
+def _names_cause(verdict: Verdict, kind: KindOf) -> bool:
+    if kind.signal:
+        return verdict.signal == kind.signal
+    if kind.exception:
+        return kind.exception in verdict.exception
+    return kind.exit_code is None or verdict.exit_code == kind.exit_code
+
+
+def _cause(kind: KindOf) -> str:
+    code = "" if kind.exit_code is None else f"exit code {kind.exit_code}"
+    return kind.signal or kind.exception or code
+
+
+def _wrong(blame: Blame, cut: Cut, kind: KindOf) -> Finding:
+    if kind.blame == "none":
+        return Finding(
+            "failed-without-need",
+            "red",
+            f"Nothing should have failed, but rank {blame.rank} was found to "
+            f"{blame.kind or 'fail'}: {one_line(blame.line)}",
+            "If it was taken for a hang, the limits are too close: give more with "
+            "--ft-rank-heartbeat-timeout, or let them be learned."
+            if blame.kind == "hang"
+            else "",
+        )
+    wanted = "hang" if kind.blame == "hang" else "crash"
+    return Finding(
+        "blamed-wrongly",
+        "red",
+        f"It was the {wanted} of rank {cut.fault.rank}, but the launcher blamed the "
+        f"{blame.kind or 'failure'} of rank {blame.rank}: {one_line(blame.line)}",
+        "A timeout of the script's own that is shorter than the limits for hangs makes another "
+        "rank fail first:\n"
+        "    dist.init_process_group(timeout=timedelta(minutes=10))"
+        if wanted == "hang" and blame.kind == "crash"
+        else "",
+    )
+
+
+def _reasons(events: Sequence[AnyEvent], cut: Cut, cuts: Sequence[Cut]) -> list[str]:
+    """Return why a function was restarted inside its processes after a fault, before the next."""
+    later = min((one.at_ns for one in cuts if one.at_ns > cut.at_ns), default=None)
+    for phase in every(events, InProcessPhase):
+        if phase.phase == "detect" and phase.t >= cut.at_ns and (later is None or phase.t < later):
+            return phase.reasons
+    return []
+
+
+def _by_reasons(reasons: list[str], cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
+    found = _REASON.match(reasons[0])
+    rank = int(found[1]) if found else -1
+    right = kind.blame != "none" and (kind.anyone or rank == cut.fault.rank)
+    blame = Blame("crash" if kind.blame == "none" else kind.blame, rank, reasons[0], right)
+    return blame, [] if right else [_wrong(blame, cut, kind)]
+
+
+def _swallowed(cut: Cut, kind: KindOf) -> Finding:
+    rank = cut.fault.rank
+    if kind.exception or kind.exit_code is not None:
+        what = kind.exception or "SystemExit"
+        return Finding(
+            "exception-swallowed",
+            "red",
+            f"{what} was raised in rank {rank} and never reached the launcher: the script catches "
+            "it and goes on as if nothing had happened, so that nobody learns of such failures.",
+            "Catch what you expect, and let everything else end the program:\n"
+            "    except ValueError as error:   # not `except Exception:`, not `except:`\n"
+            "        raise",
+        )
+    return Finding(
+        "not-noticed",
+        "red",
+        f"Rank {rank} {kind.text}, and the launcher did not notice before the round was over.",
+    )

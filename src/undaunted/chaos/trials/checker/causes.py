@@ -1,0 +1,327 @@
+"""From a difference to what usually causes it and how to mend it. Pure.
+
+The first matching row of the table is taken. What a differing part equals instead is the best clue:
+state as at the very beginning was not restored at all, state of another rank or another iteration
+was saved or restored at the wrong place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.chaos.trials.checker.identity import base
+from undaunted.chaos.trials.checker.values import Finding
+from undaunted.chaos.trials.checker.words import name_ranks
+from undaunted.digests.record import UPDATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from undaunted.chaos.trials.checker.identity import Identity, Pair
+    from undaunted.chaos.trials.checker.lives import Line
+    from undaunted.chaos.trials.checker.values import Difference
+
+# Adding up the gradients of two ranks gives the same bits in any order, of three it does not.
+_ORDERLY_RANKS = 2
+
+_SAVE_RNG = (
+    "Save the random state of every rank with the model, and restore it last, right before the "
+    "next step:\n"
+    '    saved["rng"] = torch.get_rng_state()   # and those of numpy, random, CUDA where used\n'
+    '    torch.set_rng_state(saved["rng"])'
+    "\nWith undaunted's Checkpointer, put RandomState() into the state."
+)
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What is known about a difference.
+
+    Attributes:
+        difference: the difference.
+        fresh: whether it is there right after the restart.
+        first: first iteration of the undisturbed run.
+        of_rank: for each part, another rank that had it in the undisturbed run at this moment.
+        world_size: ranks of the undisturbed run.
+    """
+
+    difference: Difference
+    fresh: bool
+    first: int
+    of_rank: dict[str, int]
+    world_size: int
+
+    def kinds(self) -> set[str]:
+        """What differs: ``parameters``, ``rng``, ..., and names that the script gave."""
+        return {base(name) for name in self.difference.parts}
+
+    def name(self, kind: str) -> str:
+        """The first part of a kind, as the record calls it."""
+        return next(name for name in self.difference.parts if base(name) == kind)
+
+    def equal_to(self, kind: str) -> int | None:
+        """Which iteration of the undisturbed run had what differs; None if none."""
+        return self.difference.equals.get(self.name(kind))
+
+    def anew(self, kind: str) -> bool:
+        """Whether a part is as it was at the very beginning."""
+        began = self.equal_to(kind) == self.first
+        return began and self.difference.iteration != self.first
+
+    def rank_of(self, kind: str) -> int | None:
+        """Which other rank had what differs."""
+        return self.of_rank.get(self.name(kind))
+
+    def where(self) -> str:
+        """``On rank 1 at step 50, right after the restart``."""
+        ranks = self.difference.ranks or (self.difference.rank,)
+        who = name_ranks(ranks)
+        if self.difference.iteration < 0:
+            return f"On {who}, right after the restart"
+        when = f"at step {self.difference.iteration}"
+        return f"On {who} {when}, right after the restart" if self.fresh else f"On {who} {when}"
+
+
+def explain(found: Identity, lines: Mapping[int, Line]) -> Finding:
+    """Say what usually causes a difference.
+
+    Args:
+        found: a comparison that differs.
+        lines: of the undisturbed run.
+    """
+    assert found.difference is not None
+    line = lines[found.difference.rank]
+    clue = Clue(
+        difference=found.difference,
+        fresh=found.fresh,
+        first=line.first or 0,
+        of_rank=_other_ranks(found.pair, lines) if found.pair is not None else {},
+        world_size=len(lines),
+    )
+    kinds = clue.kinds()
+    for kind, rule in _RULES:
+        if kind in kinds:
+            return rule(clue)
+    return _named(clue)
+
+
+def _other_ranks(pair: Pair, lines: Mapping[int, Line]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for rank, line in lines.items():
+        there = line.by_key.get(pair.key)
+        if rank == pair.rank or there is None:
+            continue
+        for name in pair.differing():
+            own = pair.reference.parts[name]
+            if there.parts.get(name) == pair.record.parts[name] != own:
+                found.setdefault(name, rank)
+    return found
+
+
+def _parameters(clue: Clue) -> Finding:
+    if clue.difference.iteration < 0:
+        return Finding(
+            "parameters-unknown",
+            "red",
+            f"{clue.where()}, the parameters are none that the undisturbed run ever had: the model "
+            "was set up anew without the same seed, or only a part of it was loaded.",
+            "Load the checkpoint before the first step, and let missing keys be errors:\n"
+            '    model.load_state_dict(saved["model"], strict=True)',
+        )
+    if clue.difference.at == UPDATE:
+        return _optimizer(clue)
+    instead = clue.equal_to("parameters")
+    if clue.anew("parameters"):
+        return Finding(
+            "checkpoint-not-loaded",
+            "red",
+            f"{clue.where()}, the parameters are those of the very beginning, while the count of "
+            "steps goes on: the model is not loaded from the checkpoint.",
+            "Load what you have saved before the first step, on every rank:\n"
+            '    model.load_state_dict(saved["model"])',
+        )
+    if instead is not None and instead != clue.difference.iteration:
+        return Finding(
+            "counter-and-parameters-apart",
+            "red",
+            f"{clue.where()}, the parameters are those of step {instead}: the count of steps and "
+            "the model come from different checkpoints, or the count that is saved is off by "
+            f"{abs(clue.difference.iteration - instead)}.",
+            "Save the number of the next step in the same file as the model, after the update:\n"
+            '    saved = {"model": model.state_dict(), "next_step": step + 1}',
+        )
+    if not clue.fresh:
+        return _computation(clue)
+    return Finding(
+        "parameters-differ",
+        "red",
+        f"{clue.where()}, the parameters are none of the undisturbed run at that point: what is "
+        "loaded is a mixture (only a part of the keys, or files of different checkpoints), or the "
+        "checkpoint was taken in the middle of an update.",
+        "Write each checkpoint under a new name, make it visible by one rename when it is "
+        "complete, and load with strict=True.",
+    )
+
+
+def _buffers(clue: Clue) -> Finding:
+    return Finding(
+        "buffers-not-restored",
+        "red",
+        f"{clue.where()}, buffers differ (running statistics of BatchNorm, counters, masks) while "
+        "the parameters do not: only the parameters are saved, or buffers are not persistent.",
+        "Save the whole module, and register what must survive:\n"
+        '    saved["model"] = model.state_dict()        # not dict(model.named_parameters())\n'
+        '    self.register_buffer("mean", mean, persistent=True)',
+    )
+
+
+def _optimizer(clue: Clue) -> Finding:
+    how = "its moments are those of the very beginning" if _is_anew(clue, "optimizer") else ""
+    if clue.difference.at == UPDATE:
+        how = "the same gradients on the same parameters gave another update"
+    return Finding(
+        "optimizer-not-restored",
+        "red",
+        f"{clue.where()}, the optimizer differs{': ' + how if how else ''}. Its state (moments, "
+        "number of updates), the learning rate or its schedule is not in the checkpoint or not "
+        "loaded.",
+        "Save and load the optimizer and what changes its learning rate:\n"
+        '    saved |= {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}\n'
+        '    optimizer.load_state_dict(saved["optimizer"])',
+    )
+
+
+def _rng(clue: Clue) -> Finding:
+    data = "data" in clue.kinds()
+    rank, instead = clue.rank_of("rng"), clue.equal_to("rng")
+    also = ", and so is what was drawn from it: the data" if data else ""
+    if clue.anew("rng"):
+        return Finding(
+            "rng-not-restored",
+            "red",
+            f"{clue.where()}, the random state (rng) is that of the very beginning{also}: it is "
+            "seeded again and not restored.",
+            _SAVE_RNG,
+        )
+    if rank is not None:
+        return Finding(
+            "rng-of-another-rank",
+            "red",
+            f"{clue.where()}, the random state (rng) is that of rank {rank}: one rank's state was "
+            "saved and all ranks load it.",
+            "Save the random state of every rank under its own name:\n"
+            '    saved[f"rng-{rank}"] = torch.get_rng_state()',
+        )
+    if instead is not None and instead != clue.difference.iteration:
+        return Finding(
+            "rng-of-another-step",
+            "red",
+            f"{clue.where()}, the random state (rng) is that of step {instead}: it was saved at "
+            "another moment than the parameters.",
+            "Take all parts of a checkpoint at the same point of the loop, after the update.",
+        )
+    if data and _is_anew(clue, "data"):
+        return _data(clue)
+    if data:
+        return Finding(
+            "iterator-made-after-restore",
+            "red",
+            f"{clue.where()}, the random state (rng) and the data both differ, and equal nothing "
+            "of the undisturbed run: often the random state is restored before the iterator of "
+            "the DataLoader is made, which draws from it.",
+            "Make the iterator first, then restore the random state:\n"
+            "    batches = iter(loader)\n"
+            '    torch.set_rng_state(saved["rng"])',
+        )
+    return Finding(
+        "rng-not-restored",
+        "red",
+        f"{clue.where()}, the random state (rng) is none that the undisturbed run had"
+        + (
+            ": it is not restored, or something draws from it after it was."
+            if clue.fresh
+            else ": something drew from it that did not in the undisturbed run."
+        ),
+        _SAVE_RNG,
+    )
+
+
+def _data(clue: Clue) -> Finding:
+    rank, instead = clue.rank_of("data"), clue.equal_to("data")
+    key = "data-order-not-restored"
+    what = "is in another order: it is shuffled with another seed"
+    if clue.anew("data"):
+        key = "sampler-starts-anew"
+        what = "starts again with the very first batch: the sampler's position is not restored"
+    elif rank is not None:
+        key = "data-of-another-rank"
+        what = f"is that of rank {rank}: something else than the rank chooses its part"
+    elif instead is not None and instead != clue.difference.iteration:
+        key = "data-at-another-position"
+        what = (
+            f"is that of step {instead}: batches are skipped or seen twice. Those that workers had "
+            "fetched ahead count as seen, or the position is saved before they are used"
+        )
+    elif not clue.fresh:
+        key = "data-order-later"
+        what = (
+            "comes in another order from here on, as at the beginning of an epoch: the seed or "
+            "the number of the epoch is not restored"
+        )
+    return Finding(
+        key,
+        "red",
+        f"{clue.where()}, the data {what}.",
+        "Make the batch a function of seed and step, or restore the sampler before the iterator is "
+        "made:\n"
+        "    sampler.set_epoch(epoch)\n"
+        "    batches = itertools.islice(loader, step_in_epoch, None)",
+    )
+
+
+def _computation(clue: Clue) -> Finding:
+    many = clue.world_size > _ORDERLY_RANKS
+    why = (
+        ": with more than two ranks, DistributedDataParallel adds up gradients in another order in "
+        "its first step after a start"
+    )
+    return Finding(
+        "computation-differs",
+        "yellow" if many else "red",
+        f"{clue.where()}, the {base(clue.difference.parts[0])} differ although everything seen "
+        "before them is equal: state that is neither parameters, buffers, optimizer, random state "
+        "nor data was not restored, such as the scale of a GradScaler or a generator of the "
+        f"script's own; or the computation itself is not deterministic{why if many else ''}.",
+        "Save such state too. To see whether it is the computation:\n"
+        "    torch.use_deterministic_algorithms(True)\n"
+        "    torch.set_num_threads(1)",
+    )
+
+
+def _named(clue: Clue) -> Finding:
+    name = clue.difference.parts[0]
+    began = clue.difference.equals.get(name) == clue.first != clue.difference.iteration
+    how = "is as at the very beginning" if began else "differs"
+    return Finding(
+        "state-not-restored",
+        "red",
+        f"{clue.where()}, {name!r} {how} while the parameters do not differ: it is not in the "
+        "checkpoint or not loaded.",
+        "Save and load it with the model.",
+    )
+
+
+def _is_anew(clue: Clue, kind: str) -> bool:
+    return kind in clue.kinds() and clue.anew(kind)
+
+
+_RULES: tuple[tuple[str, Callable[[Clue], Finding]], ...] = (
+    ("gradients", _computation),
+    ("parameters", _parameters),
+    ("buffers", _buffers),
+    ("optimizer", _optimizer),
+    ("rng", _rng),
+    ("data", _data),
+    ("loss", _computation),
+)

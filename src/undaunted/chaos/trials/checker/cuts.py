@@ -1,0 +1,108 @@
+"""Where in a run each fault fell: which start of the program, which iteration. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.chaos.trials.checker.lives import Start
+from undaunted.journal.events import RoundStarted
+from undaunted.journal.inprocess_events import InProcessPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from undaunted.chaos.trials.checker.lives import Life
+    from undaunted.chaos.trials.history import History
+    from undaunted.chaos.trials.plan import Planned
+    from undaunted.journal.events import RankEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a fault fell.
+
+    Attributes:
+        fault: the fault.
+        at_ns: when, CLOCK_MONOTONIC.
+        start: the start of the program in which it happened.
+        iteration: at which iteration of the undisturbed run.
+        interrupted: whether the program was started again after it, before the next fault.
+    """
+
+    fault: Planned
+    at_ns: int
+    start: Start
+    iteration: int
+    interrupted: bool = False
+
+
+def cuts(
+    history: History, planned: Sequence[Planned], by_rank: Mapping[int, Sequence[Life]]
+) -> list[Cut]:
+    """Return where each fault fell that has happened, in the order in which they happened.
+
+    Args:
+        history: of the run.
+        planned: its faults.
+        by_rank: the lives of its ranks.
+    """
+    known = {fault.id: fault for fault in planned}
+    happened = [
+        (number, event)
+        for number, launch in enumerate(history.launches)
+        for event in launch.faults()
+        if event.text in known
+    ]
+    found: list[Cut] = []
+    for launch, event in sorted(happened, key=lambda one: (one[0], one[1].at_ns)):
+        fault = known.pop(event.text, None)
+        if fault is not None:
+            lives = by_rank.get(fault.rank, ())
+            before = max((cut.start for cut in found), default=Start(0, 0))
+            found.append(_cut(fault, event, launch, lives, before))
+    last = _last_start(history, by_rank)
+    ends = [*(cut.start for cut in found[1:]), last]
+    return [
+        Cut(cut.fault, cut.at_ns, cut.start, cut.iteration, interrupted=cut.start < end)
+        for cut, end in zip(found, ends, strict=False)
+    ]
+
+
+def _cut(
+    fault: Planned, event: RankEvent, launch: int, lives: Sequence[Life], before: Start
+) -> Cut:
+    """Find the life of the rank in which it came to the iteration of the fault."""
+    start = Start(launch, event.round)
+    here = [
+        life for life in lives if life.start[:2] == start[:2] and life.start >= before and life.keys
+    ]
+    for life in here:
+        # The fault happens before or after the iteration's first record.
+        if life.records[-1].iteration >= fault.iteration - 1:
+            offset = life.keys[-1].iteration - life.records[-1].iteration
+            return Cut(fault, event.at_ns, life.start, fault.iteration + offset)
+    if here:
+        start = here[-1].start
+    return Cut(fault, event.at_ns, start, fault.iteration)
+
+
+def _last_start(history: History, by_rank: Mapping[int, Sequence[Life]]) -> Start:
+    starts = [life.start for lives in by_rank.values() for life in lives]
+    starts += [
+        Start(number, event.round)
+        for number, launch in enumerate(history.launches)
+        for event in launch.events
+        if isinstance(event, RoundStarted)
+    ]
+    starts += _inside(history)
+    return max(starts, default=Start(0, 0))
+
+
+def _inside(history: History) -> Iterable[Start]:
+    """Yield starts inside of processes, which leave no life where nothing is recorded."""
+    for number, launch in enumerate(history.launches):
+        for round_, events in launch.rounds.items():
+            again = [e for e in events if isinstance(e, InProcessPhase) and e.phase == "re-enter"]
+            if again:
+                yield Start(number, round_, len(again))

@@ -1,0 +1,193 @@
+"""Compares a run with the undisturbed one, record by record. Pure.
+
+The records after each fault are laid beside those of the undisturbed run of the same rank,
+iteration and moment. The first that differ say what was not the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from undaunted.chaos.trials.checker.lives import PARAMETERS
+from undaunted.chaos.trials.checker.values import Difference
+from undaunted.digests.record import FORWARD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from undaunted.chaos.trials.checker.cuts import Cut
+    from undaunted.chaos.trials.checker.lives import Key, Life, Line, Start
+    from undaunted.digests.record import Record
+
+# In the order in which one causes the other. What a script names itself comes before the data,
+# but for the loss, which follows from everything else.
+_ORDER = ("parameters", "buffers", "optimizer", "rng", "", "data", "gradients", "loss")
+
+
+class Pair(NamedTuple):
+    """A record and its counterpart in the undisturbed run."""
+
+    rank: int
+    start: Start
+    key: Key
+    record: Record
+    reference: Record
+
+    def differing(self) -> tuple[str, ...]:
+        """The parts that differ, causes before consequences."""
+        ours, theirs = self.record.parts, self.reference.parts
+        names = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+        return tuple(sorted(names, key=lambda name: (_order(name), name)))
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How a part of a run compares with the undisturbed one.
+
+    Attributes:
+        state: ``identical``; ``differs``; ``inherited``: it did before this part already;
+            ``unknown``: nothing to compare.
+        first: the first iteration compared, None if there is none.
+        last: the last one.
+        difference: the first one.
+        pair: the records that differ first.
+        fresh: whether nothing of this start of the rank was compared before them.
+    """
+
+    state: Literal["identical", "differs", "inherited", "unknown"]
+    first: int | None = None
+    last: int | None = None
+    difference: Difference | None = None
+    pair: Pair | None = None
+    fresh: bool = False
+
+
+def before_faults(
+    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, Line], cuts: Sequence[Cut]
+) -> Identity:
+    """Compare what was before the first fault: it differs if the program is not deterministic."""
+    first = cuts[0] if cuts else None
+    pairs = [pair for pair in _pairs(by_rank, lines) if first is None or _is_before(pair, first)]
+    return _compare(pairs, lines)
+
+
+def after_faults(
+    by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, Line], cuts: Sequence[Cut]
+) -> list[Identity]:
+    """Compare what came after each fault, up to the next one."""
+    pairs = list(_pairs(by_rank, lines))
+    found: list[Identity] = []
+    spoilt = False
+    for cut, following in zip(cuts, [*cuts[1:], None], strict=False):
+        part = [pair for pair in pairs if _is_after(pair, cut)]
+        if following is not None:
+            part = [pair for pair in part if _is_before(pair, following)]
+        one = _nowhere(by_rank, cut, following) or _compare(part, lines)
+        if one.state == "differs" and spoilt:
+            one = replace(one, state="inherited")
+        spoilt = spoilt or one.state == "differs"
+        found.append(one)
+    return found
+
+
+def _nowhere(
+    by_rank: Mapping[int, Sequence[Life]], cut: Cut, following: Cut | None
+) -> Identity | None:
+    """Return what is known where a rank went on with parameters that it had never had."""
+    ranks = {
+        rank
+        for rank, lives in by_rank.items()
+        for life in lives
+        if not life.placed
+        and life.start > cut.start
+        and (following is None or life.start <= following.start)
+    }
+    if not ranks:
+        return None
+    difference = Difference(min(ranks), -1, FORWARD, (PARAMETERS,), tuple(sorted(ranks)))
+    return Identity("differs", difference=difference, fresh=True)
+
+
+def _pairs(by_rank: Mapping[int, Sequence[Life]], lines: Mapping[int, Line]) -> Iterator[Pair]:
+    for rank, lives in by_rank.items():
+        line = lines.get(rank)
+        if line is None:
+            continue
+        for life in filter(lambda life: life.placed, lives):
+            for key, record in zip(life.keys, life.records, strict=True):
+                # What was before the first step has no place in the order of steps.
+                reference = line.by_key.get(key) if record.iteration >= 0 else None
+                if reference is not None:
+                    yield Pair(rank, life.start, key, record, reference)
+
+
+def _is_after(pair: Pair, cut: Cut) -> bool:
+    if pair.start == cut.start and not cut.interrupted:
+        return pair.key.iteration >= cut.iteration
+    return pair.start > cut.start
+
+
+def _is_before(pair: Pair, cut: Cut) -> bool:
+    if pair.start == cut.start:
+        return pair.key.iteration < cut.iteration
+    return pair.start < cut.start
+
+
+def _compare(pairs: Sequence[Pair], lines: Mapping[int, Line]) -> Identity:
+    if not pairs:
+        return Identity("unknown")
+    first = min(pair.key.iteration for pair in pairs)
+    last = max(pair.key.iteration for pair in pairs)
+    differing = [pair for pair in pairs if pair.differing()]
+    if not differing:
+        return Identity("identical", first, last)
+    earliest = min(differing, key=lambda pair: _place(pair, lines))
+    before = [
+        pair
+        for pair in pairs
+        if (pair.rank, pair.start) == (earliest.rank, earliest.start)
+        and _place(pair, lines) < _place(earliest, lines)
+    ]
+    difference = Difference(
+        rank=earliest.rank,
+        iteration=earliest.key.iteration,
+        at=earliest.key.at,
+        parts=earliest.differing(),
+        ranks=tuple(sorted({pair.rank for pair in differing})),
+        equals=_equals(earliest, lines[earliest.rank]),
+    )
+    fresh = not any(pair.key.iteration < earliest.key.iteration for pair in before)
+    return Identity("differs", first, last, difference, earliest, fresh)
+
+
+def _place(pair: Pair, lines: Mapping[int, Line]) -> tuple[Start, int, int, int]:
+    order = lines[pair.rank].order[pair.key]
+    # Ranks record the same moments in the same order, but not always the same number of them.
+    within = order - lines[pair.rank].begin[pair.key.iteration]
+    return (pair.start, pair.key.iteration, within, pair.rank)
+
+
+def _equals(pair: Pair, line: Line) -> dict[str, int]:
+    """Return for each part that differs which iteration of the undisturbed run had it."""
+    found: dict[str, int] = {}
+    for name in pair.differing():
+        digest = pair.record.parts[name]
+        there = [
+            key.iteration
+            for key, record in line.by_key.items()
+            if key.at == pair.key.at and key.iteration >= 0 and record.parts.get(name) == digest
+        ]
+        if there:
+            found[name] = min(there, key=lambda i: (i != line.first, abs(i - pair.key.iteration)))
+    return found
+
+
+def base(name: str) -> str:
+    """Return what kind of state a part is: ``parameters`` for ``model.parameters``."""
+    return name.rpartition(".")[2]
+
+
+def _order(name: str) -> int:
+    kind = base(name)
+    return _ORDER.index(kind) if kind in _ORDER else _ORDER.index("")

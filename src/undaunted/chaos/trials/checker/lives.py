@@ -1,0 +1,223 @@
+"""Cuts the records of a rank into lives: from one start of the program to the next. Pure.
+
+A life begins with a process, or where a program that is restarted inside of its process goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.digests.record import FORWARD
+from undaunted.journal.events import RankReplaced, WorkersSpawned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from undaunted.chaos.trials.history import History, Launch
+    from undaunted.digests.record import Record
+
+PARAMETERS = "parameters"
+
+
+class Start(NamedTuple):
+    """Which start of the program; later ones are greater.
+
+    Attributes:
+        launch: of which launcher, from 0.
+        round: in which of its rounds.
+        part: which start inside of the process, from 0.
+    """
+
+    launch: int
+    round: int
+    part: int = 0
+
+
+class Key(NamedTuple):
+    """Where a record belongs, in the iterations of the undisturbed run."""
+
+    iteration: int
+    at: str
+    n: int
+
+
+@dataclass
+class Life:
+    """What a rank has recorded from one start to the next.
+
+    Attributes:
+        start: which start it was.
+        records: in the order of writing.
+        keys: of each record.
+        placed: False if it could not be found where in the undisturbed run this life began; the
+            iterations of ``keys`` are those of the records then.
+    """
+
+    start: Start
+    records: list[Record] = field(default_factory=list)
+    keys: list[Key] = field(default_factory=list)
+    placed: bool = True
+
+
+class Line:
+    """What a rank recorded in the undisturbed run, to lay others beside."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.keys: list[Key] = []
+        self.by_key: dict[Key, Record] = {}
+        self.order: dict[Key, int] = {}
+        self.begin: dict[int, int] = {}  # of an iteration: the lowest order in it
+        self._with_parameters: dict[str, list[int]] = {}
+        for record in records:
+            key = Key(record.iteration, record.at, record.n)
+            self.keys.append(key)
+            self.by_key[key] = record
+            self.begin.setdefault(key.iteration, len(self.order))
+            self.order.setdefault(key, len(self.order))
+            if record.at == FORWARD and record.n == 0 and PARAMETERS in record.parts:
+                self._with_parameters.setdefault(record.parts[PARAMETERS], []).append(
+                    record.iteration
+                )
+
+    @property
+    def last(self) -> int | None:
+        """The last iteration."""
+        return max((key.iteration for key in self.keys if key.iteration >= 0), default=None)
+
+    @property
+    def first(self) -> int | None:
+        """The first iteration."""
+        return min((key.iteration for key in self.keys if key.iteration >= 0), default=None)
+
+    def iterations_with(self, parameters: str) -> list[int]:
+        """The iterations that began with these parameters, ascending."""
+        return self._with_parameters.get(parameters, [])
+
+
+def reference_lines(history: History) -> dict[int, Line]:
+    """Return the undisturbed run of each rank, one line per rank."""
+    return {rank: Line(records) for rank, records in history.records.items() if records}
+
+
+def lives(history: History, lines: dict[int, Line]) -> dict[int, list[Life]]:
+    """Return the lives of each rank, in order.
+
+    Args:
+        history: of the run.
+        lines: of the undisturbed run.
+    """
+    starts = dict(_starts(history.launches))
+    return {
+        rank: _lives_of(records, starts, lines.get(rank, Line([])))
+        for rank, records in history.records.items()
+    }
+
+
+def _starts(launches: Sequence[Launch]) -> Iterator[tuple[int, Start]]:
+    for number, launch in enumerate(launches):
+        for event in launch.events:
+            if isinstance(event, WorkersSpawned):
+                yield from ((pid, Start(number, event.round)) for pid in event.pids)
+            elif isinstance(event, RankReplaced):
+                yield event.pid, Start(number, event.round)
+
+
+def _lives_of(records: Sequence[Record], starts: dict[int, Start], line: Line) -> list[Life]:
+    found: list[Life] = []
+    for process in _processes(records):
+        start = starts.get(process[0].pid)
+        if start is None:
+            start = _guess(process[0].round, found)
+        if process[0].counted:
+            reached = max((key.iteration for life in found for key in life.keys), default=None)
+            found += _counted(process, start, line, reached)
+        else:
+            found += _told(process, start, line)
+    return found
+
+
+def _processes(records: Sequence[Record]) -> list[list[Record]]:
+    """Return the records of each process, in order."""
+    groups: list[list[Record]] = []
+    for record in records:
+        last = groups[-1][-1] if groups else None
+        if last is None or (last.pid, last.round) != (record.pid, record.round):
+            groups.append([])
+        groups[-1].append(record)
+    return groups
+
+
+def _guess(round_: int, before: Sequence[Life]) -> Start:
+    """Return which start a process is that the journal does not know."""
+    if not before:
+        return Start(0, round_)
+    launch, last, _ = before[-1].start
+    return Start(launch if round_ > last else launch + 1, round_)
+
+
+def _told(process: Sequence[Record], start: Start, line: Line) -> Iterator[Life]:
+    """Yield the lives of a process whose program tells its iterations."""
+    life = Life(start)
+    before: dict[tuple[int, str], int] = {}  # how often each moment was recorded in earlier lives
+    seen: dict[tuple[int, str], int] = {}
+    for record in process:
+        moment = (record.iteration, record.at)
+        key = Key(*moment, record.n - before.get(moment, 0))
+        if _goes_back(life, key, line):
+            yield life
+            life = Life(life.start._replace(part=life.start.part + 1))
+            before = dict(seen)
+            key = key._replace(n=record.n - before.get(moment, 0))
+        seen[moment] = record.n + 1
+        life.records.append(record)
+        life.keys.append(key)
+    yield life
+
+
+def _goes_back(life: Life, key: Key, line: Line) -> bool:
+    if not life.keys or key.iteration > life.keys[-1].iteration:
+        return False
+    if key.iteration < life.keys[-1].iteration:
+        return True
+    # The same iteration once more, which it was not in the undisturbed run.
+    return key.n > 0 and key not in line.by_key and key._replace(n=key.n - 1) in life.keys
+
+
+def _counted(
+    process: Sequence[Record], start: Start, line: Line, reached: int | None
+) -> Iterator[Life]:
+    """Yield the lives of a process whose iterations were counted from 0 on.
+
+    Where each began is found by the parameters it began with.
+
+    Args:
+        process: its records.
+        start: its start.
+        line: the undisturbed run.
+        reached: how far the rank had come before, None if this is its first process.
+    """
+    life = Life(start)
+    offset: int | None = None
+    for record in process:
+        begins = record.at == FORWARD and record.n == 0 and PARAMETERS in record.parts
+        there = line.iterations_with(record.parts[PARAMETERS]) if begins else []
+        if begins and offset is None:
+            offset = _offset(record, there, reached)
+            life.placed = bool(there) or reached is None
+        elif there and offset is not None and max(there) < record.iteration + offset:
+            yield life
+            reached = max(reached or 0, record.iteration + offset)
+            life = Life(life.start._replace(part=life.start.part + 1))
+            offset = _offset(record, there, reached)
+        life.records.append(record)
+        life.keys.append(Key(record.iteration + (offset or 0), record.at, record.n))
+    yield life
+
+
+def _offset(record: Record, there: Sequence[int], reached: int | None) -> int:
+    if not there:
+        return 0
+    if reached is None:
+        return 0 if record.iteration in there else there[0] - record.iteration
+    return max((i for i in there if i <= reached), default=there[0]) - record.iteration

@@ -1,0 +1,217 @@
+"""Whether a run got over a fault, how long that took and how many steps it cost. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from undaunted.chaos.trials.kinds import KINDS
+from undaunted.journal.events import RankMilestone, RoundStarted
+from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.query import every, first
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from undaunted.chaos.trials.checker.cuts import Cut
+    from undaunted.chaos.trials.checker.lives import Life
+    from undaunted.chaos.trials.history import History
+    from undaunted.journal.events import AnyEvent
+    from undaunted.journal.restarts import Phases, RoundSummary
+
+_NS = 1e9
+_TOTALS = ("total_ns", "total_to_step_ns")
+
+
+class RoundAfter(NamedTuple):
+    """A round after a fault, and of which launch it is."""
+
+    launch: int
+    summary: RoundSummary
+    events: Sequence[AnyEvent]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a run went on after a fault.
+
+    Attributes:
+        resumed: for each rank, the iteration that it went on with; empty = it did not, or nothing
+            was interrupted.
+        steps_lost: iterations that had to be done again, None = not known.
+        back_s: seconds until every rank stepped again.
+        phases: what they were spent on.
+    """
+
+    resumed: dict[int, int] = field(default_factory=dict)
+    steps_lost: int | None = None
+    back_s: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def resumed_at(self) -> int | None:
+        """The lowest iteration that a rank went on with."""
+        return min(self.resumed.values(), default=None)
+
+
+def recovery_of(
+    cut: Cut, following: Cut | None, history: History, by_rank: Mapping[int, Sequence[Life]]
+) -> Recovery:
+    """Say how a run went on after a fault, up to the next one.
+
+    Args:
+        cut: the fault.
+        following: the next fault of the run that has happened, None = there is none.
+        history: of the run.
+        by_rank: the lives of its ranks.
+    """
+    if not cut.interrupted:
+        return Recovery()
+    resumed = _resumed(cut, following, history, by_rank)
+    back_ns, phases = _back(cut, following, history)
+    lost = None
+    if resumed:
+        lost = max(0, _begun(cut, history, by_rank) - min(resumed.values()))
+    return Recovery(resumed, lost, None if back_ns is None else back_ns / _NS, phases)
+
+
+def rounds_after(cut: Cut, following: Cut | None, history: History) -> list[RoundAfter]:
+    """Return the rounds that began after a fault, up to the one with the next fault."""
+    found = []
+    for number, launch in enumerate(history.launches):
+        for summary in launch.summary.rounds:
+            here = (number, summary.round)
+            if here > cut.start[:2] and (following is None or here <= following.start[:2]):
+                found.append(RoundAfter(number, summary, launch.rounds[summary.round]))
+    return found
+
+
+def stepped(events: Sequence[AnyEvent]) -> int | None:
+    """Return when the last rank of a round began its first step; None unless all did."""
+    started = first(events, RoundStarted)
+    steps = {m.rank: m.at_ns for m in every(events, RankMilestone) if m.name == "first_step"}
+    if started is None or not started.ranks or not set(started.ranks) <= steps.keys():
+        return None
+    return max(steps[rank] for rank in started.ranks)
+
+
+def _resumed(
+    cut: Cut, following: Cut | None, history: History, by_rank: Mapping[int, Sequence[Life]]
+) -> dict[int, int]:
+    """Return what the ranks went on with in the first start in which they came to a step."""
+    later = sorted(
+        {
+            life.start
+            for lives in by_rank.values()
+            for life in lives
+            if life.start > cut.start and (following is None or life.start <= following.start)
+        }
+    )
+    for start in later:
+        at = {
+            rank: min(iterations)
+            for rank, lives in by_rank.items()
+            for life in lives
+            if life.start == start and life.placed
+            # A life may begin with what was before its first step.
+            if (iterations := [key.iteration for key in life.keys if key.iteration >= 0])
+        }
+        if at:
+            return at
+    if later:
+        return {}  # what the journal tells is how many steps were counted
+    for _, _, events in rounds_after(cut, following, history):
+        told = {
+            m.rank: m.iteration
+            for m in every(events, RankMilestone)
+            if m.name == "first_step" and m.iteration is not None
+        }
+        if told:
+            return told
+    return {}
+
+
+def _begun(cut: Cut, history: History, by_rank: Mapping[int, Sequence[Life]]) -> int:
+    """Return the last iteration that any rank had begun when it was interrupted."""
+    begun = [
+        life.keys[-1].iteration
+        for lives in by_rank.values()
+        for life in lives
+        if life.start == cut.start and life.keys
+    ]
+    if not begun:
+        summaries = history.launches[cut.start.launch].summary.rounds
+        begun = [
+            one.last_iteration
+            for one in summaries
+            if one.round == cut.start.round and one.last_iteration is not None
+        ]
+    return max([cut.iteration, *begun])
+
+
+def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None, dict[str, float]]:
+    """Return how long it took until every rank stepped again, and what that was spent on."""
+    launch = history.launches[cut.start.launch]
+    inside = _inside(cut, following, launch.rounds.get(cut.start.round, ()))
+    if inside is not None:
+        return inside
+    moments = [stepped(events) for _, _, events in rounds_after(cut, following, history)]
+    moment = next((at for at in moments if at is not None), None)
+    if moment is None:
+        return None, {}
+    took = moment - cut.at_ns
+    if KINDS[cut.fault.kind].relaunch:
+        return took, _relaunched(cut, history, took)
+    summary = next(one for one in launch.summary.rounds if one.round == cut.start.round)
+    phases = _named(summary.phases) if summary.phases is not None else {}
+    known = summary.phases.total_to_step_ns if summary.phases is not None else None
+    if known is not None and summary.outcome == "hang" and took > known:
+        phases = {"limit": (took - known) / _NS, **phases}
+    return took, phases
+
+
+def _named(phases: Phases) -> dict[str, float]:
+    values = msgspec.structs.asdict(phases)
+    return {
+        name.removesuffix("_ns"): value / _NS
+        for name, value in values.items()
+        if value is not None and name not in _TOTALS
+    }
+
+
+def _inside(
+    cut: Cut, following: Cut | None, events: Sequence[AnyEvent]
+) -> tuple[int, dict[str, float]] | None:
+    """Return the same for a function that was restarted inside its processes."""
+    until = None if following is None else following.at_ns
+    phases = [
+        phase
+        for phase in every(events, InProcessPhase)
+        if phase.t >= cut.at_ns and (until is None or phase.t < until)
+    ]
+    detected = next((phase for phase in phases if phase.phase == "detect"), None)
+    again = next((phase for phase in phases if phase.phase == "re-enter"), None)
+    if detected is None or again is None:
+        return None
+    named = {"detect": (detected.t - cut.at_ns) / _NS}
+    for phase in phases:
+        if phase.phase not in ("detect", "re-enter") and phase.epoch == again.epoch:
+            named[phase.phase] = phase.took_s
+    return again.t - cut.at_ns, named
+
+
+def _relaunched(cut: Cut, history: History, took: int) -> dict[str, float]:
+    again = next(
+        (
+            note.mono_ns
+            for note in history.outcome.notes
+            if note.fault == cut.fault.id and note.what == "restarted"
+        ),
+        None,
+    )
+    if again is None or not cut.at_ns <= again <= cut.at_ns + took:
+        return {}
+    stop = again - cut.at_ns
+    return {"stop": stop / _NS, "start": (took - stop) / _NS}

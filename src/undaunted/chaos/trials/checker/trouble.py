@@ -1,0 +1,130 @@
+"""What else went wrong in the rounds around a fault. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import one_line
+from undaunted.chaos.trials.checker.recovery import rounds_after, stepped
+from undaunted.chaos.trials.checker.values import Finding
+from undaunted.chaos.trials.checker.words import name_ranks
+from undaunted.chaos.trials.kinds import KINDS
+from undaunted.journal.events import RankExited, SignalReceived, StopRequested
+from undaunted.journal.query import every, first
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.chaos.trials.checker.cuts import Cut
+    from undaunted.chaos.trials.history import History
+    from undaunted.journal.events import AnyEvent
+
+_NS = 1e9
+# A rank that is killed when its grace is over is so a little later.
+_NEARLY = 0.9
+# Steps that ranks may take after SIGTERM before they agree to stop.
+_STEPS_TO_AGREE = 10
+_DAMAGING = ("torn-write", "corrupt-checkpoint", "disk-full")
+
+_SIGTERM_REMEDY = (
+    "On SIGTERM only set a flag; look at it after each step, save and leave:\n"
+    "    signal.signal(signal.SIGTERM, lambda *_: stop.set())\n"
+    "    if stop.is_set(): save(); sys.exit(0)"
+)
+
+
+def trouble(
+    cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History
+) -> list[Finding]:
+    """Return what else went wrong from a fault up to the next one.
+
+    Args:
+        cut: the fault.
+        following: the next one of the run that has happened, None = there is none.
+        cuts: all of them.
+        history: of the run.
+    """
+    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    found = _killed(cut, events)
+    if not found and KINDS[cut.fault.kind].relaunch:
+        found = _ignored(cut, events, history)
+    return found + _failed_again(cut, following, cuts, history)
+
+
+def _killed(cut: Cut, events: Sequence[AnyEvent]) -> list[Finding]:
+    """Find ranks that had to be killed when their grace was over."""
+    stop = first(events, StopRequested)
+    relaunch = KINDS[cut.fault.kind].relaunch
+    if stop is None or stop.t < cut.at_ns or stop.grace_s <= 0:
+        return []
+    ranks = [
+        one.rank
+        for one in every(events, RankExited)
+        if one.by_us
+        and one.signal == "SIGKILL"
+        and one.t - stop.t >= stop.grace_s * _NEARLY * _NS
+        and (relaunch or one.rank != cut.fault.rank)
+    ]
+    if not ranks:
+        return []
+    return [
+        Finding(
+            "sigterm-swallowed" if relaunch else "killed-after-grace",
+            "red" if relaunch else "yellow",
+            f"SIGTERM did not end {name_ranks(ranks)} within the {stop.grace_s:g} s of grace, so "
+            "that SIGKILL had to: the script swallows SIGTERM, or its last save takes longer.",
+            _SIGTERM_REMEDY if relaunch else "Let a rank that waits for others end on SIGTERM.",
+        )
+    ]
+
+
+def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Finding]:
+    """Find ranks that went on to the end of the program in spite of SIGTERM."""
+    launch = history.launches[cut.start.launch].summary
+    signalled = first(events, SignalReceived)
+    came = next((r.last_iteration for r in launch.rounds if r.round == cut.start.round), None)
+    if signalled is None or launch.outcome != "finished" or came is None:
+        return []
+    steps = came - cut.fault.iteration
+    if steps < _STEPS_TO_AGREE:
+        return []
+    return [
+        Finding(
+            "sigterm-swallowed",
+            "red",
+            f"The ranks took {steps} more steps after SIGTERM, to the end of the program: the "
+            "script swallows SIGTERM. A scheduler kills it when the grace is over.",
+            _SIGTERM_REMEDY,
+        )
+    ]
+
+
+def _failed_again(
+    cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History
+) -> list[Finding]:
+    """Find rounds after the fault that failed though no fault was planned in them."""
+    planned = {one.start[:2] for one in cuts}
+    return [
+        _again(cut, after.summary.cause, after.events)
+        for after in rounds_after(cut, following, history)
+        if (after.launch, after.summary.round) not in planned
+        and after.summary.outcome in ("crash", "hang", "spawn")
+    ]
+
+
+def _again(cut: Cut, cause: str, events: Sequence[AnyEvent]) -> Finding:
+    severe = cut.fault.kind in _DAMAGING
+    if stepped(events) is None:
+        return Finding(
+            "load-failed",
+            "red" if severe else "yellow",
+            "A start after the fault failed before its first step: often a checkpoint that was "
+            f"not written completely is loaded, as saving is not atomic. {one_line(cause)}",
+            "Write to another name, flush, then rename; a complete checkpoint is one that has its "
+            'name:\n    torch.save(saved, f"{path}.new")\n    os.replace(f"{path}.new", path)',
+        )
+    return Finding(
+        "failed-again",
+        "yellow",
+        f"A round after the fault failed although nothing was planned in it: {one_line(cause)}",
+    )

@@ -1,0 +1,234 @@
+"""What usually causes a difference: each row of the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.trials.histories import Moment, Parts, Run, fault, parts_of, undisturbed
+from undaunted.chaos.trials.checker.verdict import judge
+from undaunted.digests.record import FORWARD, STEP, UPDATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.chaos.trials.checker.values import Verdict
+
+Change = "Callable[[Moment, Parts], Parts]"
+
+
+def differing(
+    change: Callable[[Moment, Parts], Parts], world: int = 2, **options: object
+) -> Verdict:
+    one = fault(iteration=12, resume=10)
+    run = Run(change=lambda m, p: change(m, p) if m.start else p, world=world, **options)  # type: ignore[arg-type]
+    reference = undisturbed(world=world, **options)
+    return judge(reference, run.history(one), [one.plan])[0]
+
+
+def cause_of(change: Callable[[Moment, Parts], Parts], **options: object) -> str:
+    verdict = differing(change, **options)  # type: ignore[arg-type]
+    assert verdict.identical_from is None
+    assert verdict.difference is not None
+    [finding] = verdict.findings
+    assert finding.remedy
+    return finding.key
+
+
+def replacing(at: str, **values: Callable[[Moment], str]) -> Callable[[Moment, Parts], Parts]:
+    """From the first such moment on, ``values`` instead of what should be there."""
+
+    def change(moment: Moment, parts: Parts) -> Parts:
+        if moment.at == at:
+            for name, value in values.items():
+                parts[name] = value(moment)
+        return parts
+
+    return change
+
+
+def as_of(iteration_of: Callable[[int], int], *names: str) -> Callable[[Moment, Parts], Parts]:
+    """``names`` as in the undisturbed run at another iteration."""
+
+    def change(moment: Moment, parts: Parts) -> Parts:
+        there = parts_of(moment.rank, iteration_of(moment.iteration), moment.at)
+        return {**parts, **{n: d for n, d in there.items() if n.rpartition(".")[2] in names}}
+
+    return change
+
+
+def other(*names: str, at: str = FORWARD) -> Callable[[Moment, Parts], Parts]:
+    """``names`` as they never were."""
+    return replacing(at, **{name: lambda moment: f"x{moment.iteration}" for name in names})
+
+
+def test_random_state_as_at_the_beginning() -> None:
+    verdict = differing(as_of(lambda i: i - 10, "rng"))
+
+    [finding] = verdict.findings
+    assert (verdict.colour, finding.key) == ("red", "rng-not-restored")
+    assert finding.text.startswith(
+        "On ranks 0-1 at step 10, right after the restart, the random state (rng) is that of the "
+        "very beginning"
+    )
+    assert "torch.set_rng_state" in finding.remedy
+    assert verdict.difference is not None
+    assert verdict.difference.parts == ("rng",)
+    assert verdict.difference.equals == {"rng": 0}
+
+
+def test_random_state_and_what_is_drawn_from_it() -> None:
+    [finding] = differing(as_of(lambda i: i - 10, "rng", "data"), told=False).findings
+
+    assert finding.key == "rng-not-restored"
+    assert "and so is what was drawn from it: the data" in finding.text
+
+
+def test_random_state_as_never() -> None:
+    assert cause_of(other("rng")) == "rng-not-restored"
+
+
+def test_random_state_of_another_rank() -> None:
+    def first_ranks(moment: Moment, parts: Parts) -> Parts:
+        return {**parts, "rng": parts_of(0, moment.iteration, moment.at).get("rng", "")}
+
+    verdict = differing(first_ranks)
+
+    assert verdict.findings[0].key == "rng-of-another-rank"
+    assert verdict.findings[0].text.startswith("On rank 1 at step 10")
+    assert "that of rank 0" in verdict.findings[0].text
+
+
+def test_random_state_of_another_step() -> None:
+    assert cause_of(as_of(lambda i: i - 1, "rng")) == "rng-of-another-step"
+
+
+def test_sampler_that_starts_anew() -> None:
+    verdict = differing(as_of(lambda i: i - 10, "data"))
+
+    assert verdict.findings[0].key == "sampler-starts-anew"
+    assert "very first batch" in verdict.findings[0].text
+
+
+def test_sampler_that_starts_anew_and_draws() -> None:
+    change = as_of(lambda i: i - 10, "data")
+    drawn = other("rng")
+
+    assert cause_of(lambda m, p: drawn(m, change(m, p))) == "sampler-starts-anew"
+
+
+def test_iterator_made_after_the_random_state_was_restored() -> None:
+    assert cause_of(other("rng", "data")) == "iterator-made-after-restore"
+
+
+def test_data_at_another_position() -> None:
+    verdict = differing(as_of(lambda i: i + 2, "data"))
+
+    assert verdict.findings[0].key == "data-at-another-position"
+    assert "that of step 12" in verdict.findings[0].text
+
+
+def test_data_of_another_rank() -> None:
+    def swapped(moment: Moment, parts: Parts) -> Parts:
+        there = parts_of(1 - moment.rank, moment.iteration, moment.at)
+        return {**parts, **{name: there[name] for name in ("data",) if name in there}}
+
+    assert cause_of(swapped) == "data-of-another-rank"
+
+
+def test_data_in_another_order() -> None:
+    assert cause_of(other("data")) == "data-order-not-restored"
+
+
+def test_data_in_another_order_in_the_next_epoch() -> None:
+    change = other("data")
+
+    assert cause_of(lambda m, p: change(m, p) if m.iteration >= 15 else p) == "data-order-later"
+
+
+def test_model_that_is_not_loaded() -> None:
+    change = as_of(lambda i: i - 10, "parameters", "buffers", "optimizer")
+
+    assert cause_of(change) == "checkpoint-not-loaded"
+    assert cause_of(change, told=False) == "checkpoint-not-loaded"
+
+
+def test_counter_and_parameters_of_different_checkpoints() -> None:
+    verdict = differing(as_of(lambda i: i - 1, "parameters"))
+
+    assert verdict.findings[0].key == "counter-and-parameters-apart"
+    assert "those of step 9" in verdict.findings[0].text
+    assert "off by 1" in verdict.findings[0].text
+
+
+def test_parameters_as_never() -> None:
+    assert cause_of(other("parameters"), told=False) == "parameters-differ"
+
+
+def test_parameters_as_never_of_a_script_that_does_not_tell_its_steps() -> None:
+    change = replacing(FORWARD, parameters=lambda moment: f"x{moment.iteration}")
+    verdict = differing(change, counted=True, told=False)
+
+    assert [finding.key for finding in verdict.findings] == ["parameters-unknown"]
+    assert verdict.difference is not None
+    assert verdict.difference.iteration == -1
+    assert verdict.resumed_at is None
+
+
+def test_buffers() -> None:
+    assert cause_of(other("buffers")) == "buffers-not-restored"
+
+
+def test_optimizer_seen_by_its_update() -> None:
+    change = other("parameters", "optimizer", at=UPDATE)
+    verdict = differing(change)
+
+    assert verdict.findings[0].key == "optimizer-not-restored"
+    assert (
+        "the same gradients on the same parameters gave another update" in verdict.findings[0].text
+    )
+
+
+def test_optimizer_that_the_script_shows() -> None:
+    def shows(moment: Moment, parts: Parts) -> Parts:
+        if moment.at == STEP:
+            parts["model.optimizer"] = "o0" if moment.start else f"o{moment.iteration}"
+        return parts
+
+    one = fault()
+    reference = Run(change=shows, name="undisturbed").history()
+    [verdict] = judge(reference, Run(change=shows).history(one), [one.plan])
+
+    assert verdict.findings[0].key == "optimizer-not-restored"
+    assert "those of the very beginning" in verdict.findings[0].text
+
+
+def test_what_the_script_names_itself() -> None:
+    def shows(moment: Moment, parts: Parts) -> Parts:
+        if moment.at == STEP:
+            parts["ema\x1b"] = "e0" if moment.start else f"e{moment.iteration}"
+        return parts
+
+    one = fault()
+    reference = Run(change=shows, name="undisturbed").history()
+    [verdict] = judge(reference, Run(change=shows).history(one), [one.plan])
+
+    assert verdict.findings[0].key == "state-not-restored"
+    assert "'ema\\x1b' is as at the very beginning" in verdict.findings[0].text
+
+
+@pytest.mark.parametrize(("world", "colour"), [(2, "red"), (3, "yellow")])
+def test_gradients_alone(world: int, colour: str) -> None:
+    verdict = differing(other("gradients", "parameters", at=UPDATE), world)
+
+    assert (verdict.colour, verdict.findings[0].key) == (colour, "computation-differs")
+    assert ("DistributedDataParallel" in verdict.findings[0].text) == (world > 2)
+
+
+def test_parameters_that_differ_later_for_no_reason_that_was_recorded() -> None:
+    change = other("parameters")
+
+    assert cause_of(lambda m, p: change(m, p) if m.iteration > 12 else p, told=False) == (
+        "computation-differs"
+    )
