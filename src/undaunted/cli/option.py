@@ -11,6 +11,7 @@ WORKERS = "Workers"
 PROGRAM = "Program"
 STOPPING = "Stopping"
 TESTING = "Testing"
+METRICS = "Metrics"
 SETTINGS = "Settings from a file"
 
 # Variables of other tools that mean an option; its own goes before.

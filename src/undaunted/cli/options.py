@@ -6,7 +6,8 @@ from undaunted.base.durations import parse_optional_seconds, parse_seconds
 from undaunted.cli import values
 from undaunted.cli.ft_options import ft_options
 from undaunted.cli.log_server_options import LOG_SERVER_OPTIONS
-from undaunted.cli.option import PROGRAM, SETTINGS, STOPPING, TESTING, WORKERS, Option
+from undaunted.cli.metrics_options import METRICS_OPTIONS
+from undaunted.cli.option import METRICS, PROGRAM, SETTINGS, STOPPING, TESTING, WORKERS, Option
 from undaunted.cli.unused_options import UNUSED_OPTIONS
 from undaunted.fault_tolerance.config_schema import (
     ATTRIBUTION,
@@ -34,6 +35,7 @@ GROUPS = (
     PROGRESS,
     STOPPING,
     OUTPUT,
+    METRICS,
     DEVICES,
     HEALTH,
     ATTRIBUTION,
@@ -384,4 +386,10 @@ _OWN = (
 )
 
 # All options, those of a group in the order of the help.
-OPTIONS: tuple[Option, ...] = (*_OWN, *LOG_SERVER_OPTIONS, *UNUSED_OPTIONS, *ft_options())
+OPTIONS: tuple[Option, ...] = (
+    *_OWN,
+    *LOG_SERVER_OPTIONS,
+    *METRICS_OPTIONS,
+    *UNUSED_OPTIONS,
+    *ft_options(),
+)

@@ -14,6 +14,7 @@ from undaunted.cli.ft_options import option_name
 from undaunted.cli.health import health_checks
 from undaunted.cli.log_server_options import log_server
 from undaunted.cli.messages import launcher_messages, message_directory
+from undaunted.cli.metrics import metrics
 from undaunted.cli.option import OTHER_VARIABLES, variable_of
 from undaunted.cli.parse import Parsed, UsageError, parse
 from undaunted.cli.program import check_program, program_kind
@@ -85,6 +86,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
     several = not values["standalone"] and values["nnodes"] != (1, 1)
     faults = _fault_plan(values["inject-fault"], None if several else nproc)
     gpu_failures = _gpu_failures(environ)
+    metrics_config = metrics(parsed, environ, cwd)
     rank_limits, limits_notice = limits(parsed, environ)
 
     message_dir = message_directory(environ, cwd)
@@ -149,6 +151,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         attribution_may_end_job=values["ft-attribution-stop-action"] == "no-restart",
         funnel=_funnel(parsed, others, values["ft-nvrx-logfile"] or ""),
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
+        metrics=metrics_config,
         node_health_socket=values["ft-node-health-check-endpoint"] or "",
         health_checks=health_checks(parsed, cwd),
         health_check_interval_s=values["ft-node-health-check-interval"],

@@ -8,6 +8,7 @@ import msgspec
 
 from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace  # noqa: TC001 - the same
 from undaunted.fault_tolerance.funnel.config import FunnelConfig  # noqa: TC001 - the same
+from undaunted.fault_tolerance.metrics_config import MetricsConfig  # noqa: TC001 - the same
 from undaunted.fault_tolerance.nodes_config import Nodes  # noqa: TC001 - a type of a field
 from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
@@ -86,6 +87,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         cycle_info: where files about each round go; None = there are none.
         funnel: log server of several nodes, which writes the logs per round and the launchers'
             lines; None = every launcher writes itself.
+        metrics: where metrics go; None = nowhere.
         log_level: lowest level of the launcher's lines, as in `logging`.
     """
 
@@ -145,4 +147,5 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     health_check_interval_s: float = 5.0
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None
+    metrics: MetricsConfig | None = None
     log_level: int = 20

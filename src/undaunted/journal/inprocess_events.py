@@ -36,8 +36,9 @@ class InProcessPhase(Event, tag="inprocess_phase", frozen=True, kw_only=True):
 class InProcessCall(Event, tag="inprocess_call", frozen=True, kw_only=True):
     """A call of a function that is restarted inside its processes.
 
-    ``what``: ``begun``, ``finished`` in all of the ``members``, ``ended`` (it cannot go on, for
-    ``text``), ``resumed`` (somebody else decides about it). ``epoch``: the one that is on.
+    ``call``: how many such calls there were before. ``what``: ``begun``, ``finished`` in all of the
+    ``members``, ``ended`` (it cannot go on, for ``text``), ``resumed`` (somebody else decides about
+    it). ``epoch``: the one that is on.
     """
 
     call: int

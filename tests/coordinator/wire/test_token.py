@@ -131,7 +131,7 @@ def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_limit(
     released = threading.Event()
     finished = threading.Event()
 
-    def hang(path: Path, *, create: bool) -> bytes:
+    def hang(path: Path, *, create: bool, variable: str) -> bytes:
         released.wait(30)
         finished.set()
         return b""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from undaunted.journal.metrics.family import Family
-from undaunted.journal.metrics.push import Push, is_possible, metrics_url
+from undaunted.journal.metrics.push import Push
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
@@ -162,20 +162,3 @@ def test_metrics_that_cannot_be_read() -> None:
     push = Push("http://127.0.0.1:1", broken, about={}, say=said.append, every_s=3600)
     assert push.close(WAIT_S)
     assert "ValueError: no pages" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "url"),
-    [
-        ("http://h:4318", "http://h:4318/v1/metrics"),
-        ("http://h:4318/", "http://h:4318/v1/metrics"),
-        ("https://h/otlp/v1/metrics", "https://h/otlp/v1/metrics"),
-        ("env", None),
-    ],
-)
-def test_where_metrics_go(endpoint: str, url: str | None) -> None:
-    assert metrics_url(endpoint) == url
-
-
-def test_the_packages_are_looked_for() -> None:
-    assert is_possible()

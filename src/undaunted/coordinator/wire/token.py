@@ -28,35 +28,40 @@ class TokenError(Exception):
 
 
 def find_token(
-    environ: Mapping[str, str], path: Path | None = None, *, create: bool = False
+    environ: Mapping[str, str],
+    path: Path | None = None,
+    *,
+    create: bool = False,
+    variable: str = VARIABLE,
 ) -> bytes:
     """Return the job's token, b"" if none was given.
 
     Args:
-        environ: the environment; its ``UNDAUNTED_TOKEN`` is used when there is no ``path``.
+        environ: the environment; its ``variable`` is used when there is no ``path``.
         path: file with the token.
         create: make the file, with a random token, if it does not exist.
+        variable: where the token is besides files.
 
     Raises:
         TokenError: the file cannot be used, or the token is too short.
     """
     if path is None:
-        text = environ.get(VARIABLE, "")
-        return _checked(text.encode("utf-8", "surrogateescape"), VARIABLE) if text else b""
+        text = environ.get(variable, "")
+        return _checked(text.encode("utf-8", "surrogateescape"), variable) if text else b""
     late: bytes | TokenError = TokenError(
         f"token file {path}: the disk has not answered for {_DISK_S:.0f} s"
     )
-    found = within(_DISK_S, lambda: _attempt(path, create=create), late)
+    found = within(_DISK_S, lambda: _attempt(path, create=create, variable=variable), late)
     if isinstance(found, TokenError):
         raise found
     return found
 
 
-def _attempt(path: Path, *, create: bool) -> bytes | TokenError:
+def _attempt(path: Path, *, create: bool, variable: str) -> bytes | TokenError:
     try:
         if create:
             _create(path)
-        return _checked(_read(path), f"token file {path}")
+        return _checked(_read(path, variable), f"token file {path}")
     except TokenError as error:
         return error
     except OSError as error:
@@ -82,7 +87,7 @@ def _create(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, variable: str) -> bytes:
     # Non-blocking, or the open of a pipe would wait for somebody who writes.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -90,7 +95,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        remedy = f"give the file itself, or set {VARIABLE}"
+        remedy = f"give the file itself, or set {variable}"
         raise TokenError(f"token file {path}: is a symbolic link; {remedy}") from None
     try:
         if problem := _problem(os.fstat(fd)):

@@ -27,6 +27,7 @@ from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
 from undaunted.fault_tolerance.agent.learned import LimitKeeper
+from undaunted.fault_tolerance.agent.metrics import Metrics
 from undaunted.fault_tolerance.agent.news import News
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
@@ -91,6 +92,8 @@ class Agent:
         self._area = begun.area
         self._pipes = begun.pipes
         self._spawner = begun.spawner
+        journal = self._scribe.journal
+        self._metrics = Metrics(config, begun.metrics, self._area, journal, self._say)
         self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
         self._health = NodeHealth(config, begun.environment, self._scribe)
@@ -158,6 +161,7 @@ class Agent:
         self._open_shelf()
         self._watch.open()
         self._logs.begin()
+        self._metrics.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._join())
@@ -185,6 +189,7 @@ class Agent:
         await self._attribution.close()
         self._rounds.close()
         self._shelf.close()
+        await self._metrics.close()
         self._area.close()
         self._pipes.close()
         self._scribe.close_log()
@@ -296,6 +301,7 @@ class Agent:
             self._cannot_begin(start, error)
             return
         self._inprocess.begin_round(self._round)
+        self._metrics.begin_round(self._round)
         self._workers.begin_round()
         self._scribe.round_started(self._round)
         self._limits.begin_round(start.world_size)

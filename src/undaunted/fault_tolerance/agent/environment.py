@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.coordinator import epoch
 from undaunted.fault_tolerance import cycle_info_place
+from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dic
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
     env.pop("UNDAUNTED_FAULTS", None)
+    env.pop(TOKEN_VARIABLE, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if nproc_per_node > 1:
         # As torchrun does: N ranks with a thread per core each would fight for the cores.

@@ -43,7 +43,7 @@ class Scribe:
         self._messages = Messages(
             level=config.log_level, log=config.launcher_log, node=config.node, open_log=open_log
         )
-        self._journal = JournalWriter(
+        self.journal = JournalWriter(
             Path(config.run_dir) / f"journal-{config.node}.jsonl",
             node=config.node,
             version=version,
@@ -65,7 +65,7 @@ class Scribe:
 
     def close(self) -> None:
         """Write what is waiting, bounded."""
-        self._journal.close(_CLOSE_S)
+        self.journal.close(_CLOSE_S)
         self._messages.close()
 
     # --- the job --------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class Scribe:
             "out_of_section": config.limits.out_of_section_s,
         }
         limits |= {f"section:{name}": value for name, value in config.limits.sections.items()}
-        self._journal.record(
+        self.journal.record(
             e.JobStarted(
                 t=time.monotonic_ns(),
                 run_id=config.run_id,
@@ -109,7 +109,7 @@ class Scribe:
         """The outcome is decided."""
         outcome, about = end.outcome, {"reason": end.reason, "alone": end.alone}
         self._restarts = max(self._restarts, end.round)
-        self._journal.record(
+        self.journal.record(
             self._event(e.JobEnded, outcome=outcome.label, exit_code=outcome.exit_code, **about)
         )
         if outcome.exit_code and self._last_traceback:
@@ -122,7 +122,7 @@ class Scribe:
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
         self._why = f"round {decided.round} was stopped: {decided.reason}"
-        self._journal.record(
+        self.journal.record(
             self._event(
                 e.Decision,
                 action=decided.action,
@@ -135,7 +135,7 @@ class Scribe:
         """Of all nodes, this one was the first to fail in a round."""
         victims = list(blamed.victims)
         about = {"number": blamed.round, "node": blamed.node, "line": blamed.line}
-        self._journal.record(self._event(e.RoundBlamed, victims=victims, **about))
+        self.journal.record(self._event(e.RoundBlamed, victims=victims, **about))
         self._why = ""
         if blamed.node != self._config.node:
             self._last_traceback = ""  # of a victim
@@ -157,7 +157,7 @@ class Scribe:
         self._restarting_since_ns, self._detected_ns = self._detected_ns, None
         self._milestones.clear()
         ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
-        self._journal.record(
+        self.journal.record(
             self._event(
                 e.RoundStarted,
                 world_size=start.world_size,
@@ -169,7 +169,7 @@ class Scribe:
 
     def workers_spawned(self, spawned: Spawned) -> None:
         """Every local rank is a process."""
-        self._journal.record(
+        self.journal.record(
             self._event(
                 e.WorkersSpawned, mode=spawned.mode, pids=list(spawned.pids), reason=spawned.reason
             )
@@ -177,12 +177,12 @@ class Scribe:
 
     def workers_start_fresh(self, reason: str) -> None:
         """Workers are not forked from the template, because of ``reason``."""
-        self._journal.record(self._event(e.TemplateLost, reason=reason))
+        self.journal.record(self._event(e.TemplateLost, reason=reason))
         self._messages.say(f"workers start fresh, not warm: {reason}")
 
     def template_ready(self, pid: int, ready: Ready) -> None:
         """The template has imported what it was asked to."""
-        self._journal.record(
+        self.journal.record(
             self._event(e.TemplateReady, pid=pid, modules=ready.modules, import_ns=ready.import_ns)
         )
         for module, error in ready.failed.items():
@@ -208,7 +208,7 @@ class Scribe:
                 continue
             self._milestones.add((rank, name))
             iteration = page.first_iteration if name == "first_step" else None
-            self._journal.record(
+            self.journal.record(
                 self._event(e.RankMilestone, rank=rank, name=name, at_ns=at_ns, iteration=iteration)
             )
             if name == "first_line":
@@ -231,7 +231,7 @@ class Scribe:
         if seen.first is None or seen.last is None or self._progress == (seen, last_ns):
             return
         self._progress = (seen, last_ns)
-        self._journal.record(
+        self.journal.record(
             self._event(
                 e.RoundProgress,
                 first_iteration=seen.first,
@@ -242,13 +242,13 @@ class Scribe:
 
     def stop_requested(self, stop: job.Stop) -> None:
         """The round is to be stopped."""
-        self._journal.record(self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s))
+        self.journal.record(self._event(e.StopRequested, reason=stop.reason, grace_s=stop.grace_s))
 
     def rank_exited(self, current: Round, worker: Worker) -> None:
         """A rank's process ended."""
         code = worker.code
         assert code is not None
-        self._journal.record(
+        self.journal.record(
             self._event(
                 e.RankExited,
                 rank=current.rank(worker.local_rank),
@@ -261,7 +261,7 @@ class Scribe:
 
     def round_stopped(self, unkillable: tuple[int, ...]) -> None:
         """No process of the round is left but the ``unkillable``."""
-        self._journal.record(self._event(e.RoundStopped, unkillable=list(unkillable)))
+        self.journal.record(self._event(e.RoundStopped, unkillable=list(unkillable)))
         if unkillable:
             self._messages.say(
                 f"processes {', '.join(map(str, unkillable))} cannot be killed (uninterruptible "
@@ -287,22 +287,22 @@ class Scribe:
 
     def _failure(self, kind: str, rank: int, since_ns: int | None, detail: str) -> None:
         self._detected_ns = time.monotonic_ns()
-        self._journal.record(
+        self.journal.record(
             self._event(e.FailureDetected, kind=kind, rank=rank, since_ns=since_ns, detail=detail)
         )
 
     def evidence_collected(self, seen: list[RankEvidence], path: str, began_ns: int) -> None:
         """Stacks and states were gathered since ``began_ns``; they go to ``path``."""
-        self._journal.write_text(path, format_full(seen))
+        self.journal.write_text(path, format_full(seen))
         ranks = [each.rank for each in seen]
         took_ns = time.monotonic_ns() - began_ns
-        self._journal.record(
+        self.journal.record(
             self._event(e.EvidenceCollected, ranks=ranks, path=path, duration_ns=took_ns)
         )
 
     def verdict(self, judgement: Judgement) -> None:
         """Record and show a verdict, with the round it is about."""
-        self._journal.record(judgement.event)
+        self.journal.record(judgement.event)
         self._messages.say(one_line(judgement.event.line, longest=1000), level=ERROR)
         self._last_traceback = judgement.event.traceback
         self.root_cause = judgement
@@ -316,36 +316,36 @@ class Scribe:
 
     def limits_changed(self, limits: dict[str, float | None], sources: dict[str, str]) -> None:
         """Ranks are held to these learned or calculated limits from now on."""
-        self._journal.record(self._event(e.LimitsChanged, limits=limits, sources=sources))
+        self.journal.record(self._event(e.LimitsChanged, limits=limits, sources=sources))
 
     def write_text(self, path: str, text: str) -> None:
         """Have a file written, atomically, by the thread that may wait for the disk."""
-        self._journal.write_text(path, text)
+        self.journal.write_text(path, text)
 
     # --- small things ---------------------------------------------------------------------------
 
     def ring_events(self, rank: int, ring: list[RingEvent], lost: int) -> None:
         """A rank put these events into its page; ``lost`` more were overwritten."""
         for event in ring:
-            self._journal.record(
+            self.journal.record(
                 self._event(
                     e.RankEvent, rank=rank, name=event.name, at_ns=event.at_ns, text=event.text
                 )
             )
         if lost:
-            self._journal.record(self._event(e.RankEventsLost, rank=rank, count=lost))
+            self.journal.record(self._event(e.RankEventsLost, rank=rank, count=lost))
 
     def control_requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """A rank asks for something about the whole job."""
         action, text = request.action.name, request.description
-        self._journal.record(
+        self.journal.record(
             self._event(e.ControlRequested, rank=rank, action=action, description=text)
         )
         self._messages.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
 
     def attributed(self, answer: Answer) -> None:
         """An attribution service says what the log of a round shows."""
-        self._journal.record(
+        self.journal.record(
             e.AttributionResult(
                 t=time.monotonic_ns(),
                 round=answer.round,
@@ -360,7 +360,7 @@ class Scribe:
 
     def agent_paused(self, seconds: float) -> None:
         """This process did not run for a while."""
-        self._journal.record(self._event(e.AgentPaused, seconds=seconds))
+        self.journal.record(self._event(e.AgentPaused, seconds=seconds))
         self._messages.say(
             f"the launcher itself did not run for {format_duration(seconds)}; "
             "every deadline is moved by that"
@@ -368,7 +368,7 @@ class Scribe:
 
     def signal_received(self, name: str, *, ranks: bool, first: bool, again: bool) -> None:
         """The launcher and its ``ranks`` are told to stop: ``first``, or the same way ``again``."""
-        self._journal.record(self._event(e.SignalReceived, signal=name))
+        self.journal.record(self._event(e.SignalReceived, signal=name))
         limit = format_duration(self._config.term_timeout_s)
         if not ranks:
             what = "no rank runs here, so that nothing is waited for"
@@ -382,7 +382,7 @@ class Scribe:
 
     def record(self, kind: type[e.Event], /, **fields: object) -> None:
         """An event of this round, or of the one among ``fields``, for the journal alone."""
-        self._journal.record(self._event(kind, **fields))
+        self.journal.record(self._event(kind, **fields))
 
     def say(self, text: str) -> None:
         """A line for the user alone."""

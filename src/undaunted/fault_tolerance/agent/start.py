@@ -41,6 +41,7 @@ class Begun:
     spawner: Spawner
     environment: dict[str, str]  # what the environments of all ranks have in common
     plug_in: LogsSpecsPlugIn | None = None  # chooses the files of the ranks
+    metrics: socket.socket | None = None  # where they are served
 
 
 def run_agent(config: RunConfig, front: socket.socket) -> int:
@@ -53,7 +54,12 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
             print(f"[undaunted] {problem}", file=sys.stderr)
             return _CANNOT_START
     try:
-        begun = _begin(config)
+        metrics = _listen(config)
+    except OSError as error:
+        print(f"[undaunted] {error.strerror}", file=sys.stderr)
+        return _CANNOT_START
+    try:
+        begun = _begin(config, metrics)
     except OSError as error:
         print(f"[undaunted] {_cannot_start(config, error)}", file=sys.stderr)
         return _CANNOT_START
@@ -68,6 +74,14 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
         _say(node_log.close())
 
 
+def _listen(config: RunConfig) -> socket.socket | None:
+    if config.metrics is None:
+        return None
+    from undaunted.fault_tolerance.metrics_access import listen
+
+    return listen(config.metrics)
+
+
 def _say(problem: str) -> None:
     if problem:
         print(f"[undaunted] {problem}", file=sys.stderr)
@@ -80,7 +94,7 @@ def _cannot_start(config: RunConfig, error: OSError) -> str:
     return f"{what}; {error}" if error.strerror else what
 
 
-def _begin(config: RunConfig) -> Begun:
+def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
     needed = _FDS_BESIDES + _FDS_PER_RANK * config.nproc_per_node
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
         raise OSError(errno.EMFILE, f"that takes {needed} file descriptors")
@@ -102,4 +116,4 @@ def _begin(config: RunConfig) -> Begun:
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
     later = later_modules(config.kind, config.target, config.cwd)
     spawner.prepare(environment, modules, (config.target, *config.args), later)
-    return Begun(area, pipes, spawner, environment, plug_in)
+    return Begun(area, pipes, spawner, environment, plug_in, metrics)

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import threading
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.text import one_line
+from undaunted.journal.metrics.otlp import metrics_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,34 +17,9 @@ if TYPE_CHECKING:
     from undaunted.journal.metrics.family import Family
 
 EVERY_S = 15.0
-REMEDY = (
-    "needs the packages opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http: "
-    "pip install 'undaunted[otlp]'"
-)
-# As the environment says: OTEL_EXPORTER_OTLP_ENDPOINT, or the one for metrics alone.
-FROM_ENVIRONMENT = "env"
 SEND_S = 5.0
 _LAST_S = 1.0
-_PATH = "/v1/metrics"
 _LOGGER = "opentelemetry"
-
-
-def is_possible() -> bool:
-    """Tell whether the packages are there."""
-    try:
-        return (
-            find_spec("opentelemetry.sdk") is not None
-            and find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-        )
-    except ModuleNotFoundError:  # not even the package around it
-        return False
-
-
-def metrics_url(endpoint: str) -> str | None:
-    """Return where metrics go for an endpoint; None = as the environment says."""
-    if endpoint == FROM_ENVIRONMENT:
-        return None
-    return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
 
 
 class Push:
@@ -63,7 +38,7 @@ class Push:
         """Start the thread.
 
         Args:
-            endpoint: URL of the collector, with or without ``/v1/metrics``, or `FROM_ENVIRONMENT`.
+            endpoint: URL of the collector, or ``env``; see `metrics_url`.
             read: returns the metrics as they are now; called in the thread.
             about: what the metrics are about: attributes of the resource.
             say: told the first time that sending fails, in the thread.
@@ -95,6 +70,8 @@ class Push:
     def _run(self) -> None:
         began_ns = time.time_ns()
         ending, problem = False, ""
+        with contextlib.suppress(Exception):  # imports now: at the end of a job there is no time
+            self._opened()
         while not ending:
             ending = self._stop.wait(self._every_s)
             if ending and problem:

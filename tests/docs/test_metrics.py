@@ -1,0 +1,51 @@
+"""The page of metrics names all of them with their labels, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.journal.metrics.test_tally import tally_of, told
+from tests.journal.sample import MS, RUN, at
+from undaunted.journal import events as e
+from undaunted.journal.metrics.families import families
+from undaunted.journal.metrics.now import Now, RankNow
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+ROWS = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `undaunted_")]
+RANK = RankNow(
+    rank=0,
+    phase="stepping",
+    iteration=1,
+    step_s=1.0,
+    heartbeat_age_s=1.0,
+    heartbeat_longest_s=1.0,
+    sections={"x": 1.0},
+)
+EVENTS = [
+    *RUN,
+    told("saved step=1"),
+    at(1, e.NodeChecked),
+    at(1, e.LimitsChanged, limits={"heartbeat": 1.0}),
+    at(1, e.RankEventsLost, rank=1, count=1),
+]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`(undaunted_\w+)`", cell)
+
+
+def test_every_metric_is_described_with_its_labels() -> None:
+    found = families(tally_of(EVENTS), "n", Now(9999 * MS, (RANK,)))
+    described = {name: row for row in ROWS for name in names(row[1])}
+    assert {name for name in described if not name.startswith("undaunted_job_")} == {
+        family.name for family in found
+    }
+    for family in found:
+        labels = family.samples[0].labels.keys() - {"node"}
+        assert all(f"`{label}`" in described[family.name][2] for label in labels), family.name
+
+
+def test_names_elsewhere_on_the_page_are_right() -> None:
+    described = {name for row in ROWS for name in names(row[1])}
+    assert set(re.findall(r"undaunted_[a-z_]+[a-z]", PAGE)) <= described
