@@ -23,6 +23,27 @@ def test_reads_every_option() -> None:
     )  # fmt: skip
 
 
+def test_reads_options_of_single_kinds() -> None:
+    assert only("slow:rank=0,iteration=4,steps=3,seconds=0.5").steps == 3
+    assert only("torn-write:rank=0,iteration=4,bytes=100").bytes == 100
+    assert only("torn-write:rank=0").id == "torn-write-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slow:rank=0,steps=0", "steps=0 .*give a whole number from 1"),
+        ("slow:rank=0,bytes=5", "bytes belongs to torn-write only"),
+        ("nan:rank=0,steps=5", "steps belongs to slow only"),
+        ("call:rank=0,seconds=5", "seconds belongs to gil and sleep and slow only"),
+        ("torn-write:rank=0,bytes=1k", "bytes=1k .*give a whole number from 0"),
+    ],
+)
+def test_options_of_other_kinds_are_refused(text: str, message: str) -> None:
+    with pytest.raises(FaultPlanError, match=message):
+        only(text)
+
+
 def test_reads_several_faults_and_numbers_them() -> None:
     plan = FaultPlan.parse("sigkill:rank=1,iteration=60;sleep:rank=0,iteration=140;")
     assert [fault.id for fault in plan.faults] == ["sigkill-1", "sleep-2"]

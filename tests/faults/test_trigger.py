@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from undaunted.faults import calling
 from undaunted.faults.injectors import InjectedError
 from undaunted.faults.plan import FaultPlan, FaultPlanError
 from undaunted.faults.trigger import Trigger, install
@@ -104,6 +106,42 @@ def test_a_forked_child_is_spared() -> None:
     faults = trigger("exception:rank=0,iteration=1", Reports())
     faults._pid = os.getppid()
     faults.on_step(1)
+
+
+def test_slow_pauses_in_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    reports = Reports()
+    faults = trigger("slow:rank=0,iteration=3,steps=2,seconds=0.5;slow:rank=0,iteration=4", reports)
+    seen = []
+    for iteration in range(2, 20):
+        faults.on_step(iteration)
+        seen.append(len(pauses))
+    assert seen[:4] == [0, 1, 3, 4]
+    assert pauses == [0.5, 0.5, *[0.2] * 10]
+    assert reports == [("fault", "slow-1"), ("fault", "slow-2")]
+
+
+def test_faults_of_one_iteration_happen_in_the_order_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(
+        calling, "call", lambda fault, rank, iteration: calls.append((fault, rank, iteration))
+    )
+    reports = Reports()
+    plan = "call:rank=2,iteration=3,id=b;exception:rank=2,iteration=3,id=a"
+    due = FaultPlan.parse(plan).due(rank=2, round_=0, world_size=3)
+    with pytest.raises(InjectedError):
+        Trigger(due, reports, rank=2).on_step(3)
+    assert calls == [("b", 2, 3)]
+    assert reports == [("fault", "b"), ("fault", "a")]
+
+
+@pytest.mark.usefixtures("hook")
+def test_slow_from_the_start_needs_the_steps() -> None:
+    assert install({"UNDAUNTED_FAULTS": "slow:rank=0,seconds=0"}) is not None
+    assert writer.on_step is not None
 
 
 @pytest.mark.usefixtures("hook")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,7 @@ class Observer:
                 parts=parts,
                 counted=self._position.counted,
                 finite="" if finite else "no",
+                pid=os.getpid(),
             )
             if self._position.held:
                 self._held.append(one)

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from undaunted.faults import calling, gradients, torn_write
 from undaunted.faults.reading import check_kind
 
 if TYPE_CHECKING:
@@ -44,15 +45,25 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
 
 
-def inject(kind: Kind, *, seconds: float | None = None, code: int = 1) -> None:
-    """Make a fault here and now. Returns only from ``sigstop``, ``sleep``, ``gil``, ``sigterm``.
+PAUSE_S = 0.2
+
+
+def inject(
+    kind: Kind, *, seconds: float | None = None, code: int = 1, size: int | None = None
+) -> None:
+    """Make a fault here and now. Many kinds end the process, or the caller with an exception.
 
     Args:
         kind: ``exception``, ``sigkill``, ``sigterm``, ``sigstop``, ``segfault``, ``abort``, ``gil``
             (blocks in C code that keeps the interpreter lock), ``sleep`` (hangs in Python code),
-            ``oom`` (takes memory until a limit of the process ends it with MemoryError), ``exit``.
-        seconds: how long ``sleep`` and ``gil`` last; None (the default) means for ever.
+            ``oom`` (takes memory until a limit of the process ends it with MemoryError), ``exit``,
+            ``slow`` (one pause), ``nan`` (spoils the gradients of the next update), ``torn-write``
+            (SIGXFSZ in the middle of the next large write), ``call`` (waits until the fault is made
+            by whoever listens at ``UNDAUNTED_NEMESIS``).
+        seconds: how long ``sleep`` and ``gil`` last, None (the default) means for ever; how long
+            the pause of ``slow`` is, 0.2 by default.
         code: exit code of ``exit``.
+        size: bytes that ``torn-write`` leaves of the file, 65536 by default.
 
     Raises:
         FaultPlanError: there is no such kind.
@@ -72,6 +83,10 @@ def inject(kind: Kind, *, seconds: float | None = None, code: int = 1) -> None:
         "sleep": lambda: _sleep(seconds),
         "oom": _exhaust_memory,
         "exit": lambda: sys.exit(code),
+        "slow": lambda: time.sleep(PAUSE_S if seconds is None else seconds),
+        "nan": gradients.spoil_next_update,
+        "torn-write": lambda: _tear_next_write(size),
+        "call": lambda: calling.call("call", rank=int(os.environ.get("RANK", "0")), iteration=-1),
     }
     makers[kind]()
 
@@ -88,6 +103,11 @@ def _segfault() -> None:
 def _abort() -> None:
     _no_core_file()
     os.abort()
+
+
+def _tear_next_write(size: int | None) -> None:
+    _no_core_file()
+    torn_write.arm(torn_write.BYTES if size is None else size)
 
 
 def _no_core_file() -> None:

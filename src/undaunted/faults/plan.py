@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Kind = Literal[
-    "exception", "sigkill", "sigterm", "sigstop", "segfault", "abort", "gil", "sleep", "oom", "exit"
+    "exception",
+    "sigkill",
+    "sigterm",
+    "sigstop",
+    "segfault",
+    "abort",
+    "gil",
+    "sleep",
+    "oom",
+    "exit",
+    "slow",
+    "nan",
+    "torn-write",
+    "call",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -47,8 +60,11 @@ class Fault:
         after: it happens so many seconds after the rank's program began. Without ``iteration`` and
             ``after`` it happens before the program's first line.
         round: only in this round (0 = before the first restart); None = in any.
-        seconds: how long ``sleep`` and ``gil`` last; None = for ever.
+        seconds: how long ``sleep`` and ``gil`` last, None = for ever; how long each pause of
+            ``slow`` is, None = 0.2.
         code: exit code of ``exit``, 0 to 255.
+        steps: in how many steps ``slow`` pauses, from its own on; None = 10.
+        bytes: how much ``torn-write`` leaves of the next large file; None = 65536.
         seed: picks among choices.
         repeat: happens again after restarts; without it a fault happens once per run.
     """
@@ -61,6 +77,8 @@ class Fault:
     round: int | None = None
     seconds: float | None = None
     code: int = 1
+    steps: int | None = None
+    bytes: int | None = None
     seed: int = 0
     repeat: bool = False
 
@@ -72,6 +90,8 @@ class Fault:
             "round": self.round,
             "seconds": self.seconds,
             "code": self.code if self.kind == "exit" else None,
+            "steps": self.steps,
+            "bytes": self.bytes,
             "seed": self.seed or None,
             "id": self.id,
         }

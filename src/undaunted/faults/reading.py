@@ -18,7 +18,13 @@ _MAX_CODE = 255
 _MAX_SECONDS = 1e9
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,32}")
-_LASTING = ("gil", "sleep")
+# Options that not every kind has.
+_KINDS_OF = {
+    "seconds": ("gil", "sleep", "slow"),
+    "code": ("exit",),
+    "steps": ("slow",),
+    "bytes": ("torn-write",),
+}
 
 _Item = tuple[str, dict[str, str]]
 
@@ -112,13 +118,18 @@ def _check_combination(kind: str, fields: dict[str, Any], written: str) -> None:
         problem = "on which rank? Add rank=0, rank=random or rank=all"
     elif "iteration" in fields and "after" in fields:
         problem = "give iteration or after, not both"
-    elif "seconds" in fields and kind not in _LASTING:
-        problem = f"seconds belongs to {' and '.join(_LASTING)} only"
-    elif "code" in fields and kind != "exit":
-        problem = "code belongs to exit only"
+    elif foreign := [
+        key for key, kinds in _KINDS_OF.items() if key in fields and kind not in kinds
+    ]:
+        problem = f"{foreign[0]} belongs to {' and '.join(_KINDS_OF[foreign[0]])} only"
     else:
         return
     raise FaultPlanError(f"fault {written!r}: {problem}")
+
+
+def _foreign(kind: str, fields: Iterable[str]) -> str:
+    """Return an option that belongs to other kinds, or ""."""
+    return next((key for key in fields if kind not in _KINDS_OF.get(key, (kind,))), "")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -149,6 +160,13 @@ def _whole(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError("give a whole number from 0")
     return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _whole(text)
+    if not number:
+        raise ValueError("give a whole number from 1")
+    return number
 
 
 def _code(text: str) -> int:
@@ -187,6 +205,8 @@ _READERS: dict[str, Callable[[str], object]] = {
     "round": _whole,
     "seconds": _seconds,
     "code": _code,
+    "steps": _positive,
+    "bytes": _whole,
     "seed": _whole,
     "id": _id,
     "repeat": _flag,

@@ -8,6 +8,7 @@ so that the launcher leaves it out of later rounds even if nothing of this proce
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -16,10 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from undaunted.faults import injectors
+from undaunted.faults import calling, injectors
 from undaunted.faults.plan import Choice, Fault, FaultPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
 PLAN_VARIABLE = "UNDAUNTED_FAULTS"
@@ -30,6 +32,7 @@ _MAIN_THREAD_SIGNAL = signal.SIGRTMIN + 8
 # What kills or stops the process does so from any thread.
 _ANY_THREAD = ("sigkill", "sigterm", "sigstop", "segfault", "abort")
 _JOIN_S = 1.0
+_SLOW_STEPS = 10
 
 Report = Callable[[str, str], object]
 
@@ -37,19 +40,22 @@ Report = Callable[[str, str], object]
 class Trigger:
     """The faults that are to happen in this process. `close` forgets them."""
 
-    def __init__(self, faults: tuple[Fault, ...], report: Report) -> None:
+    def __init__(self, faults: tuple[Fault, ...], report: Report, rank: int = 0) -> None:
         """Take over ``faults``.
 
         Args:
             faults: settled ones, see `FaultPlan.due`.
             report: called with ``fault`` and the fault's id right before it happens.
+            rank: of this process, the global one.
         """
         self._report = report
+        self._rank = rank
         self._pid = os.getpid()
         self._at_start = [f for f in faults if f.iteration is None and f.after is None]
         self._by_iteration = [f for f in faults if f.iteration is not None]
         self._by_time = sorted((f for f in faults if f.after is not None), key=_after)
         self._last_iteration: int | None = None
+        self._pauses: list[Iterator[float]] = []
         self._for_main: list[Fault] = []
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -76,11 +82,15 @@ class Trigger:
         for fault in due:
             self._by_iteration.remove(fault)
             self._fire(fault)
+        for pause in self._pauses:
+            for seconds in itertools.islice(pause, 1):
+                injectors.inject("slow", seconds=seconds)
 
     def close(self) -> None:
         """Let nothing happen any more; waits at most one second for the timer."""
         self._closed.set()
         self._by_iteration.clear()
+        self._pauses.clear()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
             signal.signal(_MAIN_THREAD_SIGNAL, self._old_handler or signal.SIG_DFL)
@@ -103,7 +113,14 @@ class Trigger:
     def _fire(self, fault: Fault) -> None:
         self._report(EVENT_NAME, fault.id)
         print(f"undaunted: injected fault {fault}", file=sys.stderr, flush=True)
-        injectors.inject(fault.kind, seconds=fault.seconds, code=fault.code)
+        if fault.kind == "slow":  # it happens in this step and those to come
+            pause = injectors.PAUSE_S if fault.seconds is None else fault.seconds
+            self._pauses.append(itertools.repeat(pause, fault.steps or _SLOW_STEPS))
+        elif fault.kind == "call":
+            iteration = -1 if self._last_iteration is None else self._last_iteration
+            calling.call(fault.id, rank=self._rank, iteration=iteration)
+        else:
+            injectors.inject(fault.kind, seconds=fault.seconds, code=fault.code, size=fault.bytes)
 
 
 def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:
@@ -119,8 +136,9 @@ def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:
         BaseException: a fault without iteration and time happens at once, here.
     """
     plan = FaultPlan.parse(environ.get(PLAN_VARIABLE, ""))
+    rank = _number(environ, "RANK", 0)
     due = plan.due(
-        rank=_number(environ, "RANK", 0),
+        rank=rank,
         round_=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
         world_size=_number(environ, "WORLD_SIZE", 1),
     )
@@ -129,8 +147,8 @@ def install(environ: Mapping[str, str] = os.environ) -> Trigger | None:
     # The only arrow from here to a neighbour above: whoever arms faults has loaded it already.
     from undaunted.progress import writer
 
-    trigger = Trigger(due, writer.current_writer().event)
-    if any(fault.iteration is not None for fault in due):
+    trigger = Trigger(due, writer.current_writer().event, rank)
+    if any(fault.iteration is not None or fault.kind == "slow" for fault in due):
         writer.on_step = trigger.on_step
     trigger.start()
     return trigger
