@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted import __version__
+from undaunted.base.durations import parse_seconds
 from undaunted.cli.simulate_arguments import count
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size
@@ -22,6 +23,7 @@ from undaunted.doctor.known_issues import FEATURES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from undaunted.doctor.meeting.meet import Meeting
     from undaunted.doctor.report import Line, Report
 
 _USAGE_ERROR = 2
@@ -43,11 +45,16 @@ examples:
   undaunted doctor --for inprocess,async-checkpoint --nproc-per-node 8 \\
       --checkpoint-dir /scratch/ckpt --checkpoint-size 80GB --log-dir /logs
   undaunted doctor --hosts node1,node2,node3 --no-self-test
+  srun undaunted doctor --nnodes 4 --rdzv-endpoint node0:29400
 """
 _EPILOG = """\
 exit codes: 0 nothing that stops training (there may be warnings), 1 there is,
 2 wrong use.
 """
+
+
+class _UsageError(Exception):
+    """It cannot be done as asked; the message says why and what to do."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,6 +64,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         report = _examine(options)
         return _show(report, as_json=options.json)
+    except _UsageError as error:
+        print(f"undaunted doctor: error: {error}", file=sys.stderr)
+        return _USAGE_ERROR
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -82,16 +92,44 @@ def _examine(options: argparse.Namespace) -> Report:
         features=options.features,
         nproc_per_node=options.nproc_per_node,
         nnodes=max(options.nnodes, len(options.hosts)),
-        port=options.rdzv_port,
+        port=options.rdzv_endpoint.port if options.rdzv_endpoint else 0,
         checkpoint_bytes=options.checkpoint_size,
     )
     return examine(
         places,
         asked,
         version=__version__,
+        meeting=_meeting(options),
         self_test=options.self_test,
         keep=options.keep,
         say=_say if sys.stderr.isatty() and not options.json else lambda _line: None,
+    )
+
+
+def _meeting(options: argparse.Namespace) -> Meeting | None:
+    """Return how to meet the other nodes; None if there are none, or nobody says where."""
+    if options.rdzv_endpoint is None or options.nnodes == 1:
+        return None
+    from undaunted.coordinator.wire.token import TokenError
+    from undaunted.doctor.meeting.meet import Meeting
+    from undaunted.fault_tolerance.job_access import token
+    from undaunted.fault_tolerance.nodes_config import Nodes
+
+    endpoint = str(options.rdzv_endpoint)
+    nodes = Nodes(
+        min_nodes=options.nnodes,
+        max_nodes=options.nnodes,
+        endpoints=[endpoint],
+        is_host=False,
+        address=options.rdzv_endpoint.host,
+        token_file=options.coordinator_token_file or "",
+    )
+    try:
+        secret = token(nodes)
+    except TokenError as error:
+        raise _UsageError(str(error)) from None
+    return Meeting(
+        endpoint=endpoint, nodes=options.nnodes, token=secret, join_s=options.join_timeout
     )
 
 
@@ -151,11 +189,11 @@ def _parser() -> argparse.ArgumentParser:
         f"there [port {_PORT}]",
     )
     where.add_argument(
-        "--rdzv-port",
-        type=count(1),
-        default=0,
-        metavar="PORT",
-        help="port that the job will meet at [not known]",
+        "--rdzv-endpoint",
+        type=_converted(_endpoint),
+        metavar="HOST:PORT",
+        help="where the nodes of the job meet. With --nnodes the doctors of all nodes meet there, "
+        "compare versions, limits and clocks, and try to reach each other: start it on each node",
     )
     where.add_argument(
         "--coordinator-store",
@@ -165,6 +203,19 @@ def _parser() -> argparse.ArgumentParser:
         help="etcd that will coordinate the job: its version is asked for",
     )
     how = parser.add_argument_group("how")
+    how.add_argument(
+        "--coordinator-token-file",
+        metavar="FILE",
+        help="the secret that the nodes share, as for undaunted run [UNDAUNTED_TOKEN, else "
+        "~/.config/undaunted/token]",
+    )
+    how.add_argument(
+        "--join-timeout",
+        type=_converted(parse_seconds),
+        default=120.0,
+        metavar="TIME",
+        help="how long to wait for the other nodes [120]",
+    )
     how.add_argument("--json", action="store_true", help="print all of it as JSON")
     how.add_argument(
         "--no-self-test", dest="self_test", action="store_false", help="do not run the small job"
@@ -207,6 +258,13 @@ def _hosts(text: str) -> tuple[Address, ...]:
             f"{text!r}: give names of hosts, with a port if you like: node1,node2:29500"
         )
     return tuple(dict.fromkeys(found))
+
+
+def _endpoint(text: str) -> Address:
+    address = parse_address(text)
+    if not address.host or not address.port:
+        raise ValueError(f"{text!r}: the nodes need a host and a port to meet: node0:29400")
+    return address
 
 
 def _etcd(text: str) -> tuple[Address, ...]:

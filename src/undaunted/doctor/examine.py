@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from undaunted.base.text import one_line
 from undaunted.doctor.checks.all import judge
 from undaunted.doctor.finding import Finding, ordered
 from undaunted.doctor.gather import gather, probes
 from undaunted.doctor.known_issues import known_issues
+from undaunted.doctor.meeting.meet import meet
 from undaunted.doctor.probe.child import Children
 from undaunted.doctor.report import Report
 from undaunted.doctor.self_test import SelfTest, run_self_test
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from undaunted.doctor.facts import Asked
     from undaunted.doctor.gather import Places
     from undaunted.doctor.known_issues import KnownIssues
+    from undaunted.doctor.meeting.meet import Meeting
 
 
 def examine(
@@ -27,6 +31,7 @@ def examine(
     asked: Asked,
     *,
     version: str,
+    meeting: Meeting | None,
     self_test: bool,
     keep: bool,
     say: Callable[[str], None],
@@ -37,6 +42,7 @@ def examine(
         places: where to look.
         asked: what the user wants to do here.
         version: of undaunted.
+        meeting: of the doctors of all nodes, None = this node is looked at alone.
         self_test: run a job for a test as well.
         keep: leave its directory.
         say: is called with a line when something begins that takes its time.
@@ -45,13 +51,22 @@ def examine(
     with Children() as children:
         say("looking at this node ...")
         facts = gather(places.node, probes(places, issues, children))
+    facts = structs.replace(facts, versions=facts.versions | {"undaunted": version})
     findings = judge(facts, asked, issues)
+    nodes: list[str] = []
+    if meeting is not None:
+        say(f"meeting {meeting.nodes} nodes at {meeting.endpoint} ...")
+        verdict = meet(meeting, facts, version, issues)
+        nodes = verdict.nodes
+        findings += verdict.findings
     test = None
     if self_test:
         say("self-test: a job of two ranks is killed, hung and recovers ...")
         test, failed = _tested(issues, keep=keep)
         findings += failed
-    return Report(version=version, findings=ordered(findings), facts=facts, self_test=test)
+    return Report(
+        version=version, findings=ordered(findings), facts=facts, nodes=nodes, self_test=test
+    )
 
 
 def _tested(issues: KnownIssues, *, keep: bool) -> tuple[SelfTest | None, list[Finding]]:

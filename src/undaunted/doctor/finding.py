@@ -24,7 +24,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         remedy: what to do.
         sources: where that is known from.
         unconfirmed: no source says exactly this; it was concluded.
-        nodes: where it was found, empty = this node.
     """
 
     id: str
@@ -36,7 +35,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     sources: tuple[str, ...] = ()
     unconfirmed: bool = False
-    nodes: tuple[str, ...] = ()
 
 
 def ordered(findings: list[Finding]) -> list[Finding]:

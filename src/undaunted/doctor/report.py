@@ -91,16 +91,15 @@ def _head(report: Report) -> Iterator[Line]:
         yield [(f"met {len(report.nodes)} nodes: {_some(report.nodes)}", "dim")]
 
 
-def _some(nodes: list[str] | tuple[str, ...]) -> str:
+def _some(nodes: list[str]) -> str:
     shown = ", ".join(printable(node) for node in nodes[:_SHOWN_NODES])
     more = len(nodes) - _SHOWN_NODES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _full(finding: Finding, columns: int) -> Iterator[Line]:
-    where = f" on {_some(finding.nodes)}" if finding.nodes else ""
     doubt = " (unconfirmed)" if finding.unconfirmed else ""
-    head = f"{finding.id}  {finding.subject}{where}: {finding.found}{doubt}"
+    head = f"{finding.id}  {finding.subject}: {finding.found}{doubt}"
     first, *rest = _wrapped(head, columns)
     yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "bold")]
     for line in rest:
@@ -122,8 +121,7 @@ def _full(finding: Finding, columns: int) -> Iterator[Line]:
 
 
 def _short(finding: Finding, columns: int) -> Iterator[Line]:
-    where = f" on {_some(finding.nodes)}" if finding.nodes else ""
-    text = f"{finding.id}  {finding.found}{where}"
+    text = f"{finding.id}  {finding.found}"
     if finding.why and finding.id != "L21":  # a measured speed says enough
         text += f": {finding.why}"
     first, *rest = _wrapped(text, columns)
