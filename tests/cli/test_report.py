@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.simulated_job import simulate, write
 from tests.journal import sample
 from undaunted.cli.report import main
 from undaunted.journal.lines import encode
@@ -80,13 +82,62 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_key_of_the_json_is_documented(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([str(make_run(tmp_path / "r")), "--json"])
+    main([str(make_run(tmp_path / "r")), "--json", "--price", "2"])
     report = json.loads(capsys.readouterr().out)
     page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
     launch = report["launches"][0]
     crash = launch["rounds"][0]
-    for key in {*report, *launch, *crash, *crash["phases"], *launch["times"]}:
+    job = report["job"]
+    keys = {*report, *launch, *crash, *crash["phases"], *launch["times"]}
+    keys |= {*job, *job["rounds"][0], *job["rounds"][0]["parts"][0], *job["clocks"][0]}
+    keys |= {*job["failures"], *job["rounds"][0]["failure"], *job["cost"]}
+    for key in keys:
         assert f"`{key}`" in page, key
+
+
+def test_a_job_of_several_nodes_comes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(simulate(nodes=2, slots=2, restarts=2, seed=3), tmp_path / "r")
+    assert main([str(tmp_path / "r"), "--price", "100 EUR"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("job simulated: finished, exit code 0, goodput ")
+    assert "train.py (4 ranks, 2 nodes)" in out
+    assert "failures: 2, one in" in out
+    assert re.search(r"cost: +[\d.]+ EUR, ", out)
+    assert "clocks:   2 machines, related by the order of events" in out
+    assert re.search(r"^productive +\d+ h .* % +[\d.]+ ", out, re.MULTILINE)
+    assert out.index("job simulated") < out.index("run simulated on node000")
+
+
+def test_of_many_launches_one_can_be_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(simulate(nodes=9, slots=1, restarts=25, seed=3), tmp_path / "r")
+    assert main([str(tmp_path / "r")]) == 0
+    out = capsys.readouterr().out
+    assert "... 6 earlier rounds" in out
+    assert "launches on 9 nodes; one in full: --node NAME" in out
+    assert "run simulated" not in out
+    assert main([str(tmp_path / "r"), "--node", "node003"]) == 0
+    assert capsys.readouterr().out.startswith("run simulated on node003: ")
+    assert main([str(tmp_path / "r"), "--node", "node3"]) == 2
+    assert "there is no journal of node 'node3'; nodes: node000, " in capsys.readouterr().err
+
+
+def test_a_price_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--price", "much"])
+    assert "'much' is no price of one rank for an hour; write a number" in capsys.readouterr().err
+
+
+def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "r")
+    assert main([str(run), "--html", str(tmp_path / "page.html")]) == 0
+    assert "<html" in (tmp_path / "page.html").read_text()
+    assert capsys.readouterr().out == f"written: {tmp_path / 'page.html'}\n"
+    assert main([str(run), "--html", str(tmp_path / "page.html" / "p")]) == 2
+    assert "page.html/p: " in capsys.readouterr().err
 
 
 def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

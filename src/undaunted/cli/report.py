@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.journal.events import JournalOpened
-from undaunted.journal.newest import DEFAULT_RUNS, newest_run
+from undaunted.cli.run_journals import NoRunError, find_run, read_run
+from undaunted.journal.job.cost import Price, parse_price
+from undaunted.journal.job.lines import render_job
+from undaunted.journal.job.summary import summarize_job
+from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.outcome import job_outcome
 from undaunted.journal.owner import is_running
-from undaunted.journal.query import first
-from undaunted.journal.reader import Journal, find_journals, read_journal
 from undaunted.journal.render import plain, render_round, render_run
-from undaunted.journal.restarts import RunSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.journal.events import Event
+    from undaunted.journal.job.values import JobSummary
+    from undaunted.journal.reader import Journal
+    from undaunted.journal.restarts import RunSummary
     from undaunted.journal.tables import Line
 
 _SCHEMA = 1
 _USAGE_ERROR = 2
 _NO_END = 1
-
-
-class Report(msgspec.Struct, kw_only=True, frozen=True):
-    """What ``--json`` prints.
-
-    Attributes:
-        schema: goes up when a key changes its meaning; keys may be added without.
-        run_dir: the directory that was read.
-        unreadable_lines: lines of all journals that could not be read.
-        unknown_events: lines with events of a newer build.
-        launches: the launches of all nodes; per node, oldest first.
-    """
-
-    schema: int = _SCHEMA
-    run_dir: str
-    unreadable_lines: int
-    unknown_events: int
-    launches: list[RunSummary]
-
-
-class _ReportError(Exception):
-    """There is nothing to report; the message says why and what to do."""
+# With more launches, only those of the nodes that are asked for are shown in full.
+_LAUNCHES = 8
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,22 +44,20 @@ def main(argv: Sequence[str]) -> int:
         argv: arguments after ``undaunted report``.
 
     Returns:
-        0, or 2 if there is no journal to read or no such round. With ``--outcome``: the exit code
-        of the job, 1 if none is recorded.
+        0, or 2 if there is no journal to read, no such round or node. With ``--outcome``: the exit
+        code of the job, 1 if none is recorded.
     """
     options = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
     code = 0
+    collects = gc.isenabled()
+    gc.disable()  # it would look at a million events again and again, none of them garbage
     try:
-        run_dir = options.run_dir or _newest_run()
-        journals = _read(run_dir)
-        if options.outcome:
-            code = _print_outcome(journals)
-        else:
-            _print(run_dir, journals, options)
+        run_dir = find_run(options.run_dir)
+        code = _report(run_dir, read_run(run_dir), options)
         sys.stdout.flush()
-    except _ReportError as error:
+    except NoRunError as error:
         print(f"undaunted report: {error}", file=sys.stderr)
         return _USAGE_ERROR
     except BrokenPipeError:
@@ -87,13 +68,17 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"undaunted report: standard output: {error.strerror}", file=sys.stderr)
         return _USAGE_ERROR
+    finally:
+        if collects:
+            gc.enable()
     return code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="undaunted report",
-        description="Show the rounds of a run, what ended each, and how long each restart took.",
+        description="Show the rounds of a run, what ended each, where the time went, and what the "
+        "restarts cost.",
     )
     parser.add_argument(
         "run_dir",
@@ -102,55 +87,53 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help=f"directory of the run, or one journal; default: the newest under ./{DEFAULT_RUNS}",
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument(
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print the summary as JSON")
+    output.add_argument(
+        "--html", metavar="FILE", type=Path, help="write a page that needs no network"
+    )
+    output.add_argument(
         "--outcome",
         action="store_true",
         help="say how the job ended, in one line, and end with its exit code",
     )
-    parser.add_argument(
+    output.add_argument(
         "--round", type=int, metavar="N", help="show everything about round N, with its traceback"
+    )
+    parser.add_argument("--node", metavar="NAME", help="show the launches of this node")
+    parser.add_argument(
+        "--price",
+        type=_price,
+        metavar="AMOUNT",
+        help="of one rank for an hour, with a currency if you like ('2.5 EUR'): show what the "
+        "time cost",
     )
     return parser
 
 
-def _newest_run() -> Path:
-    run = newest_run()
-    if run is None:
-        raise _ReportError(
-            f"no run under ./{DEFAULT_RUNS}; name the directory of a run: undaunted report RUN_DIR"
-        )
-    return run
-
-
-def _read(run_dir: Path) -> list[Journal]:
+def _price(text: str) -> Price:
     try:
-        paths = [run_dir] if run_dir.is_file() else find_journals(run_dir)
-        journals = [read_journal(path) for path in paths]
-    except FileNotFoundError:
-        raise _ReportError(
-            f"{run_dir} does not exist; `undaunted run` prints the directory when a run starts"
-        ) from None
-    except OSError as error:
-        raise _ReportError(
-            f"{run_dir} cannot be read: {error.strerror}; name a directory you may read"
-        ) from None
-    if not journals:
-        raise _ReportError(
-            f"{run_dir} holds no journal (journal-NODE.jsonl); name the directory of a run, "
-            "not the one above it"
-        )
-    if not any(journal.events for journal in journals):
-        raise _ReportError(
-            f"the journal in {run_dir} holds no event that can be read: it is empty or damaged; "
-            "logs and stack files beside it may still tell what happened"
-        )
-    return journals
+        return parse_price(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _print_outcome(journals: Sequence[Journal]) -> int:
-    launches = [summarize(events) for journal in journals for events in journal.launches()]
-    ended = job_outcome(launches)
+def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> int:
+    job = summarize_job(journals, price=options.price, is_running=is_running)
+    if options.outcome:
+        return _print_outcome(job)
+    if options.json:
+        text = msgspec.json.encode(_json(run_dir, journals, job))
+        print(msgspec.json.format(text, indent=2).decode())
+    elif options.html is not None:
+        return _write_page(job, journals, options.html)
+    else:
+        _show(_damage(journals) + _body(job, options.round, options.node))
+    return 0
+
+
+def _print_outcome(job: JobSummary) -> int:
+    ended = job_outcome(job.launches)
     if ended is None:
         print("no end is recorded: the job still runs, or all of its launchers were killed")
         return _NO_END
@@ -158,45 +141,64 @@ def _print_outcome(journals: Sequence[Journal]) -> int:
     return ended.exit_code
 
 
-def _print(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> None:
-    report = Report(
-        run_dir=os.fsencode(run_dir).decode("utf-8", "backslashreplace"),
-        unreadable_lines=sum(journal.unreadable for journal in journals),
-        unknown_events=sum(journal.unknown for journal in journals),
-        launches=[
-            summarize(events, running=_runs(events))
-            for journal in journals
-            for events in journal.launches()
-        ],
-    )
-    if options.json:
-        text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-        print(text)
-        return
-    _show(_damage(journals) + _body(report, options.round))
+def _write_page(job: JobSummary, journals: Sequence[Journal], file: Path) -> int:
+    from undaunted.journal.page.write import write_page
+
+    try:
+        write_page(job, journals, file)
+    except OSError as error:
+        print(f"undaunted report: {file}: {error.strerror}", file=sys.stderr)
+        return _USAGE_ERROR
+    print(f"written: {file}")
+    return 0
 
 
-def _runs(events: Sequence[Event]) -> bool | None:
-    opened = first(events, JournalOpened)
-    return None if opened is None else is_running(opened)
+def _json(run_dir: Path, journals: Sequence[Journal], job: JobSummary) -> dict[str, Any]:
+    """Return what ``--json`` prints; docs/report.md describes it."""
+    about = msgspec.to_builtins(job, str_keys=True)
+    launches = about.pop("launches")
+    del about["lanes"]  # for pages
+    return {
+        "schema": _SCHEMA,
+        "run_dir": os.fsencode(run_dir).decode("utf-8", "backslashreplace"),
+        "unreadable_lines": sum(journal.unreadable for journal in journals),
+        "unknown_events": sum(journal.unknown for journal in journals),
+        "job": about,
+        "launches": launches,
+    }
 
 
-def _body(report: Report, number: int | None) -> list[Line]:
+def _body(job: JobSummary, number: int | None, node: str | None) -> list[Line]:
+    """Return the report of the job, where it is not one launch alone, and of its launches."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines: list[Line] = []
-    for launch in report.launches:
-        if number is None:
-            part = render_run(launch, width=width)
+    launches = [run for run in job.launches if node in (None, run.node)]
+    if not launches:
+        raise NoRunError(f"there is no journal of node {node!r}; nodes: {', '.join(job.nodes)}")
+    parts: list[list[Line]] = []
+    if number is not None:
+        parts = [render_round(launch, number, width=width) for launch in launches]
+        if not any(parts):
+            raise NoRunError(_no_round(number, launches))
+    else:
+        if len(job.launches) > 1 and node is None:
+            parts.append(render_job(job, width=width))
+        if len(launches) <= _LAUNCHES or node is not None:
+            parts += [render_run(launch, width=width) for launch in launches]
         else:
-            part = render_round(launch, number, width=width)
+            text = f"{len(launches)} launches on {len(job.nodes)} nodes; one in full: --node NAME"
+            parts.append([[(text, "dim")]])
+    lines: list[Line] = []
+    for part in parts:
         if lines and part:
             lines.append([])
         lines.extend(part)
-    if number is not None and not lines:
-        known = sorted({one.round for launch in report.launches for one in launch.rounds})
-        span = f"rounds {known[0]} to {known[-1]}" if known else "no round"
-        raise _ReportError(f"there is no round {number}; the journal has {span}")
     return lines
+
+
+def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
+    known = sorted({one.round for launch in launches for one in launch.rounds})
+    span = f"rounds {known[0]} to {known[-1]}" if known else "no round"
+    return f"there is no round {number}; the journal has {span}"
 
 
 def _damage(journals: Sequence[Journal]) -> list[Line]:

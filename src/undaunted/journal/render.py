@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from undaunted.journal.goodput import Times
     from undaunted.journal.restarts import Phases, RoundSummary, RunSummary
 
-_STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
-_INDENT = " " * 9
+STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
+INDENT = " " * 9
 # How many rounds `render_short` explains.
 _SHORT_ROUNDS = 5
 # How many restarts inside of processes `render_run` explains per round.
 _SHORT_INPROCESS = 5
 
-_NO_END = {
+NO_END = {
     True: "still runs",
     False: "killed: its launcher is gone and recorded no end",
     None: "no end recorded: it still runs, or was killed",
@@ -61,7 +61,7 @@ def render_run(run: RunSummary, *, width: int | None = None) -> list[Line]:
         lines.append([])
         lines.extend(time_table(run, width))
     for note in run.notes:
-        lines.extend(_labelled("note: ", one_line(note), width, style="yellow"))
+        lines.extend(labelled("note: ", one_line(note), width, style="yellow"))
     if run.log_dir:
         lines.append([("logs: ", "dim"), (printable(run.log_dir), "")])
     return lines
@@ -84,7 +84,7 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
 def render_short(run: RunSummary, run_dir: str = "") -> str:
     """Return the few lines a launcher prints at the end of a run with restarts."""
     lost = f", {format_duration(run.lost_ns / 1e9)} lost" if run.lost_ns else ""
-    lines = [f"{one_line(run.outcome) or 'ended'} after {_count(run.restarts, 'restart')}{lost}"]
+    lines = [f"{one_line(run.outcome) or 'ended'} after {count(run.restarts, 'restart')}{lost}"]
     failed = [one for one in run.rounds if one.phases is not None]
     if len(failed) > _SHORT_ROUNDS:
         lines.append(f"  ... {len(failed) - _SHORT_ROUNDS} earlier failures")
@@ -103,25 +103,25 @@ def plain(lines: Sequence[Line]) -> str:
 
 
 def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
-    outcome = run.outcome.replace("_", " ") or _NO_END[run.running]
+    outcome = run.outcome.replace("_", " ") or NO_END[run.running]
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     name = f"run {run.run_id}" if run.run_id else "run of unknown name"
     yield [
         (one_line(name), "bold"),
         (f" on {one_line(run.node)}: " if run.node else ": ", ""),
-        (one_line(outcome), _STYLES.get(run.outcome, "yellow")),
+        (one_line(outcome), STYLES.get(run.outcome, "yellow")),
         (code, ""),
         ("" if run.goodput is None else f", goodput {percent(run.goodput)}", ""),
     ]
     if run.reason:
-        yield from _labelled("reason:   ", one_line(run.reason), width)
+        yield from labelled("reason:   ", one_line(run.reason), width)
     if run.argv:
-        ranks = f" ({_count(run.nproc_per_node, 'rank')} on this node)"
+        ranks = f" ({count(run.nproc_per_node, 'rank')} on this node)"
         program = one_line(" ".join(run.argv), longest=200) + ranks
-        yield from _labelled("program:  ", program, width)
+        yield from labelled("program:  ", program, width)
     if run.started_wall is not None:
         took = "" if run.duration_ns is None else f", took {format_duration(run.duration_ns / 1e9)}"
-        yield [("started:  ", "dim"), (_utc(run.started_wall) + took, "")]
+        yield [("started:  ", "dim"), (utc(run.started_wall) + took, "")]
     yield [("restarts: ", "dim"), (_restarts(run), "")]
     if run.checkpoints is not None:
         yield from checkpoint_lines(run.checkpoints)
@@ -144,44 +144,46 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
     took = "-" if one.duration_ns is None else format_duration(one.duration_ns / 1e9)
     outcome = one.outcome or "no end recorded"
     yield [
-        (f"round {one.round:<3}", "bold"),
-        (f"{took}, {one_line(one.worker_start) or 'no'} start, {_iterations(one)}", ""),
-        (one_line(outcome), _STYLES.get(one.outcome, "yellow")),
+        (f"round {one.round:<2} ", "bold"),
+        (f"{took}, {one_line(one.worker_start) or 'no'} start, {iterations(one)}", ""),
+        (one_line(outcome), STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":
         cause = one.cause.removesuffix(f"; stacks: {one.stacks}")  # they have their own line
-        for part in _wrap(one_line(cause, longest=2000), width):
-            yield [(_INDENT + part, "")]
+        for part in wrap(one_line(cause, longest=2000), width):
+            yield [(INDENT + part, "")]
     if one.stacks:
-        yield [(f"{_INDENT}stacks: ", "dim"), (printable(one.stacks), "")]
+        yield [(f"{INDENT}stacks: ", "dim"), (printable(one.stacks), "")]
 
 
 def _inprocess(one: RoundSummary, width: int | None, *, most: int) -> Iterator[Line]:
     """Yield why a function was restarted, for the last ``most`` times."""
     if len(one.inprocess) > most:
-        yield [(f"{_INDENT}... {len(one.inprocess) - most} earlier in-process restarts", "dim")]
+        yield [(f"{INDENT}... {len(one.inprocess) - most} earlier in-process restarts", "dim")]
     for restart in one.inprocess[max(0, len(one.inprocess) - most) :]:
-        ranks = _count(restart.members, "rank") if restart.members else "no rank"
+        ranks = count(restart.members, "rank") if restart.members else "no rank"
         lost = f" (without {format_ranks(restart.lost)})" if restart.lost else ""
         cause = restart.causes[0] if restart.causes else "it was stopped"
         text = f"in-process restart {restart.epoch}: {ranks}{lost} again after {cause}"
-        for part in _wrap(one_line(text, longest=400), width):
-            yield [(_INDENT + part, "")]
+        for part in wrap(one_line(text, longest=400), width):
+            yield [(INDENT + part, "")]
 
 
-def _iterations(one: RoundSummary) -> str:
+def iterations(one: RoundSummary) -> str:
+    """Return which iterations a round began."""
     if not one.iterations or one.last_iteration is None:
         return ""
     return f"iterations {one.iterations[0]} to {one.last_iteration}, "
 
 
-def _labelled(label: str, text: str, width: int | None, *, style: str = "dim") -> Iterator[Line]:
+def labelled(label: str, text: str, width: int | None, *, style: str = "dim") -> Iterator[Line]:
     """Yield a text after its label, further lines below its beginning."""
-    for number, part in enumerate(_wrap(text, width, len(label))):
+    for number, part in enumerate(wrap(text, width, len(label))):
         yield [(" " * len(label), "") if number else (label, style), (part, "")]
 
 
-def _wrap(text: str, width: int | None, indent: int = len(_INDENT)) -> list[str]:
+def wrap(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
+    """Return a text in lines of a terminal, one line if its width is None."""
     if width is None:
         return [text]
     # Words are not broken: a path must stay one piece to be copied.
@@ -194,23 +196,23 @@ def _wrap(text: str, width: int | None, indent: int = len(_INDENT)) -> list[str]
 
 
 def _details(one: RoundSummary) -> Iterator[Line]:
-    yield [(f"{_INDENT}ranks: ", "dim"), (f"{format_ranks(one.ranks)} of {one.world_size}", "")]
+    yield [(f"{INDENT}ranks: ", "dim"), (f"{format_ranks(one.ranks)} of {one.world_size}", "")]
     if one.iterations:
         steps = ", ".join(map(str, one.iterations))
         last = "" if one.last_iteration is None else f", reached: {one.last_iteration}"
-        yield [(f"{_INDENT}first iteration: ", "dim"), (steps + last, "")]
+        yield [(f"{INDENT}first iteration: ", "dim"), (steps + last, "")]
     verdict = one.verdict
     if verdict is not None and verdict.waiting:
-        yield [(f"{_INDENT}waiting for it: ranks ", "dim"), (format_ranks(verdict.waiting), "")]
+        yield [(f"{INDENT}waiting for it: ranks ", "dim"), (format_ranks(verdict.waiting), "")]
     if verdict is not None and verdict.frame:
-        yield [(f"{_INDENT}at: ", "dim"), (one_line(verdict.frame), "")]
+        yield [(f"{INDENT}at: ", "dim"), (one_line(verdict.frame), "")]
     if verdict is not None and verdict.distribution:
-        yield [(f"{_INDENT}before: ", "dim"), (one_line(verdict.distribution), "")]
+        yield [(f"{INDENT}before: ", "dim"), (one_line(verdict.distribution), "")]
     for exited in one.exits:
-        yield [(f"{_INDENT}{_exit(exited)}", "")]
+        yield [(f"{INDENT}{_exit(exited)}", "")]
     if verdict is not None and verdict.traceback:
         for line in printable(verdict.traceback).splitlines():
-            yield [(f"{_INDENT}  {line}", "dim")]
+            yield [(f"{INDENT}  {line}", "dim")]
 
 
 def _exit(exited: RankExited) -> str:
@@ -220,27 +222,28 @@ def _exit(exited: RankExited) -> str:
 
 
 def _phase_list(phases: Phases) -> Iterator[Line]:
-    yield [(f"{_INDENT}the restart:", "dim")]
+    yield [(f"{INDENT}the restart:", "dim")]
     for column, cell in phase_cells(phases):
         took = cell if cell == "-" else f"{cell} ms"
         yield [
-            (f"{_INDENT}  {column.title:<11}", "dim"),
+            (f"{INDENT}  {column.title:<11}", "dim"),
             (f"{took:<8} ", ""),
             (column.meaning, "dim"),
         ]
 
 
 def _class_list(times: Times) -> Iterator[Line]:
-    yield [(f"{_INDENT}where its time went:", "dim")]
+    yield [(f"{INDENT}where its time went:", "dim")]
     for column, cell in class_cells(times):
         yield [
-            (f"{_INDENT}  {column.title:<11}", "dim"),
+            (f"{INDENT}  {column.title:<11}", "dim"),
             (f"{cell:<8} ", ""),
             (column.meaning, "dim"),
         ]
 
 
-def _utc(wall: float) -> str:
+def utc(wall: float) -> str:
+    """Return Unix time as a date and a time of day."""
     try:
         when = datetime.fromtimestamp(wall, tz=timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -248,5 +251,6 @@ def _utc(wall: float) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Return a number of things."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

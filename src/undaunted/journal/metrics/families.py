@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from undaunted.journal import events as e
 from undaunted.journal.event import Event
 from undaunted.journal.metrics.family import Family
-from undaunted.journal.query import every, first
+from undaunted.journal.query import Group, every, first
 from undaunted.journal.restarts import summarize
 
 if TYPE_CHECKING:
@@ -25,19 +25,23 @@ _NS = 1_000_000_000
 _KINDS = ("crash", "hang", "spawn")
 
 
-def families(tally: Tally, node: str, now: Now | None = None) -> list[Family]:
+def families(
+    tally: Tally, node: str, now: Now | None = None, run: RunSummary | None = None
+) -> list[Family]:
     """Return the metrics of one launch on one node.
 
     Args:
         tally: of its events.
         node: name of the node, a label of every sample.
         now: what the pages show, and the time; None = the launcher does not run any more.
+        run: the summary of the launch, if there is one already.
     """
-    events = tally.events()
-    run = summarize([*events, *_until_now(events, now)])
+    events = Group(tally.events())
+    if run is None:
+        run = summarize(Group([*events, *_until_now(events, now)]))
     found = [*_of_run(run, events, node), *_of_tally(tally, node, now)]
     if tally.complete:
-        found += [*_of_rounds(run, node), *_of_times(run, events, node)]
+        found += [*_of_rounds(run, node), *_of_times(run, node)]
     if now is not None:
         found += _of_ranks(now.ranks, node)
     return [family for family in found if family.samples]
@@ -137,7 +141,7 @@ def _lost_steps(rounds: Sequence[RoundSummary]) -> int:
     return lost
 
 
-def _of_times(run: RunSummary, events: Sequence[Event], node: str) -> list[Family]:
+def _of_times(run: RunSummary, node: str) -> list[Family]:
     times = Family(
         "undaunted_time_seconds",
         "Where the time of this launcher went; all classes together are the time that passed.",
@@ -145,7 +149,7 @@ def _of_times(run: RunSummary, events: Sequence[Event], node: str) -> list[Famil
     for name in run.times.__struct_fields__:
         label = name.removesuffix("_ns")
         times.add(getattr(run.times, name) / _NS, **{"node": node, "class": label})
-    failed = len({one.round for one in every(events, e.FailureDetected)})
+    failed = sum(one.outcome in _KINDS for one in run.rounds)
     total_s = run.times.total_ns / _NS
     return [
         times,

@@ -23,14 +23,17 @@ _SIGNS = (
     ("crash", "\N{MULTIPLICATION SIGN} in a circle: crash, or a node that was lost"),
     ("hang", "square: hang"),
     ("checkpoint", "checkpoint"),
-    ("other", "in-process restart, victim of another node, warning"),
+    ("other", "in-process restart, injected fault, victim of another node, warning"),
 )
 
 
 def heading(job: JobSummary) -> str:
     """Return the name of the run and how it ended."""
     good = job.outcome == "finished"
-    outcome = job.outcome.replace("_", " ") or "no end recorded"
+    outcome = job.outcome.replace("_", " ")
+    if not outcome:
+        runs = any(one.running for one in job.launches)
+        outcome = "still runs" if runs else "no end recorded"
     kind = "good" if good else "bad" if job.outcome else "dim"
     name = text(job.run_id or "run of unknown name")
     return f'{name} <span class="badge {kind}">{text(outcome)}</span>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, format_ranks
+from undaunted.journal.checkpoint_lines import checkpoint_lines
 from undaunted.journal.page.markup import (
     NOTHING,
     Cell,
@@ -16,6 +17,7 @@ from undaunted.journal.page.markup import (
     text,
     took,
 )
+from undaunted.journal.render import plain
 from undaunted.journal.tables import percent
 
 if TYPE_CHECKING:
@@ -100,6 +102,14 @@ def nodes(job: JobSummary) -> str:
     heads = ["node", "ranks at the end", "launches", "failures", "productive", "its clock"]
     content = table(heads, rows, "Nodes")
     return folded(f"Nodes ({len(job.nodes)})", content)
+
+
+def checkpoints(job: JobSummary) -> str:
+    """Return what checkpoints have cost, and how often they should be taken."""
+    if job.checkpoints is None:
+        return ""
+    said = plain(list(checkpoint_lines(job.checkpoints)))
+    return folded("Checkpoints", f"<pre>{lines(said, _LONGEST_TRACEBACK)}</pre>")
 
 
 def notes(job: JobSummary) -> str:

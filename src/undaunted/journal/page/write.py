@@ -60,6 +60,7 @@ def page(job: JobSummary, journals: Sequence[Journal]) -> str:
         "failures": lists.failures(job),
         "rounds": lists.rounds(job),
         "nodes": lists.nodes(job),
+        "checkpoints": lists.checkpoints(job),
         "notes": lists.notes(job),
         "footer": "Made by <code>undaunted report --html</code>.",
         "data": _data(job, journals),

@@ -115,6 +115,9 @@ function visitRank(model, node, rank, low, high, visit) {
   }
 }
 
+const AS_NODE = -1; // a rank without a process of its own: the template imports for it, say
+const WORKS = -2; // it has begun its first step
+
 function visitRankRound(model, node, i, place, visit) {
   const { rounds } = node;
   const times = milestones(rounds, i);
@@ -123,20 +126,20 @@ function visitRankRound(model, node, i, place, visit) {
   const names = ["spawn", "import", "initialise", "load"];
   const passed = [rounds.spawned[i], times.line[place], times.ready[place], times.step[place]];
   let now = rounds.at[i];
-  let stage = model.class.spawn; // what the rank is at from `now` on, before its first step
+  let stage = AS_NODE; // what the rank is at from `now` on
   passed.forEach((moment, k) => {
     if (moment === null || moment === undefined) return;
-    if (moment > now) {
-      visit(model.class[names[k]], now, moment);
-      now = moment;
-    }
-    stage = k < 3 ? model.class[names[k + 1]] : -1;
+    if (moment > now && k > 0) visit(model.class[names[k]], now, moment);
+    if (k === 0) visitNode(node, now, moment, (what, from, to) =>
+      visit(what, Math.max(from, now), Math.min(to, moment)));
+    now = Math.max(now, moment);
+    stage = k < 3 ? model.class[names[k + 1]] : WORKS;
   });
-  let work = null; // steps began before the last rank of the node was ready: the same kind of work
+  let work = null; // steps begin before the last rank of the node is ready: the same kind of work
   for (let k = after(node.ends, now); k < node.ends.length && now < Math.min(ended, until); k++) {
     let what = node.classes[k];
-    if (model.starting[what] || (stage >= 0 && model.working[what])) what = stage;
-    if (what < 0) what = work ??= workAfter(model, node, k);
+    if (stage === WORKS && model.starting[what]) what = work ??= workAfter(model, node, k);
+    else if (stage >= 0 && (model.starting[what] || model.working[what])) what = stage;
     const to = Math.min(node.ends[k], ended, until);
     visit(what, now, to);
     now = to;

@@ -1,0 +1,62 @@
+"""Which run a command is about, and its journals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.journal.newest import DEFAULT_RUNS, newest_run
+from undaunted.journal.reader import Journal, find_journals, read_journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class NoRunError(Exception):
+    """There is nothing to read; the message says why and what to do."""
+
+
+def find_run(named: Path | None) -> Path:
+    """Return the run a user has named, or the newest one here.
+
+    Raises:
+        NoRunError: none was named, and there is none.
+    """
+    run_dir = newest_run() if named is None else named
+    if run_dir is None:
+        raise NoRunError(
+            f"no run under ./{DEFAULT_RUNS}; name the directory of a run: undaunted report RUN_DIR"
+        )
+    return run_dir
+
+
+def read_run(run_dir: Path) -> list[Journal]:
+    """Return the journals of a run, at least one event in them.
+
+    Args:
+        run_dir: its directory, or one journal.
+
+    Raises:
+        NoRunError: there is nothing that can be read.
+    """
+    try:
+        paths = [run_dir] if run_dir.is_file() else find_journals(run_dir)
+        journals = [read_journal(path) for path in paths]
+    except FileNotFoundError:
+        raise NoRunError(
+            f"{run_dir} does not exist; `undaunted run` prints the directory when a run starts"
+        ) from None
+    except OSError as error:
+        raise NoRunError(
+            f"{run_dir} cannot be read: {error.strerror}; name a directory you may read"
+        ) from None
+    if not journals:
+        raise NoRunError(
+            f"{run_dir} holds no journal (journal-NODE.jsonl); name the directory of a run, "
+            "not the one above it"
+        )
+    if not any(journal.events for journal in journals):
+        raise NoRunError(
+            f"the journal in {run_dir} holds no event that can be read: it is empty or damaged; "
+            "logs and stack files beside it may still tell what happened"
+        )
+    return journals

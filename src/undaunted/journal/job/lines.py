@@ -1,0 +1,192 @@
+"""A job's summary as text for people: lines of styled pieces, see `undaunted.journal.render`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import format_duration, one_line
+from undaunted.journal.checkpoint_lines import checkpoint_lines
+from undaunted.journal.render import INDENT, NO_END, STYLES, count, labelled, utc, wrap
+from undaunted.journal.tables import CLASSES, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from undaunted.journal.job.values import Cost, JobRound, JobSummary
+    from undaunted.journal.tables import Line
+
+# How many rounds are explained, and how many nodes and ranks that failed are named.
+_ROUNDS = 20
+_NAMED = 5
+_KINDS = {
+    "crash": ("crash", "crashes"),
+    "hang": ("hang", "hangs"),
+    "spawn": ("failed start", "failed starts"),
+    "lost": ("lost node", "lost nodes"),
+}
+_SPARE = "nodes without a seat in the round"
+
+
+def render_job(job: JobSummary, *, width: int | None = None) -> list[Line]:
+    """Return what a job was, on all its nodes.
+
+    Args:
+        job: its summary.
+        width: columns of the terminal; None leaves long lines alone.
+    """
+    lines = [*_header(job, width), []]
+    if len(job.rounds) > _ROUNDS:
+        earlier = count(len(job.rounds) - _ROUNDS, "earlier round")
+        lines.append([(f"... {earlier}: --json and --html show all", "dim")])
+    for one in job.rounds[-_ROUNDS:]:
+        lines.extend(_round(job, one, width))
+    if job.times.total_ns + job.spare_ns:
+        lines.append([])
+        lines.extend(_table(job))
+    for note in job.notes:
+        lines.extend(labelled("note: ", one_line(note), width, style="yellow"))
+    return lines
+
+
+def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
+    running = any(run.running for run in job.launches)
+    outcome = job.outcome.replace("_", " ") or NO_END[True if running else None]
+    figures = []
+    if job.exit_code is not None:
+        figures.append(f"exit code {job.exit_code}")
+    if job.goodput is not None and job.ettr is not None:
+        figures += [f"goodput {percent(job.goodput)}", f"ETTR {percent(job.ettr)}"]
+    yield [
+        (f"job {one_line(job.run_id)}" if job.run_id else "job of unknown name", "bold"),
+        (": ", ""),
+        (one_line(outcome), STYLES.get(job.outcome, "yellow")),
+        ("".join(f", {figure}" for figure in figures), ""),
+    ]
+    if job.reason:
+        yield from labelled("reason:   ", one_line(job.reason), width)
+    if job.argv:
+        where = f"{count(job.world_size, 'rank')}, {count(len(job.nodes), 'node')}"
+        program = f"{one_line(' '.join(job.argv), longest=200)} ({where})"
+        yield from labelled("program:  ", program, width)
+    if job.started_wall is not None:
+        yield [("started:  ", "dim"), (f"{utc(job.started_wall)}, took {_took(job)}", "")]
+    yield [("restarts: ", "dim"), (_restarts(job), "")]
+    if job.failures.count:
+        yield from labelled("failures: ", _failures(job), width)
+    if job.cost is not None:
+        yield from labelled("cost:     ", _cost(job.cost), width)
+    if job.checkpoints is not None:
+        yield from checkpoint_lines(job.checkpoints)
+    if len(job.clocks) > 1:
+        yield [("clocks:   ", "dim"), (_clocks(job), "")]
+
+
+def _took(job: JobSummary) -> str:
+    text = format_duration(job.duration_ns / 1e9)
+    if job.attempts > 1:
+        text += f" in {job.attempts} launches, {format_duration(job.between_ns / 1e9)} between them"
+    return text
+
+
+def _restarts(job: JobSummary) -> str:
+    text = str(job.restarts)
+    if job.lost_ns:
+        text += f", {format_duration(job.lost_ns / 1e9)} lost"
+    if job.lost_steps:
+        text += f", {count(job.lost_steps, 'step')} done again"
+    if job.failures.in_process:
+        text += f"; {job.failures.in_process} in-process"
+    return text
+
+
+def _failures(job: JobSummary) -> str:
+    failures = job.failures
+    kinds = ", ".join(_kind(kind, number) for kind, number in failures.by_kind.items())
+    text = str(failures.count)
+    if failures.mttf_ns is not None:
+        text += f", one in {format_duration(failures.mttf_ns / 1e9)} (MTTF)"
+    text += f": {kinds}"
+    if failures.by_node:
+        text += f"; by node: {_most(failures.by_node)}"
+    if failures.by_rank:
+        text += f"; by rank: {_most(failures.by_rank)}"
+    return text
+
+
+def _kind(kind: str, number: int) -> str:
+    one, many = _KINDS.get(kind, (one_line(kind), one_line(kind)))
+    return f"{number} {one if number == 1 else many}"
+
+
+def _most(numbers: Mapping[str, int] | Mapping[int, int]) -> str:
+    shown = [f"{one_line(str(name))} ({number})" for name, number in numbers.items()]
+    more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
+    return ", ".join(shown[:_NAMED]) + more
+
+
+def _cost(cost: Cost) -> str:
+    currency = f" {one_line(cost.currency)}" if cost.currency else ""
+    return (
+        f"{cost.total:,.2f}{currency}, {cost.productive:,.2f}{currency} of it productive "
+        f"(a rank-hour is {cost.price:g}{currency})"
+    )
+
+
+def _clocks(job: JobSummary) -> str:
+    known = [clock.uncertainty_ns for clock in job.clocks if clock.uncertainty_ns is not None]
+    text = f"{len(job.clocks)} machines, related by the order of events"
+    return text + (f" to ±{format_duration(max(known) / 1e9)}" if len(known) > 1 else "")
+
+
+def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
+    took = "-" if one.stopped_ns is None else format_duration((one.stopped_ns - one.began_ns) / 1e9)
+    name = f"{one.round}" if job.attempts == 1 else f"{one.attempt}.{one.round}"
+    where = f"{count(one.world_size, 'rank')}, {count(len(one.parts), 'node')}"
+    yield [
+        (f"round {name:<2} ", "bold"),
+        (f"{took}, {where}, {_iterations(one)}", ""),
+        (one_line(one.outcome or "no end recorded"), STYLES.get(one.outcome, "yellow")),
+    ]
+    if one.cause and one.outcome != "finished":
+        for part in wrap(one_line(one.cause, longest=500), width):
+            yield [(INDENT + part, "")]
+    undone = [f"{count(one.lost_steps, 'step')} done again"] if one.lost_steps else []
+    if one.restart_ns is not None:
+        undone.append(f"running again after {format_duration(one.restart_ns / 1e9)}")
+    if undone:
+        yield [(INDENT + ", ".join(undone), "dim")]
+
+
+def _iterations(one: JobRound) -> str:
+    if one.first_iteration is None or one.last_iteration is None:
+        return ""
+    return f"iterations {one.first_iteration} to {one.last_iteration}, "
+
+
+def _table(job: JobSummary) -> Iterator[Line]:
+    """Yield the rank-time and cost of each class that is not empty."""
+    spent = [(one.title, getattr(job.times, one.field), one.meaning) for one in CLASSES]
+    spent.append(("spare", job.spare_ns, _SPARE))
+    whole_ns = job.times.total_ns + job.spare_ns
+    rows = [["", "rank-time", "share"]]
+    meanings = [""]
+    if job.cost is not None:
+        rows[0].append(one_line(job.cost.currency) or "cost")
+    for title, ns, meaning in spent:
+        if ns <= 0:
+            continue
+        row = [title, format_duration(ns / 1e9), percent(ns / whole_ns)]
+        if job.cost is not None:
+            row.append(f"{job.cost.by_class[title]:,.2f}")
+        rows.append(row)
+        meanings.append(meaning)
+    rows.append(["all", format_duration(whole_ns / 1e9), "100 %"])
+    if job.cost is not None:
+        rows[-1].append(f"{job.cost.total:,.2f}")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield [("where the time of all ranks went", "bold")]
+    for row, meaning in zip(rows, [*meanings, ""], strict=True):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True)]
+        style = "dim" if row is rows[0] else ""
+        yield [("  ".join(cells), style), (f"  {meaning}" if meaning else "", "dim")]
