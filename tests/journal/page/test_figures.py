@@ -36,6 +36,11 @@ def test_a_run_without_an_end_says_so():
     )
 
 
+def test_a_run_that_goes_on_says_so():
+    launches = [msgspec.structs.replace(one, running=True) for one in job()[0].launches]
+    assert "still runs" in figures.heading(changed(outcome="", launches=launches))
+
+
 def test_what_was_run_and_for_how_long():
     said = plain(figures.about(changed(attempts=2)))
     assert "train.py --fast" in said

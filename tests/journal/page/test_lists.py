@@ -7,7 +7,8 @@ import re
 import msgspec
 
 from tests.journal.page.jobs import job, journal, on
-from tests.journal.sample import ENDING, OPENING, begin
+from tests.journal.sample import ENDING, MS, OPENING, RUN, at, begin
+from undaunted.journal import events as e
 from undaunted.journal.page import lists
 
 
@@ -63,6 +64,17 @@ def test_every_node_has_ranks_failures_and_a_clock():
     assert re.search(r"n0 0-1 1 \d \d+ %", said)
     assert "the axis is this one" in said
     assert "put there by wall" in said
+
+
+def test_the_cost_of_checkpoints_is_told():
+    assert lists.checkpoints(job()[0]) == ""
+    told = [
+        at(500 + 100 * k, e.RankEvent, 0, rank=0, name="checkpoint", at_ns=(500 + 100 * k) * MS,
+           text=f"saved step={k} bytes=1 stall_s=0.010 write_s=0.1 total_s=0.1")
+        for k in range(3)
+    ]  # fmt: skip
+    said = plain(lists.checkpoints(job(journal([*RUN, *told]))[0]))
+    assert said.startswith("Checkpoints checkpoints: 3 saved")
 
 
 def test_notes_are_listed_once():
