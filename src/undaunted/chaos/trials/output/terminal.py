@@ -1,0 +1,90 @@
+"""Verdicts for a terminal: a table, and a paragraph on each fault that is not green."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TextIO
+
+from undaunted.base.text import format_duration, printable
+from undaunted.chaos.trials.output import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from undaunted.chaos.trials.checker.values import Colour, Finding, Verdict
+    from undaunted.chaos.trials.result import Result
+
+# Wide enough for the table where the output is no terminal.
+_WIDTH_OF_FILES = 120
+# From here on the parts of the time have columns of their own.
+_WIDTH_OF_PARTS = 110
+_OF_WHICH = ", of which notice + stop + start + load in seconds"
+_STYLES: dict[Colour, str] = {
+    "red": "bold red",
+    "yellow": "bold yellow",
+    "green": "green",
+    "skipped": "dim",
+}
+_INDENT = 4
+
+
+def show(result: Result, file: TextIO) -> None:
+    """Print what a chaos run has found."""
+    from rich.console import Console
+
+    width = None if file.isatty() else _WIDTH_OF_FILES
+    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    if result.verdicts:
+        _table(result, console)
+    for verdict in result.verdicts:
+        if verdict.skipped or verdict.findings:
+            _paragraph(verdict, console)
+    console.print(_last_line(result), style="bold", soft_wrap=True)
+
+
+def _table(result: Result, console: Console) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    wide = console.width >= _WIDTH_OF_PARTS
+    parts = words.PARTS if wide else ()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    for name in ("fault", "rank @ step", "verdict", "blamed", "back", *parts, "lost", "identical"):
+        right = name in ("rank @ step", "back", "lost", *parts)
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for verdict in result.verdicts:
+        table.add_row(
+            verdict.fault.id,
+            words.place(verdict),
+            Text(verdict.colour, _STYLES[verdict.colour]),
+            words.blamed(verdict),
+            words.back(verdict),
+            *(words.part(verdict, name) for name in parts),
+            words.number(verdict.steps_lost),
+            words.identical(verdict),
+        )
+    console.print(table)
+    console.print(f"back: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps\n")
+
+
+def _paragraph(verdict: Verdict, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    head = Text(verdict.colour.upper(), _STYLES[verdict.colour])
+    console.print(head.append(f"  {words.title(verdict)}", "bold"))
+    if verdict.skipped:
+        console.print(Padding(Text(printable(verdict.skipped)), (0, 0, 0, _INDENT)))
+    for finding in verdict.findings:
+        console.print(Padding(Text(_said(finding)), (0, 0, 0, _INDENT)))
+    console.print()
+
+
+def _said(finding: Finding) -> str:
+    text = printable(finding.text)
+    return f"{text}\n{printable(finding.remedy)}" if finding.remedy else text
+
+
+def _last_line(result: Result) -> str:
+    text = f"{words.summary(result)}; seed {result.seed}, took {format_duration(result.seconds)}"
+    return printable(f"{text}, runs in {result.directory}" if result.directory else text)
