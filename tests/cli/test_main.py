@@ -40,7 +40,7 @@ def test_version(capsys):
         (["train.py"], "'train.py' is no command; to run a script: undaunted run ..."),
         (["--nproc-per-node", "2"], "to run a script: undaunted run"),
         (["rum"], "did you mean 'run'?"),
-        (["frobnicate"], "choose run, coordinator, report, simulate, log-aggregator"),
+        (["frobnicate"], "choose run, coordinator, report"),
     ],
 )
 def test_mistakes(argv, message, capsys):

@@ -1,0 +1,1 @@
+"""One screen about a run, live."""

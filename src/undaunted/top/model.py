@@ -1,0 +1,356 @@
+"""The whole job at one moment: from the journals of its nodes and the pages of this one. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.top.nodes import Node
+from undaunted.top.notes import Note, merged, ring_note
+from undaunted.top.ranks import Rank, Speeds, rank_rows
+from undaunted.top.suspects import all_quiet, slow, suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from undaunted.journal.events import Event
+    from undaunted.top.pages import Look
+
+SCHEMA = 1
+_NS = 1_000_000_000
+_NOTES = 50
+# Where the time went is counted anew this often, and with each event.
+_ACCOUNT_NS = 5 * _NS
+# A rank that has used so much of a limit is told of.
+_NEAR = 0.5
+
+
+class Launch(msgspec.Struct, kw_only=True, frozen=True):
+    """What is known of the process that writes a journal.
+
+    Attributes:
+        running: it runs; None = not known.
+        looks: its pages, by local rank.
+        problem: why there are none, "" = there are, or it does not run.
+    """
+
+    running: bool | None = None
+    looks: Sequence[Look] = ()
+    problem: str = ""
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One moment of a job.
+
+    Attributes:
+        schema: goes up when a key changes its meaning; keys may be added without.
+        wall: when, Unix time in seconds.
+        run_dir: the directory that was read.
+        run_id: name of the run.
+        argv: the user's program and its arguments.
+        state: in a few words.
+        style: ``green``, ``yellow``, ``red`` or "", for the state.
+        round: number of the round, -1 before the first.
+        round_s: since it began.
+        running_s: since the launch began.
+        restarts: how many there were.
+        max_restarts: how many are allowed, None = not known.
+        inprocess_restarts: restarts inside of the processes.
+        goodput: productive part of the time so far, 0 to 1; None = not known.
+        world_size: ranks of the job, 0 = not known.
+        nodes: names of the nodes whose journals are here.
+        iteration: the highest that a rank has begun, None = none has.
+        ranks: those of these nodes.
+        notes: what has happened, newest last.
+        problems: what cannot be read, and why.
+    """
+
+    schema: int = SCHEMA
+    wall: float = 0.0
+    run_dir: str = ""
+    run_id: str = ""
+    argv: list[str] = []
+    state: str = ""
+    style: str = ""
+    round: int = -1
+    round_s: float | None = None
+    running_s: float | None = None
+    restarts: int = 0
+    max_restarts: int | None = None
+    inprocess_restarts: int = 0
+    goodput: float | None = None
+    world_size: int = 0
+    nodes: list[str] = []
+    iteration: int | None = None
+    ranks: list[Rank] = []
+    notes: list[Note] = []
+    problems: list[str] = []
+
+
+class _Known:
+    """One journal: what it has told, and what is remembered from one look to the next."""
+
+    def __init__(self) -> None:
+        self.node = Node()
+        self.speeds = Speeds()
+        self.counted: tuple[float, int] | None = None  # productive and all time, nanoseconds
+        self.count_again_ns = 0
+
+
+class Model:
+    """Takes in events and pages; says what the job looks like."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run_dir = run_dir
+        self._known: dict[str, _Known] = {}
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """What each journal has told."""
+        return {name: known.node for name, known in self._known.items()}
+
+    def take(self, journal: str, events: Sequence[Event]) -> None:
+        """Take in the next events of a journal."""
+        known = self._known.setdefault(journal, _Known())
+        for event in events:
+            known.node.take(event)
+        if events:
+            known.count_again_ns = 0
+
+    def job(
+        self,
+        launches: Mapping[str, Launch],
+        *,
+        now_ns: int,
+        wall: float,
+        problems: Sequence[str] = (),
+    ) -> Job:
+        """Return the job as it is now.
+
+        Args:
+            launches: by journal.
+            now_ns: CLOCK_MONOTONIC.
+            wall: Unix time in seconds.
+            problems: what could not be read.
+        """
+        job = Job(wall=wall, run_dir=self._run_dir, problems=list(problems))
+        notes: list[Note] = []
+        productive = total = 0.0
+        steps_known = False
+        for name, known in self._present():
+            launch = launches.get(name, Launch())
+            node = known.node
+            rows = rank_rows(node, launch.looks, known.speeds, now_ns)
+            job.ranks += rows
+            job.nodes.append(node.name or name)
+            notes += node.notes
+            notes += _ring_notes(node, launch, now_ns, wall)
+            if launch.problem and node.ended is None:
+                job.problems.append(f"{node.name}: {launch.problem}; shown is what was known last")
+            counted = _count(known, rows, launch, now_ns)
+            if counted is not None:
+                productive, total = productive + counted[0], total + counted[1]
+                steps_known = True
+        nodes = [known.node for _, known in self._present()]
+        _describe(job, nodes, launches, [name for name, _ in self._present()], now_ns)
+        job.goodput = productive / total if steps_known and total else None
+        job.ranks.sort(key=lambda row: (row.rank, row.node))
+        job.iteration = max(
+            (r.iteration for r in job.ranks if r.iteration is not None), default=None
+        )
+        job.notes = merged(notes, _NOTES)
+        _judge(job)
+        return job
+
+    def _present(self) -> list[tuple[str, _Known]]:
+        """The journals of the newest job: an older one may have had other nodes."""
+        started = {
+            name: known.node.job.wall for name, known in self._known.items() if known.node.job
+        }
+        if not started:
+            return [(name, known) for name, known in self._known.items() if known.node.opened]
+        newest = max(started, key=lambda name: started[name])
+        job = self._known[newest].node.job
+        assert job is not None
+        return [
+            (name, known)
+            for name, known in sorted(self._known.items())
+            if known.node.job
+            and known.node.job.run_id == job.run_id
+            and (name == newest or not _over_before(known.node, job.wall))
+        ]
+
+
+def _over_before(node: Node, wall: float) -> bool:
+    return node.ended is not None and node.ended.wall < wall
+
+
+def _describe(
+    job: Job,
+    nodes: Sequence[Node],
+    launches: Mapping[str, Launch],
+    names: Sequence[str],
+    now_ns: int,
+) -> None:
+    """Fill in what is of the whole job."""
+    if not nodes:
+        job.state = "no launcher has written a journal that can be read"
+        return
+    first = min(nodes, key=lambda node: node.job.wall if node.job else 0.0)
+    newest = max(nodes, key=lambda node: node.round)
+    running = [launches.get(name, Launch()).running for name in names]
+    job.state, job.style = _state(nodes, running, newest)
+    if first.job is not None:
+        job.run_id, job.argv = first.job.run_id, first.job.argv
+        job.max_restarts = first.job.max_restarts
+        job.running_s = _span(first.job.t, first.job.wall, first, running, now_ns, job.wall)
+    job.round, job.world_size = newest.round, newest.world_size
+    job.restarts = max(0, newest.round)
+    job.inprocess_restarts = max(node.inprocess for node in nodes)
+    if newest.began_ns:
+        job.round_s = _span(newest.began_ns, 0.0, newest, running, now_ns, job.wall)
+
+
+def _span(
+    began_ns: int,
+    began_wall: float,
+    node: Node,
+    running: Sequence[bool | None],
+    now_ns: int,
+    wall: float,
+) -> float:
+    """Seconds from a moment of a node until now; until its last event where it has ended."""
+    if node.ended is not None or False in running:
+        return max(0, node.last_ns - began_ns) / _NS
+    if True in running:
+        return max(0, now_ns - began_ns) / _NS
+    # Of another machine: its clock is not ours, so as much as its journal tells, and since then.
+    began_wall = began_wall or node.last_wall - (node.last_ns - began_ns) / _NS
+    return max(0.0, wall - began_wall)
+
+
+def _state(nodes: Sequence[Node], running: Sequence[bool | None], newest: Node) -> tuple[str, str]:
+    ended = [node.ended for node in nodes if node.ended is not None]
+    if ended and len(ended) == len(nodes):
+        end = max(ended, key=lambda each: (not each.alone, each.wall))
+        code = f", exit code {end.exit_code}"
+        return end.outcome.replace("_", " ") + code, "red" if end.exit_code else "green"
+    alive = [
+        node
+        for node, runs in zip(nodes, running, strict=True)
+        if node.ended is None and runs is not False
+    ]
+    if not alive:
+        return "killed: the launcher is gone and recorded no end", "red"
+    failed = [node for node in alive if node.failure and node.round == newest.round]
+    if failed:
+        doing = "examined" if failed[0].stage == "failed" else "stopped"
+        return f"a failure in round {newest.round} is being {doing}", "red"
+    if any(node.inprocess_now for node in alive):
+        return "restarting inside the processes", "yellow"
+    stage = newest.stage
+    if stage == "running":
+        return f"round {newest.round} is running", "green"
+    if stage in ("stopping", "stopped"):
+        return f"round {newest.round} is {'being ' if stage == 'stopping' else ''}stopped", "yellow"
+    return (f"round {newest.round} is starting" if newest.round >= 0 else "starting"), "yellow"
+
+
+def _ring_notes(node: Node, launch: Launch, now_ns: int, wall: float) -> list[Note]:
+    """What ranks have put into their pages: the launcher reads that only now and then."""
+    notes = []
+    for local_rank, look in enumerate(launch.looks[: len(node.ranks)]):
+        for event in look.events:
+            when = wall - (now_ns - event.at_ns) / _NS
+            rank = node.ranks[local_rank]
+            note = ring_note(rank, event.name, event.text, wall=when, node=node.name)
+            if note is not None:
+                notes.append(note)
+    return notes
+
+
+def _count(
+    known: _Known, rows: Sequence[Rank], launch: Launch, now_ns: int
+) -> tuple[float, int] | None:
+    """Return productive and all time of a node's ranks, None if that cannot be told."""
+    if now_ns < known.count_again_ns:
+        return known.counted
+    known.count_again_ns = now_ns + _ACCOUNT_NS
+    live = launch.running is True
+    reached = _reached(launch) if live else None
+    account = known.node.account(now_ns if live else None, reached)
+    share = max(1, len(rows))
+    whole = account.total.total_ns * share
+    known.counted = None
+    if account.steps_known and whole:
+        known.counted = (account.total.productive_ns * share, whole)
+    return known.counted
+
+
+def _reached(launch: Launch) -> tuple[int, int, int] | None:
+    pages = [look.page for look in launch.looks]
+    first = [page.first_iteration for page in pages if page.first_iteration is not None]
+    last = [
+        (page.iteration, page.iteration_ns)
+        for page in pages
+        if page.iteration is not None and page.iteration_ns is not None
+    ]
+    if not first or not last:
+        return None
+    return min(first), *max(last)
+
+
+# --- who is to be looked at -----------------------------------------------------------------------
+
+
+def _judge(job: Job) -> None:
+    """Say of each rank what is worth saying."""
+    why = suspects(job.ranks)
+    slow_steps = slow(_moving(job.ranks))
+    slow_sections = _slow_sections(job.ranks)
+    for row in job.ranks:
+        if (reason := why.get(row.rank)) is not None:
+            row.suspect, row.note = True, f"suspect: {reason}"
+        elif row.note:
+            continue
+        elif (near := _near_limit(row)) is not None:
+            row.note = near
+        elif (part := slow_steps.get(row.rank)) is not None:
+            row.slow, row.note = part, f"slow: steps take {part:.0%} longer than the median"
+        elif (section := slow_sections.get(row.rank)) is not None:
+            row.slow = section[1]
+            row.note = f"slow: {section[0]!r} takes {section[1]:.0%} longer than the median"
+    if not why and (text := all_quiet(job.ranks)):
+        job.problems.append(text)
+
+
+def _moving(ranks: Sequence[Rank]) -> dict[int, float]:
+    return {row.rank: row.step_s for row in ranks if row.watched and row.step_s is not None}
+
+
+def _slow_sections(ranks: Sequence[Rank]) -> dict[int, tuple[str, float]]:
+    """The section in which each rank is slow the most, and by how much."""
+    times: dict[str, dict[int, float]] = {}
+    for row in ranks:
+        if row.watched:
+            for name, lasted_s in row.sections_s.items():
+                times.setdefault(name, {})[row.rank] = lasted_s
+    found: dict[int, tuple[str, float]] = {}
+    for name, values in times.items():
+        for rank, part in slow(values).items():
+            if rank not in found or part > found[rank][1]:
+                found[rank] = (name, part)
+    return found
+
+
+def _near_limit(row: Rank) -> str | None:
+    if not row.watched:
+        return None
+    for what, age_s, limit_s in (
+        ("no heartbeat", row.silent_s, row.limit_s),
+        (f"in {row.section!r}", row.section_s, row.section_limit_s),
+    ):
+        if age_s is not None and limit_s and age_s >= _NEAR * limit_s:
+            return f"{what} for {age_s / limit_s:.0%} of its limit"
+    return None

@@ -1,0 +1,186 @@
+"""The whole job at one moment."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.journal import sample
+from tests.journal.sample import MS, at
+from tests.top.pages import SECOND, look, section, stepping
+from undaunted.journal import events as e
+from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.progress.reader import RingEvent
+from undaunted.top.model import Job, Launch, Model
+from undaunted.top.pages import Look
+
+BEGIN = [*sample.OPENING, *sample.begin(10, 0)]
+NAME = "journal-n0.jsonl"
+
+
+def job_after(*events: e.Event, launch: Launch | None = None, now_ns: int = 20 * SECOND) -> Job:
+    model = Model("run")
+    model.take(NAME, events)
+    launch = launch or Launch(running=True)
+    return model.job({NAME: launch}, now_ns=now_ns, wall=1000 + now_ns / SECOND)
+
+
+def test_nothing_to_show() -> None:
+    job = Model("run").job({}, now_ns=1, wall=1.0, problems=["no room"])
+    assert (job.ranks, job.problems) == ([], ["no room"])
+    assert "no launcher" in job.state
+
+
+def test_a_job_that_runs() -> None:
+    pages = [look(stepping(107, 20 * SECOND, first_iteration=7)) for _ in range(2)]
+    job = job_after(*BEGIN, launch=Launch(running=True, looks=pages))
+    assert (job.run_id, job.state, job.style) == ("demo", "round 0 is running", "green")
+    assert (job.restarts, job.max_restarts, job.world_size, job.iteration) == (0, 3, 2, 107)
+    assert job.running_s == pytest.approx(19.999)
+    assert job.round_s == pytest.approx(19.99)
+    assert job.goodput == pytest.approx(0.997, abs=0.001)
+    assert [row.rank for row in job.ranks] == [0, 1]
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ([], "starting"),
+        ([at(10, e.RoundStarted, 0, world_size=1, ranks=[0])], "round 0 is starting"),
+        (BEGIN[2:] + sample.CRASH[:1], "a failure in round 0 is being examined"),
+        (BEGIN[2:] + sample.CRASH[:3], "a failure in round 0 is being stopped"),
+        (
+            [*BEGIN[2:], at(20, e.StopRequested, 0, reason="", grace_s=1)],
+            "round 0 is being stopped",
+        ),
+        ([*BEGIN[2:], at(20, e.RoundStopped, 0)], "round 0 is stopped"),
+        (
+            [*BEGIN[2:], at(20, InProcessPhase, 0, call=0, epoch=1, phase="detect")],
+            "restarting inside the processes",
+        ),
+        (sample.RUN[2:], "finished, exit code 0"),
+    ],
+)  # fmt: skip
+def test_states(events: list[e.Event], state: str) -> None:
+    assert job_after(*sample.OPENING, *events).state == state
+
+
+def test_a_launcher_that_was_killed() -> None:
+    job = job_after(*BEGIN, launch=Launch(running=False))
+    assert job.state == "killed: the launcher is gone and recorded no end"
+    assert job.running_s == pytest.approx(0.045)  # its last event
+
+
+def test_pages_that_cannot_be_read() -> None:
+    launch = Launch(running=True, problem="not shown to this user")
+    job = job_after(*BEGIN, launch=launch)
+    assert job.problems == ["n0: not shown to this user; shown is what was known last"]
+    assert [row.phase for row in job.ranks] == ["stepping"] * 2
+    assert job_after(*sample.RUN, launch=launch).problems == []
+
+
+def test_a_node_on_another_machine_goes_by_its_wall_clock() -> None:
+    job = job_after(*BEGIN, launch=Launch(running=None), now_ns=50 * SECOND)
+    assert job.running_s == pytest.approx(49.999)
+    assert job.round_s == pytest.approx(49.99)
+
+
+def test_several_nodes() -> None:
+    model = Model("run")
+    model.take(NAME, BEGIN)
+    other = [msgspec.structs.replace(event, node="n1") for event in BEGIN]
+    other[2] = at(10, e.RoundStarted, 0, world_size=4, ranks=[2, 3])
+    model.take("journal-n1.jsonl", [msgspec.structs.replace(event, node="n1") for event in other])
+    job = model.job({NAME: Launch(running=True)}, now_ns=SECOND, wall=1001.0)
+    assert job.nodes == ["n0", "n1"]
+    assert [(row.rank, row.node) for row in job.ranks] == [
+        (0, "n0"), (1, "n0"), (2, "n1"), (3, "n1"),
+    ]  # fmt: skip
+
+
+def test_a_new_launch_hides_nodes_that_have_no_part_in_it() -> None:
+    model = Model("run")
+    model.take("journal-old.jsonl", sample.RUN)
+    begin = [at(20_000, e.JournalOpened, boot_id="b", pid=50)]
+    begin += [at(20_001, e.JobStarted, run_id="demo", argv=[], nproc_per_node=1, max_restarts=0)]
+    model.take(NAME, begin)
+    job = model.job({}, now_ns=1, wall=1021.0)
+    assert (len(job.nodes), job.state) == (1, "starting")
+
+
+def test_a_suspect_and_a_slow_rank() -> None:
+    ranks = list(range(5))
+    begin = [
+        *sample.OPENING,
+        at(10, e.RoundStarted, 0, world_size=5, ranks=ranks),
+        at(15, e.WorkersSpawned, 0, mode="warm", pids=[100, 101, 102, 103, 104]),
+    ]
+    pages = [stepping(100, 20 * SECOND) for _ in range(3)]
+    pages.append(stepping(50, 20 * SECOND))
+    pages.append(stepping(40, 8 * SECOND, sections=section("data", 8 * SECOND)))
+    job = job_after(*begin, launch=Launch(running=True, looks=[look(page) for page in pages]))
+    assert [row.suspect for row in job.ranks] == [False] * 4 + [True]
+    assert job.ranks[4].note == "suspect: still in 'data' for 12.0 s, 4 others go on"
+    assert job.ranks[3].note == "slow: steps take 100% longer than the median"
+    assert job.ranks[3].slow == pytest.approx(1.0)
+
+
+def test_a_slow_section() -> None:
+    model = Model("run")
+    model.take(NAME, [
+        *sample.OPENING,
+        at(10, e.RoundStarted, 0, world_size=3, ranks=[0, 1, 2]),
+        at(15, e.WorkersSpawned, 0, mode="warm", pids=[100, 101, 102]),
+    ])  # fmt: skip
+    for count in range(1, 4):
+        pages = [
+            look(stepping(count, count * SECOND, sections=section(
+                "forward", None, count=count, last_ns=(800 if rank == 1 else 500) * MS)))
+            for rank in range(3)
+        ]  # fmt: skip
+        launch = Launch(running=True, looks=pages)
+        job = model.job({NAME: launch}, now_ns=count * SECOND, wall=1.0)
+    assert [row.note for row in job.ranks] == [
+        "", "slow: 'forward' takes 60% longer than the median", "",
+    ]  # fmt: skip
+
+
+def test_a_limit_that_is_near() -> None:
+    limits = at(16, e.LimitsChanged, 0, limits={"heartbeat": 2.0, "section:io": 1.0})
+    pages = [look(stepping(5, 18_500 * MS)), look(stepping(5, 20 * SECOND))]
+    pages[1].page.sections.update(section("io", 19_250 * MS))  # type: ignore[attr-defined]
+    job = job_after(*BEGIN, limits, launch=Launch(running=True, looks=pages))
+    assert [row.note for row in job.ranks] == [
+        "no heartbeat for 75% of its limit", "in 'io' for 75% of its limit",
+    ]  # fmt: skip
+
+
+def test_all_wait() -> None:
+    pages = [look(stepping(5, 5 * SECOND)) for _ in range(2)]
+    job = job_after(*BEGIN, launch=Launch(running=True, looks=pages))
+    assert job.problems == ["ranks 0-1 all stand still for 15.0 s"]
+
+
+def test_events_are_told_once_whether_read_in_a_page_or_in_the_journal() -> None:
+    text = "saved step=5 total_s=1.0"
+    ring = (RingEvent("checkpoint", text, 19 * SECOND), RingEvent("mine", "x", 1))
+    looks = [Look(stepping(5, 20 * SECOND), ring, "S")] * 2
+    told = at(50, e.RankEvent, 0, rank=0, name="checkpoint", at_ns=19 * SECOND, text=text)
+    for events in (BEGIN, [*BEGIN, told]):
+        job = job_after(*events, launch=Launch(running=True, looks=looks))
+        assert [note.text for note in job.notes] == ["checkpoint of step 5 saved in 1.0 s"]
+
+
+def test_time_is_counted_anew_now_and_then() -> None:
+    model = Model("run")
+    model.take(NAME, BEGIN)
+
+    def goodput(iteration: int, now_ns: int) -> float | None:
+        pages = [look(stepping(iteration, now_ns, first_iteration=7))] * 2
+        launch = Launch(running=True, looks=pages)
+        return model.job({NAME: launch}, now_ns=now_ns, wall=1.0).goodput
+
+    first = goodput(50, SECOND)
+    assert goodput(60, 2 * SECOND) == first
+    assert goodput(90, 7 * SECOND) != first
