@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.doctor.checks.saying import ISSUES, said, wanting
+from undaunted.doctor.checks import software
+from undaunted.doctor.facts import Asked, Facts
+
+
+def test_a_version_with_a_bug() -> None:
+    found = software.check(Facts(versions={"nccl": "2.28.5"}), Asked(), ISSUES)
+    (row,) = [finding for finding in found if finding.id == "V14"]
+    assert (row.severity, row.found) == ("warn", "NCCL 2.28.5")
+    assert row.wanted == "outside of >=2.28.3,<2.28.7"
+    assert row.remedy == "use NCCL 2.28.7 or newer"
+    assert row.sources
+
+
+def test_rows_of_a_feature_only_for_that() -> None:
+    facts = Facts(versions={"nccl": "2.28.5"})
+    assert "V01" not in {finding.id for finding in software.check(facts, Asked(), ISSUES)}
+    found = {f.id: f for f in software.check(facts, wanting("inprocess"), ISSUES)}
+    assert found["V01"].severity == "fail"
+
+
+def test_rows_of_an_architecture_a_neighbour_or_a_variable() -> None:
+    versions = {"nccl": "2.29.2"}
+    assert "V07" in {row[0] for row in said(software, arch="aarch64", versions=versions)}
+    assert "V07" not in {row[0] for row in said(software, arch="x86_64", versions=versions)}
+    torch = {"torch": "2.13.0+cpu"}
+    assert "V22" not in {row[0] for row in said(software, versions=torch)}
+    both = torch | {"nvidia-resiliency-ext": "0.5.0"}
+    assert "V22" in {row[0] for row in said(software, versions=both)}
+    ras = {"nccl": "2.27.2"}
+    assert "V11" in {row[0] for row in said(software, versions=ras)}
+    off = {"NCCL_RAS_ENABLE": "0"}
+    assert "V11" not in {row[0] for row in said(software, versions=ras, environ=off)}
+
+
+@pytest.mark.parametrize("version", ["", "unknown", "git-9f2c", "\x1b[31m"])
+def test_versions_that_are_none(version: str) -> None:
+    assert said(software, versions={"nccl": version, "torch": version}) == []
+
+
+def test_an_etcd_that_loses_data() -> None:
+    assert said(software, versions={"etcd": "3.5.2"})[0][:2] == ("V36", "fail")
+    assert said(software, versions={"etcd": "3.5.3"}) == []
