@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.browser import Page, browser, find
 from benchmarks.simulated_job import simulate
-from tests.journal.page.browser import Page, browser, find
 from tests.journal.page.jobs import hostile, job
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.page.write import write_page
@@ -37,17 +36,11 @@ class Timeline:
     def __init__(self, page: Page) -> None:
         self.page = page
         page.settle()
-        page.evaluate("document.getElementById('rows').scrollIntoView()")
-        edge = page.evaluate(
-            "(() => { const e = document.getElementById('rows').getBoundingClientRect();"
-            " return [e.x, e.y, e.width, e.height]; })()"
-        )
-        self.x, self.y, self.width, self.height = edge[0] + GUTTER, edge[1] + HEAD, *edge[2:]
-        self.width -= GUTTER
+        x, y, width, self.height = page.edge("rows")
+        self.x, self.y, self.width = x + GUTTER, y + HEAD, width - GUTTER
 
     def seen(self) -> dict[str, float]:
-        text = self.page.evaluate("JSON.stringify(document.getElementById('timeline').dataset)")
-        return {name: float(value) for name, value in json.loads(text).items()}
+        return {name: float(value) for name, value in self.page.dataset("timeline").items()}
 
     def text(self, of: str) -> str:
         return str(self.page.evaluate(f"document.getElementById('{of}').textContent"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -80,6 +81,10 @@ class Page:
         while not any(one.get("method") == "Page.loadEventFired" for one in self.told):
             self.told.append(self._receive())
 
+    def close_browser(self) -> None:
+        self._session = None
+        self.call("Browser.close")
+
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression; a promise is waited for."""
         answer = self.call(
@@ -120,6 +125,25 @@ class Page:
             self.mouse("mouseMoved", x + part * dx, y, button="left", buttons=1)
         self.mouse("mouseReleased", x + dx, y, button="left", clickCount=1)
         self.settle()
+
+    def dataset(self, element: str) -> dict[str, str]:
+        """Return the data attributes of an element."""
+        text = self.evaluate(f"JSON.stringify(document.getElementById('{element}').dataset)")
+        return dict(json.loads(text))
+
+    def edge(self, element: str) -> tuple[float, float, float, float]:
+        """Return x, y, width and height of an element that has been scrolled to."""
+        x, y, width, height = self.evaluate(
+            f"(() => {{ const one = document.getElementById('{element}'); one.scrollIntoView();"
+            " const edge = one.getBoundingClientRect();"
+            " return [edge.x, edge.y, edge.width, edge.height]; })()"
+        )
+        return x, y, width, height
+
+    def picture(self, file: Path) -> None:
+        """Write what is seen as WebP."""
+        data = self.call("Page.captureScreenshot", format="webp", quality=75)["data"]
+        file.write_bytes(base64.b64decode(data))
 
     def problems(self) -> list[str]:
         """Return errors of scripts, violated rules and requests beyond the file itself."""
@@ -166,9 +190,8 @@ def browser(program: str, directory: Path) -> Iterator[Page]:
 
 
 def _end(pid: int, page: Page) -> None:
-    page._session = None
     with contextlib.suppress(OSError, EOFError, TimeoutError, RuntimeError):
-        page.call("Browser.close")
+        page.close_browser()
     pidfd = os.pidfd_open(pid)
     try:
         if not select.select([pidfd], [], [], DEADLINE_S)[0]:
