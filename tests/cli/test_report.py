@@ -265,3 +265,16 @@ def test_a_full_disk_behind_standard_output_is_said(tmp_path: Path) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2
     assert done.stderr == b"undaunted report: standard output: No space left on device\n"
+
+
+def test_metrics_for_prometheus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "r")
+    assert main([str(run), "--prometheus"]) == 0
+    shown = capsys.readouterr().out
+    assert 'undaunted_round{node="n0"} 2.0' in shown
+    assert "undaunted_job_restarts_total 2.0" in shown
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert main([str(run), "--prometheus"]) == 2
+    assert "pip install 'undaunted[metrics]'" in capsys.readouterr().err

@@ -8,8 +8,12 @@ from pathlib import Path
 from tests.journal.metrics.test_tally import tally_of, told
 from tests.journal.sample import MS, RUN, at
 from undaunted.journal import events as e
+from undaunted.journal.job.cost import Price
+from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.metrics.families import families
 from undaunted.journal.metrics.now import Now, RankNow
+from undaunted.journal.metrics.report import job_families
+from undaunted.journal.reader import Journal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 ROWS = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `undaunted_")]
@@ -36,11 +40,10 @@ def names(cell: str) -> list[str]:
 
 
 def test_every_metric_is_described_with_its_labels() -> None:
-    found = families(tally_of(EVENTS), "n", Now(9999 * MS, (RANK,)))
+    job = summarize_job([Journal(Path("j"), RUN)], price=Price(1.0, "EUR"))
+    found = [*families(tally_of(EVENTS), "n", Now(9999 * MS, (RANK,))), *job_families(job)]
     described = {name: row for row in ROWS for name in names(row[1])}
-    assert {name for name in described if not name.startswith("undaunted_job_")} == {
-        family.name for family in found
-    }
+    assert described.keys() == {family.name for family in found}
     for family in found:
         labels = family.samples[0].labels.keys() - {"node"}
         assert all(f"`{label}`" in described[family.name][2] for label in labels), family.name

@@ -93,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
         "--html", metavar="FILE", type=Path, help="write a page that needs no network"
     )
     output.add_argument(
+        "--prometheus", action="store_true", help="print metrics as Prometheus reads them"
+    )
+    output.add_argument(
         "--outcome",
         action="store_true",
         help="say how the job ended, in one line, and end with its exit code",
@@ -125,6 +128,8 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
     if options.json:
         text = msgspec.json.encode(_json(run_dir, journals, job))
         print(msgspec.json.format(text, indent=2).decode())
+    elif options.prometheus:
+        return _print_metrics(job, journals)
     elif options.html is not None:
         return _write_page(job, journals, options.html)
     else:
@@ -139,6 +144,17 @@ def _print_outcome(job: JobSummary) -> int:
         return _NO_END
     print(f"{ended.outcome} (exit code {ended.exit_code}): {ended.reason}")
     return ended.exit_code
+
+
+def _print_metrics(job: JobSummary, journals: Sequence[Journal]) -> int:
+    from undaunted.journal.metrics import exposition
+    from undaunted.journal.metrics.report import render_prometheus
+
+    if not exposition.is_possible():
+        print(f"undaunted report: --prometheus {exposition.REMEDY}", file=sys.stderr)
+        return _USAGE_ERROR
+    print(render_prometheus(job, journals), end="")
+    return 0
 
 
 def _write_page(job: JobSummary, journals: Sequence[Journal], file: Path) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from undaunted.journal.event import Event
 
 # What rounds, phases and times are made of.
-_KEPT = (
+_KEPT = {
     e.JournalOpened,
     e.JobStarted,
     e.RoundStarted,
@@ -28,7 +28,19 @@ _KEPT = (
     e.Decision,
     e.TemplateReady,
     e.JobEnded,
-)
+}
+# What is told apart from that.
+_COUNTED = {
+    e.RoundProgress,
+    e.LimitsChanged,
+    e.RankEvent,
+    e.EventsLost,
+    e.RankEventsLost,
+    e.AgentPaused,
+    e.NodeChecked,
+    InProcessPhase,
+    e.JobStarted,
+}
 # A thousand restarts of eight ranks.
 MAX_KEPT = 50_000
 
@@ -37,7 +49,6 @@ class Tally:
     """What one launch on one node has come to.
 
     Attributes:
-        kinds: events by kind.
         limits: to which the ranks are held, seconds; None = to none.
         lost: events that are missing in the journal, as far as it says so itself.
         rank_events_lost: events of ranks that came too fast, by rank.
@@ -52,7 +63,6 @@ class Tally:
     """
 
     def __init__(self, max_kept: int = MAX_KEPT) -> None:
-        self.kinds: Counter[str] = Counter()
         self.limits: dict[str, float | None] = {}
         self.lost = 0
         self.rank_events_lost: Counter[int] = Counter()
@@ -63,8 +73,15 @@ class Tally:
         self.checkpoint_s: dict[str, float] = {"stall_s": 0.0, "total_s": 0.0, "seconds": 0.0}
         self.complete = True
         self._max_kept = max_kept
+        self._kinds: dict[type[Event], int] = {}
         self._kept: list[Event] = []
         self._progress: dict[int, list[e.RoundProgress]] = {}
+        self._done = 0  # iterations below this one were completed before this round
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many events of each kind there were."""
+        return {str(kind.__struct_config__.tag): count for kind, count in self._kinds.items()}
 
     def copy(self) -> Tally:
         """Return one that stays as it is when this one takes more events."""
@@ -81,7 +98,14 @@ class Tally:
 
     def take(self, event: Event) -> None:
         """Add an event."""
-        self.kinds[str(event.__struct_config__.tag)] += 1
+        kind = type(event)
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        if kind in _KEPT:
+            self._keep(event)
+        if kind in _COUNTED:
+            self._count(event)
+
+    def _count(self, event: Event) -> None:
         match event:
             case e.RoundProgress():
                 self._take_progress(event)
@@ -101,8 +125,6 @@ class Tally:
                 self.inprocess_restarts += 1
             case e.JobStarted():
                 self.limits |= event.limits
-        if isinstance(event, _KEPT):
-            self._keep(event)
 
     def _keep(self, event: Event) -> None:
         if len(self._kept) >= self._max_kept:
@@ -115,8 +137,10 @@ class Tally:
         if len(self._progress) >= self._max_kept:
             self.complete = False
             return
-        earlier = (seen[-1] for number, seen in self._progress.items() if number < event.round)
-        done = max((one.last_iteration for one in earlier), default=0)
+        if event.round not in self._progress:
+            earlier = (seen[-1] for seen in self._progress.values())
+            self._done = max((one.last_iteration for one in earlier), default=0)
+        done = self._done
         seen = self._progress.setdefault(event.round, [])
         below = event.last_iteration < done
         above = len(seen) > 1 and min(one.last_iteration for one in seen[-2:]) >= done
