@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from undaunted.doctor.probe.child import Children
 
 _PROGRAM = Path(__file__).with_name("driver_program.py")
-_KERNEL_VERSION = re.compile(r"Kernel Module\D*?\s(\d+(?:\.\d+)+)\s")
+_KERNEL_VERSION = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _MANAGER = "nv-fabricmanage"  # the kernel keeps 15 characters of a name
 
 

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from undaunted.doctor.probe.child import Children, Said
+
+
+def ask(code: str, deadline_s: float = 60.0) -> Said:
+    with Children() as children:
+        return children.ask([sys.executable, "-I", "-S", "-c", code], deadline_s)
+
+
+def test_an_answer() -> None:
+    assert ask("print('yes')") == Said(b"yes\n")
+
+
+def test_what_came_before_a_bad_end_counts() -> None:
+    said = ask("import sys; print('half', flush=True); sys.exit('no more')")
+    assert said == Said(b"half\n", "exit code 1: no more")
+    killed = ask("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert killed == Said(b"", "killed by SIGSEGV")
+
+
+def test_a_program_that_hangs() -> None:
+    # Long enough for an interpreter to start, on a machine that has much else to do.
+    said = ask("import signal; print('half', flush=True); signal.pause()", 2.0)
+    assert said == Said(b"half\n", "no answer within 2.0 s")
+
+
+def test_no_such_program() -> None:
+    with Children() as children:
+        said = children.ask(["/no/such/program"], 1.0)
+    assert said == Said(b"", "cannot be started: No such file or directory")
+
+
+def test_too_much_to_say() -> None:
+    assert len(ask("print('x' * 3_000_000)").output) == 1024 * 1024
+
+
+def test_close_ends_what_runs_and_starts_nothing_more() -> None:
+    children = Children()
+    answers = []
+    code = "import signal; signal.pause()"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    thread = threading.Thread(target=lambda: answers.append(children.ask(command, 60.0)))
+    began = time.monotonic()
+    thread.start()
+    while thread.is_alive():  # it may not have begun to run when it is closed first
+        children.close()
+        thread.join(0.01)
+    assert time.monotonic() - began < 30
+    assert answers[0].problem in {"killed by SIGKILL", "interrupted"}
+    assert children.ask(command, 60.0).problem == "interrupted"

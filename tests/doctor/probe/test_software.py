@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.doctor.probe import software
+from undaunted.doctor.probe.child import Children
+from undaunted.doctor.probe.software import of_software, parse_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands in for the program that asks."""
+    path = tmp_path / "program.py"
+    monkeypatch.setattr(software, "_PROGRAM", path)
+    return path
+
+
+def found(deadline_s: float = 60.0) -> tuple[dict[str, str], str]:
+    with Children() as children:
+        return of_software(children, sys.executable, deadline_s)
+
+
+def test_later_lines_count_more() -> None:
+    lines = b'{"versions": {"torch": "2.9"}}\nnoise\n{"versions": {"torch": "2.9+cpu"}}\n'
+    assert parse_lines(lines) == ({"torch": "2.9+cpu"}, 2)
+
+
+@pytest.mark.parametrize("output", [b"", b"\xff\n", b"[1]\n", b'{"versions": {"a": 1}}\n', b"{}\n"])
+def test_what_cannot_be_read(output: bytes) -> None:
+    assert parse_lines(output) == ({}, 0)
+
+
+def test_an_import_that_crashes(program: Path) -> None:
+    program.write_text(
+        "import os, signal\n"
+        """print('{"versions": {"torch": "2.9"}}', flush=True)\n"""
+        "os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    assert found() == ({"torch": "2.9"}, "import of torch: killed by SIGSEGV")
+
+
+def test_an_import_that_hangs(program: Path) -> None:
+    program.write_text(
+        "import signal\n"
+        """print('{"versions": {"torch": "2.9"}}', flush=True)\n"""
+        "signal.pause()\n"
+    )
+    assert found(3.0) == ({"torch": "2.9"}, "import of torch: no answer within 3.0 s")
+
+
+def test_no_interpreter() -> None:
+    with Children() as children:
+        versions, problem = of_software(children, "/no/such/python")
+    assert (versions, problem) == ({}, "cannot be started: No such file or directory")

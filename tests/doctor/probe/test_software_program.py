@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
+
+from undaunted.doctor.probe import software_program
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"torch": "2.9.1", "nvidia-nccl-cu12": "2.28.5", "lightning": None}
+
+    def version(name: str) -> str | None:
+        if name not in known:
+            raise metadata.PackageNotFoundError(name)
+        return known[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert software_program.installed() == {"torch": "2.9.1", "nccl": "2.28.5"}
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert software_program.imported() == {}
+
+
+def test_torch_with_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = ModuleType("torch")
+    torch.__dict__.update(
+        __version__="2.9.1+cu128",
+        version=SimpleNamespace(cuda="12.8"),
+        distributed=SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: True),
+    )
+    cuda = ModuleType("torch.cuda")
+    cuda.__dict__["nccl"] = SimpleNamespace(version=lambda: (2, 28, 5))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+    assert software_program.imported() == {
+        "torch": "2.9.1+cu128",
+        "cuda": "12.8",
+        "nccl": "2.28.5",
+    }
