@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tests.chaos.trials.histories import Moment, Parts, Run, fault, parts_of, undisturbed
 from undaunted.chaos.trials.checker.verdict import judge
 from undaunted.chaos.trials.result import Result, run_of
@@ -12,6 +14,7 @@ def rng_anew(moment: Moment, parts: Parts) -> Parts:
     return {**parts, "rng": there["rng"]} if moment.start and "rng" in parts else parts
 
 
+@functools.cache
 def result() -> Result:
     reference = undisturbed()
     green = fault("kill", run=1)

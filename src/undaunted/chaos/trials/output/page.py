@@ -1,0 +1,161 @@
+"""Verdicts as one HTML file that needs nothing else: no script, no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import datetime, timezone
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import format_duration, one_line, printable
+from undaunted.chaos.trials.output import words
+from undaunted.chaos.trials.output.timeline import timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from undaunted.chaos.trials.checker.values import Colour, Finding, Verdict
+    from undaunted.chaos.trials.result import Result
+
+_STYLE = Path(__file__).with_name("page.css")
+_MARKS = {"red": "✖", "yellow": "▲", "green": "✔", "skipped": "\N{EN DASH}"}
+_TILES: tuple[Colour, ...] = ("green", "yellow", "red", "skipped")
+_NUMBERS = ("rank @ step", "back", *words.PARTS, "steps lost")
+_LONGEST_FINDING = 5_000
+
+
+def to_html(result: Result) -> str:
+    """Return the page."""
+    style = _STYLE.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'"
+    program = _text(" ".join(result.argv))
+    sections = (_header(result), _tiles(result), _table(result), _findings(result), _runs(result))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>chaos: {program}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, sections))
+        + "\n<footer>Made by <code>undaunted chaos --html</code>"
+        f"{' ' + _text(result.version) if result.version else ''}.</footer>\n</body>\n</html>\n"
+    )
+
+
+def _header(result: Result) -> str:
+    began = datetime.fromtimestamp(result.started_wall, timezone.utc)
+    about = [f"{result.world_size} {'rank' if result.world_size == 1 else 'ranks'}"]
+    if result.iterations is not None:
+        about.append(f"steps {result.iterations[0]} to {result.iterations[1]}")
+    about += [f"seed {result.seed}", f"{began:%Y-%m-%d %H:%M:%S} UTC"]
+    about += [f"took {format_duration(result.seconds)}", result.directory]
+    return (
+        f"<header><h1>chaos: {_text(' '.join(result.argv))}</h1>"
+        f"<p>{_text(words.summary(result))}</p><p>{_text(', '.join(filter(None, about)))}</p>"
+        "</header>"
+    )
+
+
+def _tiles(result: Result) -> str:
+    counts = words.counts(result.verdicts)
+    tiles = [
+        f'<section><b class="{colour}">{_MARKS[colour]} {counts.get(colour, 0)}</b>'
+        f"<span>{colour}</span></section>"
+        for colour in _TILES
+        if colour != "skipped" or colour in counts
+    ]
+    backs = sorted(v.back_s for v in result.verdicts if v.back_s is not None)
+    if backs:
+        middle = format_duration(backs[len(backs) // 2])
+        tiles.append(f"<section><b>{middle}</b><span>back after, median</span></section>")
+    lost = [v.steps_lost for v in result.verdicts if v.steps_lost is not None]
+    if lost:
+        tiles.append(f"<section><b>{sum(lost)}</b><span>steps lost</span></section>")
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _table(result: Result) -> str:
+    names = ("fault", "rank @ step", "verdict", "blamed", "back", *words.PARTS, "steps lost",
+             "identical")  # fmt: skip
+    head = "".join(f"<th{_kind(name)}>{name}</th>" for name in names)
+    rows = "\n".join(f"<tr>{''.join(_cells(verdict))}</tr>" for verdict in result.verdicts)
+    return (
+        '<section><h2>Faults</h2><div class="wide"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
+        '<p class="legend">back: until every rank stepped again, of which seconds to notice the '
+        "fault, to stop the ranks, to start them, and to load the checkpoint</p></section>"
+    )
+
+
+def _cells(verdict: Verdict) -> Iterator[str]:
+    name = _text(verdict.fault.id)
+    linked = verdict.skipped or verdict.findings
+    yield f'<td><a href="#{name}">{name}</a></td>' if linked else f"<td>{name}</td>"
+    yield _number(words.place(verdict))
+    yield (
+        f'<td class="{verdict.colour}">{_MARKS[verdict.colour]} {verdict.colour}</td>'
+        f"<td>{_text(words.blamed(verdict))}</td>"
+    )
+    yield _number(words.back(verdict))
+    for part in words.PARTS:
+        yield _number(words.part(verdict, part))
+    yield _number(words.number(verdict.steps_lost))
+    yield f"<td>{_text(words.identical(verdict))}</td>"
+
+
+def _findings(result: Result) -> str:
+    articles = [
+        _article(verdict) for verdict in result.verdicts if verdict.skipped or verdict.findings
+    ]
+    if not articles:
+        return ""
+    return f"<section><h2>What was found</h2>\n{_lines(articles)}\n</section>"
+
+
+def _article(verdict: Verdict) -> str:
+    head = (
+        f'<article id="{_text(verdict.fault.id)}"><h3><span class="{verdict.colour}">'
+        f"{_MARKS[verdict.colour]} {verdict.colour}</span> {_text(words.title(verdict))}</h3>"
+    )
+    why = [f"<p>{_text(verdict.skipped)}</p>"] if verdict.skipped else []
+    return _lines([head, *why, *map(_finding, verdict.findings), "</article>"])
+
+
+def _finding(finding: Finding) -> str:
+    text = f"<p>{escape(printable(finding.text[:_LONGEST_FINDING]))}</p>"
+    remedy = escape(printable(finding.remedy[:_LONGEST_FINDING]))
+    return f"{text}<pre>{remedy}</pre>" if remedy else text
+
+
+def _runs(result: Result) -> str:
+    if not result.runs:
+        return ""
+    problems = "".join(
+        f"<p>run {_text(run.name)}: {_text(problem)}</p>"
+        for run in result.runs
+        for problem in run.problems
+    )
+    return (
+        f"<section><h2>Runs</h2>\n{timeline(result.runs)}\n"
+        '<p class="legend">&#9660; a fault, or what was done for one'
+        '<i class="starting"></i>starting<i class="training"></i>training'
+        f'<i class="failed"></i>failed</p>{problems}</section>'
+    )
+
+
+def _kind(name: str) -> str:
+    return ' class="number"' if name in _NUMBERS else ""
+
+
+def _number(text: str) -> str:
+    return f'<td class="number">{_text(text)}</td>'
+
+
+def _text(text: str) -> str:
+    return escape(one_line(text))
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(parts)
