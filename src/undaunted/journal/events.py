@@ -38,10 +38,27 @@ class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
     pid_namespace: int = 0
 
 
+class JobNodes(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What a launcher was told about the nodes of its job: ``--nnodes MIN:MAX`` and its rules.
+
+    ``grouped``: nodes take part in groups or segments only, so that a healthy one may lose its seat
+    with another one's. A node without a leader stops its ranks ``lease_s`` and ``away_timeout_s``
+    after it has heard of it, at the latest.
+    """
+
+    least: int
+    most: int
+    elastic: bool = False
+    grouped: bool = False
+    lease_s: Seconds = 0.0
+    away_timeout_s: Seconds = 0.0
+
+
 class JobStarted(Event, tag="job_started", frozen=True, kw_only=True):
     """The launcher begins. ``argv`` is the user's program with its arguments.
 
     ``log_dir`` is where redirected output of the ranks lies, "" where nothing is redirected.
+    ``nodes`` is None in a job of one node.
     """
 
     run_id: str
@@ -51,6 +68,7 @@ class JobStarted(Event, tag="job_started", frozen=True, kw_only=True):
     worker_start: str = "warm"
     limits: dict[str, float | None] = {}
     log_dir: str = ""
+    nodes: JobNodes | None = None
 
 
 class RoundStarted(Event, tag="round_started", frozen=True, kw_only=True):

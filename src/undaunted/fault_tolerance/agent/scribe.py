@@ -11,6 +11,7 @@ from undaunted.attribution.exits import signal_name
 from undaunted.base.text import format_duration, one_line
 from undaunted.fault_tolerance.agent.messages import ERROR, INFO, Messages
 from undaunted.fault_tolerance.function_call import shown
+from undaunted.fault_tolerance.nodes_config import for_journal
 from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.journal import events as e
 from undaunted.journal.writer import JournalWriter
@@ -90,6 +91,7 @@ class Scribe:
                 worker_start=config.worker_start,
                 limits=limits,
                 log_dir=self._where_logs_are(),
+                nodes=for_journal(config.nodes),
             )
         )
         self._messages.say(
