@@ -48,8 +48,8 @@ def test_a_crash_and_the_round_after_it() -> None:
 def test_the_end() -> None:
     node = after(*sample.RUN)
     assert node.ended is not None
-    assert node.notes[-1].text == "finished: every rank exited with 0"
-    assert node.notes[-1].style == "green"
+    assert node.notes()[-1].text == "finished: every rank exited with 0"
+    assert node.notes()[-1].style == "green"
 
 
 def test_goodput_is_that_of_the_report() -> None:
@@ -77,7 +77,7 @@ def test_time_goes_on_between_rounds() -> None:
 def test_a_new_launch_forgets_the_one_before() -> None:
     again = at(10_000, e.JournalOpened, boot_id="boot", pid=43)
     node = after(*sample.RUN, again)
-    assert (node.job, node.ended, node.round, list(node.notes)) == (None, None, -1, [])
+    assert (node.job, node.ended, node.round, node.notes()) == (None, None, -1, [])
 
 
 def test_the_same_writer_may_open_its_file_again() -> None:
@@ -122,7 +122,7 @@ def test_restarts_inside_of_processes() -> None:
     assert after(*begin, detect).inprocess_now
     node = after(*begin, detect, again)
     assert (node.inprocess, node.inprocess_now) == (1, False)
-    assert [note.text for note in node.notes] == [
+    assert [note.text for note in node.notes()] == [
         "in-process restart 1: rank 1: oh",
         "in-process restart 1: running again after 10 ms, without rank 1",
     ]

@@ -144,7 +144,7 @@ class Model:
             rows = rank_rows(node, launch.looks, known.speeds, now_ns)
             job.ranks += rows
             job.nodes.append(node.name or name)
-            notes += node.notes
+            notes += node.notes()
             notes += _ring_notes(node, launch, now_ns, wall)
             if launch.problem and node.ended is None:
                 job.problems.append(f"{node.name}: {launch.problem}; shown is what was known last")

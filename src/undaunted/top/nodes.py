@@ -10,7 +10,7 @@ from collections import Counter, deque
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Account, account
 from undaunted.journal.inprocess_events import InProcessPhase
-from undaunted.top.notes import Note, note_of
+from undaunted.top.notes import OF_RANKS, Note, note_of, worth_a_note
 
 # The kinds that `journal.goodput.account` looks at.
 _ACCOUNTED = (
@@ -45,7 +45,6 @@ class Node:
         inprocess_now: such a restart is under way.
         limits: seconds by the keys of ``LimitsChanged``.
         failures: how often each rank was blamed or lost.
-        notes: what has happened, oldest first.
         last_ns: time of the newest event, CLOCK_MONOTONIC.
         last_wall: the same, Unix time.
     """
@@ -64,7 +63,8 @@ class Node:
         self.inprocess = 0
         self.limits: dict[str, float | None] = dict(job.limits) if job else {}
         self.failures: Counter[int] = Counter()
-        self.notes: deque[Note] = deque(maxlen=_NOTES)
+        self._noteworthy: deque[e.Event] = deque(maxlen=_NOTES)
+        self._of_ranks: deque[e.Event] = deque(maxlen=_NOTES)
         self._accounted: list[e.Event] = []
         self._begin_round(None)
 
@@ -83,15 +83,23 @@ class Node:
 
     def take(self, event: e.Event) -> None:
         """Take in the next event of the journal."""
-        self._take(event)
+        self.last_ns, self.last_wall = event.t, event.wall or self.last_wall
+        if isinstance(event, e.RankEvent):  # most of a long journal
+            if event.name in OF_RANKS:
+                self._of_ranks.append(event)
+            return
         if not isinstance(event, e.RoundBlamed):  # its node is the one that is blamed
             self.name = event.node or self.name
-        self.last_ns, self.last_wall = event.t, event.wall or self.last_wall
+        self._take(event)
         if isinstance(event, _ACCOUNTED):
             self._accounted.append(event)
-        note = note_of(event)
-        if note is not None:
-            self.notes.append(note)
+        if worth_a_note(event):
+            self._noteworthy.append(event)
+
+    def notes(self) -> list[Note]:
+        """Say what has happened lately, in no order."""
+        notes = map(note_of, [*self._noteworthy, *self._of_ranks])
+        return [note for note in notes if note is not None]
 
     def account(
         self, now_ns: int | None = None, reached: tuple[int, int, int] | None = None

@@ -18,6 +18,7 @@ _LONGEST = 300
 _NUMBER = re.compile(r"(\w+)=([0-9.]+)")
 _CHECKPOINT = "checkpoint"  # events of ranks, see `undaunted.checkpointing.announce`
 _FAULT = "fault"
+OF_RANKS = (_CHECKPOINT, _FAULT)
 # Each rank tells these of itself; one line is enough.
 _BY_ALL = ("saved", "loaded", "rescued", "deleted")
 
@@ -38,6 +39,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     style: str = ""
     key: str = ""
+
+
+def worth_a_note(event: e.Event) -> bool:
+    """Tell whether `note_of` may have something to say; quick."""
+    return type(event) in _TEXTS
 
 
 def note_of(event: e.Event) -> Note | None:

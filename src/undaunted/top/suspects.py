@@ -33,7 +33,7 @@ def suspects(ranks: Sequence[Rank]) -> dict[int, str]:
     """Return why each suspect is one, by rank; nobody while all go on, or all wait alike."""
     found = {rank.rank: "stopped by a signal" for rank in ranks if rank.state in ("T", "t")}
     watched = [rank for rank in ranks if rank.watched]
-    quiet = [rank for rank in watched if _is_quiet(rank, watched)]
+    quiet = _quiet(watched)
     moving = len(watched) - len(quiet)
     if quiet and moving:
         others = "the other goes on" if moving == 1 else f"{moving} others go on"
@@ -62,12 +62,16 @@ def slow(values: Mapping[int, float]) -> dict[int, float]:
     }
 
 
-def _is_quiet(rank: Rank, all_of_them: Sequence[Rank]) -> bool:
-    if rank.still_s is None:
-        return False
-    steps = [other.step_s for other in all_of_them if other.step_s is not None]
+def _quiet(watched: Sequence[Rank]) -> list[Rank]:
+    """Return those that have shown nothing for longer than is usual."""
+    steps = [rank.step_s for rank in watched if rank.step_s is not None]
     patience_s = max(_LEAST_S, _STEPS * median(steps) if steps else 0.0)
-    return rank.still_s > max(patience_s, _LONGER * rank.section_longest_s)
+    return [
+        rank
+        for rank in watched
+        if rank.still_s is not None
+        and rank.still_s > max(patience_s, _LONGER * rank.section_longest_s)
+    ]
 
 
 def _apart(quiet: Sequence[Rank]) -> dict[int, str]:
@@ -102,7 +106,7 @@ def _stands(rank: Rank) -> str:
 def all_quiet(ranks: Sequence[Rank]) -> str:
     """Say that all ranks wait, "" if they do not."""
     watched = [rank for rank in ranks if rank.watched]
-    quiet = [rank for rank in watched if _is_quiet(rank, watched)]
+    quiet = _quiet(watched)
     if len(quiet) < 2 or len(quiet) < len(watched):
         return ""
     least_s = min(rank.still_s or 0.0 for rank in quiet)
