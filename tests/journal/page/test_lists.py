@@ -79,9 +79,16 @@ def test_the_cost_of_checkpoints_is_told():
 
 def test_notes_are_listed_once():
     summary = msgspec.structs.replace(job()[0], notes=["watch <out>", "watch <out>"])
-    assert "Notes (1) watch &lt;out&gt;" in plain(lists.notes(summary))
+    assert "Notes (1) watch &lt;out&gt;" in plain(lists.notes(summary, []))
 
 
 def test_without_notes_there_is_no_part_for_them():
     summary = msgspec.structs.replace(job()[0], notes=[], launches=[])
-    assert lists.notes(summary) == ""
+    assert lists.notes(summary, []) == ""
+
+
+def test_damage_of_journals_is_noted():
+    damaged = journal()
+    damaged.unreadable, damaged.unknown = 2, 1
+    said = plain(lists.notes(*job(damaged)))
+    assert "journal-n0.jsonl: 2 lines could not be read; 1 events are of a newer version" in said

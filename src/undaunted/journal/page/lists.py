@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from undaunted.journal.events import Verdict
     from undaunted.journal.goodput import Times
     from undaunted.journal.job.values import JobRound, JobSummary
+    from undaunted.journal.reader import Journal
 
 # Rows of a table; of more, the last ones are kept and the rest is counted.
 _MOST_ROWS = 2000
@@ -112,9 +113,10 @@ def checkpoints(job: JobSummary) -> str:
     return folded("Checkpoints", f"<pre>{lines(said, _LONGEST_TRACEBACK)}</pre>")
 
 
-def notes(job: JobSummary) -> str:
+def notes(job: JobSummary, journals: Sequence[Journal]) -> str:
     """Return what else a reader should know."""
-    said = list(job.notes)
+    said = [f"{one.path.name}: {_damage(one)}" for one in journals if one.unreadable or one.unknown]
+    said += job.notes
     for one in job.launches:
         said += [f"{one.node}: {note}" for note in one.notes]
     said = list(dict.fromkeys(said))
@@ -122,6 +124,15 @@ def notes(job: JobSummary) -> str:
         return ""
     items = "\n".join(f"<li>{text(one)}</li>" for one in said[:_MOST_ROWS])
     return folded(f"Notes ({len(said)})", f'<ul class="notes">\n{items}\n</ul>')
+
+
+def _damage(journal: Journal) -> str:
+    said = []
+    if journal.unreadable:
+        said.append(f"{journal.unreadable} lines could not be read")
+    if journal.unknown:
+        said.append(f"{journal.unknown} events are of a newer version and were skipped")
+    return "; ".join(said)
 
 
 def _failure(one: JobRound, places: Mapping[str, int], verdict: Verdict | None) -> list[Cell]:

@@ -61,7 +61,7 @@ def page(job: JobSummary, journals: Sequence[Journal]) -> str:
         "rounds": lists.rounds(job),
         "nodes": lists.nodes(job),
         "checkpoints": lists.checkpoints(job),
-        "notes": lists.notes(job),
+        "notes": lists.notes(job, journals),
         "footer": "Made by <code>undaunted report --html</code>.",
         "data": _data(job, journals),
         "script": script,

@@ -126,6 +126,7 @@ class Painter {
       this.words();
       this.marks();
       this.crosshair();
+      this.thumb();
     });
   }
 
@@ -329,5 +330,18 @@ class Painter {
     context.lineWidth = 1;
     const y = HEAD + view.y(view.point.row);
     context.strokeRect(GUTTER + 0.5, Math.round(y) - 0.5, view.width - 1, view.row);
+  }
+
+  // Where among the rows this is, if not all are seen.
+  thumb() {
+    const { context, view } = this;
+    const whole = view.rows.length * view.row;
+    if (whole <= view.height + 1) return;
+    const high = Math.max(16, (view.height * view.height) / whole);
+    const y = (view.top / (whole - view.height)) * (view.height - high);
+    context.globalAlpha = 0.6;
+    context.fillStyle = this.palette.text;
+    context.fillRect(this.width - 5, HEAD + y, 4, high);
+    context.globalAlpha = 1;
   }
 }
