@@ -13,7 +13,7 @@ from benchmarks.launchers import source_path
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROGRAMS = {"heartbeat": "heartbeat.py", "journal": "journal.py"}
+PROGRAMS = {"heartbeat": "heartbeat.py", "event": "event.py", "journal": "journal.py"}
 DEADLINE_S = 300.0
 
 
