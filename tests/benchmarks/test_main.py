@@ -30,7 +30,7 @@ def test_default_is_everything_nine_times(monkeypatch: pytest.MonkeyPatch) -> No
     assert args.pairs == 9
     assert {case.name for case in args.cases} == {"start", "crash", "hang", "idle"}
     assert {case.ranks for case in args.cases} == {1, 2, 8}
-    assert args.calls == ["heartbeat", "journal"]
+    assert args.calls == ["heartbeat", "event", "journal"]
 
 
 def test_names_and_quick_select(monkeypatch: pytest.MonkeyPatch) -> None:
