@@ -273,3 +273,37 @@ def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
     finally:
         terminal.process.kill()
         terminal.process.wait(DEADLINE_S)
+
+
+INPROCESS = """
+    import os, pathlib, threading, undaunted
+    from undaunted import inprocess
+    pause = threading.Event()
+
+    @inprocess.Wrapper()
+    def train(call: inprocess.CallWrapper):
+        for step in range(100_000):
+            undaunted.step(step)
+            if call.iteration == 0 and os.environ["RANK"] == "1" and os.path.exists("fail"):
+                raise ValueError("a fault")
+            if call.iteration == 1 and os.path.exists("stop"):
+                return
+            pause.wait(0.05)
+
+    train()
+"""
+
+
+def test_restarts_inside_the_processes(tmp_path: Path) -> None:
+    with launched(tmp_path, INPROCESS, "--nproc-per-node", "2") as launcher:
+        launcher.wait_for("2 ranks of train.py")
+        with top(launcher.run_dir) as terminal:
+            terminal.wait_for(r"^ +1 +stepping .* [1-9]\d* +\d+ ms")
+            (tmp_path / "fail").touch()
+            terminal.wait_for(r"restarts 0 of 0   in-process 1")
+            terminal.wait_for(r"in-process restart 1: .*a fault")
+            terminal.wait_for(r"in-process restart 1: running again after")
+            terminal.wait_for(r"round 0 is running")
+            (tmp_path / "stop").touch()
+            terminal.wait_for(r"finished, exit code 0")
+            assert launcher.finish() == 0

@@ -19,7 +19,7 @@ def test_all_columns() -> None:
         "note",
     ]  # fmt: skip
     assert first.split("  ")[-1].strip() == "-"
-    assert "500 ms of 1 min 00 s" in first
+    assert "500 ms of 1 min" in first
     assert "data 3.0 s" in second
     assert second.endswith("suspect: oh")
 
@@ -36,6 +36,15 @@ def test_columns_give_way_to_notes_and_then_to_each_other() -> None:
     assert titles(10) == ["rank", "ite~"]
     assert not has_notes(RANKS, 50, several_nodes=False)
     assert has_notes(RANKS, 200, several_nodes=False)
+
+
+def test_limits_are_short() -> None:
+    limits = [8.0, 2700.0, 90.0, 36_000.0, 1.25]
+    lines = plain(
+        table([row(0, 0.5, limit_s=limit) for limit in limits], None, several_nodes=False)
+    )
+    for text in ("of 8 s", "of 45 min", "of 1.5 min", "of 10 h", "of 1.25 s"):
+        assert text in lines
 
 
 def test_no_line_is_too_wide() -> None:

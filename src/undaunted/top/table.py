@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LEAST_NOTE = 24
 _GAP = "  "
 _LONGEST_NAME = 24
+_MINUTE_S = 60
+_HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,16 @@ def _took(seconds: float | None) -> str:
 
 
 def _silent(row: Rank) -> str:
-    limit = f" of {format_duration(row.limit_s)}" if row.limit_s and row.silent_s else ""
-    return _took(row.silent_s) + limit
+    return _took(row.silent_s) + (f" of {_limit(row.limit_s)}" if row.limit_s else "")
+
+
+def _limit(seconds: float) -> str:
+    """A limit is a round number, mostly: as short as it can be said."""
+    if seconds < _MINUTE_S:
+        return f"{seconds:.3g} s"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.3g} min"
+    return f"{seconds / _HOUR_S:.3g} h"
 
 
 def _section(row: Rank) -> str:
