@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.journal.metrics.test_tally import tally_of
 from tests.journal.sample import CRASH, MS, OPENING, RUN, at, begin
@@ -97,3 +100,11 @@ def test_names_have_units_and_are_there_once() -> None:
         assert family.name.endswith("_total") == (family.kind == "counter"), family.name
         assert family.help.endswith(".")
         assert len({tuple(sample.labels) for sample in family.samples}) == 1
+
+
+@given(st.lists(st.sampled_from(RUN)), st.booleans())
+def test_any_events_in_any_order(events: list[e.AnyEvent], live: bool) -> None:
+    now = Now(t=9999 * MS, steps=(0, 5, 4 * MS)) if live else None
+    for family in families(tally_of(events), "n0", now):
+        assert all(math.isfinite(sample.value) for sample in family.samples)
+        assert family.name == "undaunted_round" or all(s.value >= 0 for s in family.samples)

@@ -99,11 +99,13 @@ def _of_run(run: RunSummary, events: Sequence[Event], node: str) -> list[Family]
 
 def _of_rounds(run: RunSummary, node: str) -> list[Family]:
     rounds = run.rounds
-    failures = Family("undaunted_failures_total", "Rounds that have failed, by how.", "counter")
+    failures = Family("undaunted_failures_total", "Rounds in which this node failed.", "counter")
     for kind in _KINDS:
         failures.add(sum(one.outcome == kind for one in rounds), node=node, kind=kind)
     blamed = Family(
-        "undaunted_rank_failures_total", "Failures that a rank was blamed for.", "counter"
+        "undaunted_rank_failures_total",
+        "Failures of the node that a rank was blamed for.",
+        "counter",
     )
     verdicts = [(one.verdict.rank, one.verdict.kind) for one in rounds if one.verdict is not None]
     for rank, kind in sorted(set(verdicts)):
@@ -117,7 +119,7 @@ def _of_rounds(run: RunSummary, node: str) -> list[Family]:
         ),
         Family(
             "undaunted_restart_seconds_total",
-            "From failures until the program ran on all ranks of the node again.",
+            "From failures of this node until the program ran on all of its ranks again.",
             "counter",
         ).add(sum(took) / _NS, node=node),
         Family(
@@ -158,7 +160,7 @@ def _of_times(run: RunSummary, node: str) -> list[Family]:
         ),
         Family(
             "undaunted_mean_time_to_failure_seconds",
-            "Time of this launcher by the number of rounds that have failed.",
+            "Time of this launcher by the number of rounds in which this node failed.",
         ).add(total_s / failed if failed else None, node=node),
         Family("undaunted_run_duration_seconds", "How long this launcher has run.").add(
             total_s, node=node
