@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WORD_BYTES = 8
 _PIECE_WORDS = 1 << 17
 # Below this, the fixed cost of the operations is more than that of hashing bytes.
-_SMALL_BYTES = 1 << 12
+_SMALL_BYTES = 1 << 14
 # Mixing moves the upper bits down, as a product's lower bits depend on lower bits alone.
 _SHIFT = 31
 _SEED = 0x5EED
@@ -29,7 +29,7 @@ _COMPUTING_DEVICES = ("cpu", "cuda")
 _weights: dict[Any, Tensor] = {}
 
 
-def content(tensor: Tensor) -> Iterator[bytes]:
+def content(tensor: Tensor) -> list[bytes]:
     """Return what stands for a tensor: type, shape and content, to be fed to a hash.
 
     Of a sharded tensor it is the local part. A tensor without content (device ``meta``) is its type
@@ -42,11 +42,12 @@ def content(tensor: Tensor) -> Iterator[bytes]:
 
     # A ragged tensor's shape holds a symbol, whose number is chance; the parts tell more.
     shape = [size if type(size) is int else None for size in tensor.shape]
-    yield f"tensor {tensor.dtype} {shape}".encode()
+    pieces = [f"tensor {tensor.dtype} {shape}".encode()]
     with torch.no_grad():
         for part in _parts(tensor.detach()):
-            yield f"{part.dtype} {tuple(part.shape)}".encode()
-            yield from _bits(part)
+            pieces.append(f"{part.dtype} {tuple(part.shape)}".encode())
+            pieces.extend(_bits(part))
+    return pieces
 
 
 def finite(tensors: Iterable[Tensor]) -> bool:
@@ -76,29 +77,27 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor.resolve_conj().resolve_neg()
 
 
-def _bits(tensor: Tensor) -> Iterator[bytes]:
+def _bits(tensor: Tensor) -> list[bytes]:
     import torch
 
     if not tensor.nbytes:
-        return
+        return []
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     if flat.nbytes < _SMALL_BYTES:
-        yield _raw(flat)
-        return
+        return [_raw(flat)]
     if flat.storage_offset() % _WORD_BYTES or flat.data_ptr() % _WORD_BYTES:
         flat = flat.clone()
     whole = flat.nbytes // _WORD_BYTES * _WORD_BYTES
-    yield from _sums(flat[:whole].view(torch.int64))
-    if whole < flat.nbytes:
-        yield _raw(flat[whole:])
+    sums = _sums(flat[:whole].view(torch.int64))
+    return [sums, _raw(flat[whole:])] if whole < flat.nbytes else [sums]
 
 
-def _sums(words: Tensor) -> Iterator[bytes]:
+def _sums(words: Tensor) -> bytes:
     import torch
 
     device = words.device if words.device.type in _COMPUTING_DEVICES else torch.device("cpu")
     weights = _weights_on(device)
-    mixed = torch.empty_like(weights)
+    mixed = torch.empty_like(weights[: len(words)])
     sums = []
     for piece in words.split(_PIECE_WORDS):
         local = piece.to(device)
@@ -107,7 +106,7 @@ def _sums(words: Tensor) -> Iterator[bytes]:
         here.bitwise_xor_(local)
         here.mul_(weights[: len(local)])
         sums.append(here.sum())
-    yield _raw(torch.stack(sums).view(torch.uint8))
+    return _raw(torch.stack(sums).view(torch.uint8))
 
 
 def _weights_on(device: Any) -> Tensor:
