@@ -28,7 +28,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         iteration: as the script counts, or as we do; -1 before the first.
         at: ``step``: what the script gave to ``undaunted.step``; ``forward``: before the first
             forward pass of an update; ``update``: after an optimizer's step.
-        n: how many records with the same ``iteration`` and ``at`` came before in this round.
+        n: how many records with the same ``iteration`` and ``at`` came before in this round, or
+            since the script went back to an earlier iteration.
         parts: name to digest, 16 hexadecimal characters.
         counted: the iteration was counted by us, as the script does not tell it.
         finite: ``no`` where parameters or gradients hold NaN or infinity, "" otherwise.
