@@ -79,6 +79,7 @@ def train(args: argparse.Namespace) -> None:
                 say(f"step {done}/{args.steps}, loss {loss:.4f}")
             if done % args.checkpoint_every == 0 or done == args.steps:
                 with undaunted.section("checkpoint"):
+                    must_be_finite(model)
                     checkpoints.save(done, state)
 
     if args.hash_out and dist.get_rank() == 0:
@@ -95,6 +96,12 @@ def train_step(
     loss.backward()
     optimizer.step()
     return loss.item()
+
+
+def must_be_finite(model: nn.Module) -> None:
+    """Raise an error, and so go back to the last checkpoint, before NaN gets into one."""
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise FloatingPointError(f"rank {dist.get_rank()}: the parameters hold NaN or infinity")
 
 
 def say(line: str) -> None:

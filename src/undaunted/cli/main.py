@@ -27,6 +27,7 @@ Commands:
             serve the coordination of a job of several nodes, on a host apart
   report    show the restarts of a run, their causes and what they cost
   top       show what every rank of a run is doing now, live
+  chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
   simulate  try out jobs of many nodes in virtual time, under faults
   log-aggregator
@@ -36,7 +37,7 @@ undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator.
 """
-_COMMANDS = ("run", "coordinator", "report", "top", "doctor", "simulate", "log-aggregator")
+_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor", "simulate", "log-aggregator")
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 

@@ -88,6 +88,7 @@ _ALL = (
         ("torn-write",),
         blame="crash",
         certain=False,
+        anyone=True,  # a program that writes for it gets an error, which any rank may tell of
     ),
     KindOf(
         "nan",

@@ -72,10 +72,20 @@ class ChaosDirectory:
         directory = self.path / f"run-{name}"
         directory.mkdir(mode=0o700)
         (directory / WORK_DIR).mkdir(mode=0o700)
-        planned = directory / FAULTS_FILE
-        planned.touch(0o600)
-        planned.write_bytes(msgspec.json.format(msgspec.json.encode(faults), indent=1) + b"\n")
+        planned = msgspec.json.format(msgspec.json.encode(faults), indent=1).decode()
+        self.write(f"{directory.name}/{FAULTS_FILE}", f"{planned}\n")
         return directory
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file that only this user can read; return its path.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = self.path / name
+        path.touch(0o600)
+        path.write_text(text, encoding="utf-8")
+        return path
 
     def close(self) -> None:
         """Let others use it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import printable
 from undaunted.chaos.trials import bounds
 from undaunted.chaos.trials.history import RUN_DIR
 from undaunted.chaos.trials.nemesis.conduct import OUTPUT_FILE, WORK_DIR
@@ -74,9 +75,7 @@ def measure(directory: Path, history: History) -> Reference:
     """
     problem = _problem(history)
     if problem:
-        output = directory / OUTPUT_FILE
-        tail = "\n".join(f"  {line}" for line in last_lines(output, _TAIL))
-        raise NoMeasureError(f"{problem}. The end of {output}:\n{tail}")
+        raise NoMeasureError(f"{problem}. {end_of_output(directory)}")
     span = iterations_of(history)
     assert span is not None
     silence_s = bounds.longest_silence(
@@ -93,6 +92,13 @@ def measure(directory: Path, history: History) -> Reference:
         grace_s=bounds.grace(silence_s),
         left_bytes=size_of(directory / WORK_DIR),
     )
+
+
+def end_of_output(directory: Path) -> str:
+    """Return the last lines of what a run has printed, for messages."""
+    output = directory / OUTPUT_FILE
+    tail = "\n".join(f"  {printable(line)}" for line in last_lines(output, _TAIL))
+    return f"The end of {output}:\n{tail}"
 
 
 def iterations_of(history: History) -> tuple[int, int] | None:

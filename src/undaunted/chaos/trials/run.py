@@ -25,7 +25,7 @@ from undaunted.chaos.trials.places import (
     keep_checkpoints,
 )
 from undaunted.chaos.trials.plan_file import write_plan
-from undaunted.chaos.trials.reference import Reference, first_iteration, measure
+from undaunted.chaos.trials.reference import Reference, end_of_output, first_iteration, measure
 from undaunted.chaos.trials.result import Result, run_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Campaign:
             first=reference.first,
             last=reference.last,
         )
-        (self._place.path / PLAN_FILE).write_text(write_plan(plan), encoding="utf-8")
+        self._place.write(PLAN_FILE, write_plan(plan))
         not_possible = self._not_possible(plan, reference)
         runs = plan.runs()
         for position, (number, faults) in enumerate(runs.items(), start=1):
@@ -189,13 +189,19 @@ class Campaign:
         history = read_history(directory)
         if history.outcome.interrupted:
             raise KeyboardInterrupt
-        begun = first_iteration(history)
-        if begun is not None and begun != reference.first:
+        if not history.launches and history.outcome.exit_codes:
             raise ChaosError(
-                f"run {history.name} began with iteration {begun}, the undisturbed one with "
-                f"{reference.first}: it found checkpoints of a run before it. Give each run a "
-                f"place of its own, with {PLACEHOLDER} in the arguments of the program, or say "
-                "with --checkpoint-dir where it keeps them"
+                f"run {history.name}: `undaunted run` did not begin. {end_of_output(directory)}"
+            )
+        begun = first_iteration(history)
+        nothing_to_do = begun is None and history.outcome.exit_codes == [0]
+        if nothing_to_do or begun not in (None, reference.first):
+            what = "took no step" if nothing_to_do else f"began with iteration {begun}"
+            raise ChaosError(
+                f"run {history.name} {what}, the undisturbed one began with {reference.first}: it "
+                "found checkpoints of a run before it. Give each run a place of its own, with "
+                f"{PLACEHOLDER} in the arguments of the program, or say with --checkpoint-dir "
+                "where it keeps them"
             )
         verdicts = judge(reference.history, history, faults)
         self._know(

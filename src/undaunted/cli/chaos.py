@@ -1,0 +1,165 @@
+"""`undaunted chaos`: a user's script under planned faults."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from undaunted import __version__
+from undaunted.base.ids import new_run_id
+from undaunted.chaos.trials.generator import wanted_of
+from undaunted.chaos.trials.kinds import KINDS
+from undaunted.chaos.trials.output import machine, terminal
+from undaunted.chaos.trials.places import ChaosDirectory, PlaceError
+from undaunted.chaos.trials.plan import PlanError
+from undaunted.chaos.trials.plan_file import read_plan, write_plan
+from undaunted.chaos.trials.reference import NoMeasureError
+from undaunted.chaos.trials.run import Campaign, ChaosError, Request
+from undaunted.cli.chaos_arguments import DEFAULT_SEED, HELP, Arguments, read_arguments
+from undaunted.cli.parse import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.chaos.trials.generator import Wanted
+    from undaunted.chaos.trials.result import Result
+
+CHAOS_RUNS = "undaunted-chaos"  # in the current directory
+RESULT_FILE = "result.json"
+_RED = 1
+_USAGE_ERROR = 2
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script under planned faults and print what became of each.
+
+    Args:
+        argv: arguments after ``undaunted chaos``.
+
+    Returns:
+        0 if no fault is red, 1 if one is, 2 if nothing could be judged, 130 after Ctrl-C.
+    """
+    try:
+        arguments = read_arguments(argv, os.environ, str(Path.cwd()))
+        if arguments is None:
+            print(HELP, end="")
+            return 0
+        if arguments.own["list-faults"]:
+            _list_faults()
+            return 0
+        return _run(arguments)
+    except (UsageError, PlanError, PlaceError, NoMeasureError, ChaosError) as error:
+        print(f"undaunted chaos: error: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+
+
+def _run(arguments: Arguments) -> int:
+    own = arguments.own
+    wanted, seed = _wanted(arguments)
+    request = Request(
+        options=arguments.options,
+        given=arguments.given,
+        program=_program(arguments),
+        environ=dict(os.environ),
+        wanted=wanted,
+        seed=seed,
+        checkpoint_dir=own["checkpoint-dir"].absolute() if own["checkpoint-dir"] else None,
+        in_dir=own["in-dir"],
+        deadline_s=own["deadline"],
+        disk_bytes=own["disk-size"],
+        version=__version__,
+    )
+    _check_files(arguments)
+    progress = _Progress()
+    place = ChaosDirectory(own["dir"] or Path(CHAOS_RUNS, new_run_id()))
+    try:
+        campaign = Campaign(request, place, progress.say)
+        campaign.run()
+        _write(campaign, arguments, place)
+        return _exit_code(campaign.result)
+    finally:
+        progress.end_line()
+        place.close()
+
+
+def _wanted(arguments: Arguments) -> tuple[Sequence[Wanted], int]:
+    own = arguments.own
+    if own["plan"] is not None:
+        draft = read_plan(own["plan"])
+        seed = draft.seed if own["seed"] is None else own["seed"]
+        return draft.faults, DEFAULT_SEED if seed is None else seed
+    seed = DEFAULT_SEED if own["seed"] is None else own["seed"]
+    wanted = wanted_of(
+        own["faults"], runs_per_kind=own["rounds"], faults_per_run=own["per-run"], seed=seed
+    )
+    return wanted, seed
+
+
+def _program(arguments: Arguments) -> list[str]:
+    """Return the program; started elsewhere, its path must not depend on where we are."""
+    program = list(arguments.program)
+    if arguments.own["in-dir"] and Path(program[0]).is_file():
+        program[0] = str(Path(program[0]).absolute())
+    return program
+
+
+def _check_files(arguments: Arguments) -> None:
+    """Make sure before hours have passed that results can be written."""
+    for name in ("junit", "save-plan"):
+        path: Path | None = arguments.own[name]
+        if path is not None and not os.access(path.absolute().parent, os.W_OK):
+            raise UsageError(f"--{name} {path}: its directory cannot be written to; name another")
+
+
+def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> None:
+    own, result = arguments.own, campaign.result
+    whole = machine.to_json(result)
+    try:
+        place.write(RESULT_FILE, whole)
+    except OSError as error:
+        raise ChaosError(f"{error.filename} cannot be written: {error.strerror}") from None
+    files: dict[Path, str] = {}
+    if own["save-plan"] is not None and campaign.plan is not None:
+        files[own["save-plan"]] = write_plan(campaign.plan)
+    if own["junit"] is not None:
+        files[own["junit"]] = machine.to_junit(result)
+    for path, text in files.items():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:  # noqa: PERF203 - few, and each for itself
+            raise ChaosError(f"{path} cannot be written: {error.strerror}") from None
+    if own["json"]:
+        print(whole, end="")
+    else:
+        terminal.show(result, sys.stdout)
+
+
+def _exit_code(result: Result) -> int:
+    if result.red:
+        return _RED
+    return _INTERRUPTED if result.interrupted else 0
+
+
+class _Progress:
+    """Shows how far it has come, on standard error, so that results can be piped."""
+
+    def __init__(self) -> None:
+        self._in_line = False
+
+    def say(self, text: str) -> None:
+        self._in_line = not text.endswith("\n")
+        print(text, end="", file=sys.stderr, flush=True)
+
+    def end_line(self) -> None:
+        if self._in_line:
+            self.say("\n")
+
+
+def _list_faults() -> None:
+    width = max(map(len, KINDS))
+    for kind in KINDS.values():
+        needs = f" (needs {kind.needs})" if kind.needs else ""
+        print(f"{kind.name:{width}}  {kind.text}{needs}")

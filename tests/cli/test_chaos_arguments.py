@@ -1,0 +1,98 @@
+"""The command line of `undaunted chaos`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from undaunted.chaos.trials.kinds import KINDS
+from undaunted.cli.chaos_arguments import DEFAULT_FAULTS, HELP, Arguments, read_arguments
+from undaunted.cli.parse import UsageError
+
+
+def read(*argv: str, **environ: str) -> Arguments:
+    arguments = read_arguments(argv, environ, "/")
+    assert arguments is not None
+    return arguments
+
+
+def test_defaults() -> None:
+    arguments = read("train.py", "--faults", "mine")
+
+    assert arguments.own["faults"] == DEFAULT_FAULTS
+    assert arguments.own["rounds"] == arguments.own["per-run"] == 1
+    assert arguments.options == []
+    assert arguments.program == ["train.py", "--faults", "mine"]
+    assert arguments.given == frozenset()
+
+
+def test_options_of_run_are_passed_on() -> None:
+    arguments = read(
+        "--nproc-per-node", "2", "--seed", "7", "-m", "--ft-learn-timeouts", "package.train", "-m",
+        PET_TERM_TIMEOUT="20",
+    )  # fmt: skip
+
+    assert arguments.options == ["--nproc-per-node", "2", "-m", "--ft-learn-timeouts"]
+    assert arguments.program == ["package.train", "-m"]
+    assert arguments.own["seed"] == 7
+    assert arguments.given == {"nproc-per-node", "module", "ft-learn-timeouts", "term-timeout"}
+
+
+@pytest.mark.parametrize("words", [("--per-run=3",), ("--per_run", "3"), ("--per-run", "3")])
+def test_spellings(words: tuple[str, ...]) -> None:
+    assert read(*words, "train.py").own["per-run"] == 3
+
+
+def test_values() -> None:
+    own = read(
+        "--faults", "kill, hang,kill", "--deadline", "2m", "--disk-size", "8", "--dir", "d",
+        "--json", "--in-dir", "--", "train.py",
+    ).own  # fmt: skip
+
+    assert own["faults"] == ("kill", "hang")
+    assert own["deadline"] == 120
+    assert own["disk-size"] == 8 << 20
+    assert own["dir"] == Path("d")
+    assert own["json"]
+    assert own["in-dir"]
+
+
+def test_all_faults() -> None:
+    assert read("--faults", "all", "train.py").own["faults"] == tuple(KINDS)
+
+
+def test_listing_needs_no_script() -> None:
+    assert read("--list-faults").own["list-faults"]
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help(word: str) -> None:
+    assert read_arguments(["--seed", "3", word], {}, "/") is None
+    assert all(len(line) <= 80 for line in HELP.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--faults", "kil", "t.py"], r"--faults: 'kil' .*did you mean 'kill'"),
+        (["--faults", ",", "t.py"], "--faults: name at least one"),
+        (["--rounds", "0", "t.py"], "--rounds: '0' is no whole number from 1"),
+        (["--seed", "-1", "t.py"], "--seed"),
+        (["--seed"], "--seed needs a value"),
+        (["--dir", "--json", "t.py"], "--dir needs a value"),
+        (["--json=yes", "t.py"], "--json takes no value"),
+        (["--deadline", "0", "t.py"], "--deadline: a run takes time"),
+        (["--plan", "p", "--rounds", "2", "t.py"], "leave --rounds out"),
+        (["--nonsense", "t.py"], "unknown option --nonsense"),
+        (["--run-dir", "r", "t.py"], "--run-dir cannot be used here"),
+        (["--inject-fault", "sigkill:rank=0", "t.py"], "--inject-fault cannot be used here"),
+        (["--nnodes", "2", "t.py"], "--nnodes: chaos runs are on one node"),
+        ([], "no SCRIPT is given"),
+        (["--seed", "3"], "no SCRIPT is given"),
+        (["--max-restarts", "x", "t.py"], "--max-restarts"),
+    ],
+)
+def test_what_cannot_be_meant(argv: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_arguments(argv, {}, "/")

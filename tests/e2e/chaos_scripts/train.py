@@ -1,0 +1,115 @@
+"""A small training script that survives every fault, or has one bug that chaos must find.
+
+undaunted chaos --nproc-per-node 2 train.py --dir {dir} [--bug NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import undaunted
+
+STEPS = 60
+SAVE_EVERY = 10
+WIDTH = 128  # so that a checkpoint is larger than what a torn write leaves of it
+SEED = 5
+BUGS = ("rng", "sampler", "torn", "sigterm", "exception", "nan")
+
+
+class Training:
+    """Everything the next step depends on."""
+
+    def __init__(self, directory: Path, bug: str) -> None:
+        torch.manual_seed(SEED)
+        self.bug = bug
+        self.file = directory / "checkpoint.pt"
+        layers = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, 1)
+        self.model = DistributedDataParallel(nn.Sequential(*layers))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.order = torch.Generator().manual_seed(SEED + dist.get_rank())
+        self.data = torch.randn(1000, WIDTH)
+        torch.manual_seed(SEED + 100 + dist.get_rank())  # another dropout on every rank
+
+    def step(self, number: int) -> None:
+        undaunted.step(number)
+        chosen = torch.randint(len(self.data), (16,), generator=self.order)
+        inputs = self.data[chosen]
+        loss = (self.model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def save(self, done: int) -> None:
+        """Save the state of all ranks in one file."""
+        if self.bug != "nan" and not all(p.isfinite().all() for p in self.model.parameters()):
+            raise RuntimeError("the parameters hold NaN or infinity")
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.gather_object(self.own_state(), states if dist.get_rank() == 0 else None)
+        if dist.get_rank() != 0:
+            return
+        whole = {
+            "done": done,
+            "model": self.model.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ranks": states,
+        }
+        if self.bug == "torn":
+            torch.save(whole, self.file)
+            return
+        new = self.file.with_suffix(".new")
+        torch.save(whole, new)
+        new.replace(self.file)
+
+    def own_state(self) -> dict[str, Any]:
+        state = {"rng": torch.get_rng_state(), "order": self.order.get_state()}
+        state.pop({"rng": "rng", "sampler": "order"}.get(self.bug, ""), None)
+        return state
+
+    def load(self) -> int:
+        """Load the checkpoint; return how many steps are done."""
+        if not self.file.exists():
+            return 0
+        whole = torch.load(self.file, weights_only=True)
+        self.model.module.load_state_dict(whole["model"])
+        self.optimizer.load_state_dict(whole["optimizer"])
+        own = whole["ranks"][dist.get_rank()]
+        if "rng" in own:
+            torch.set_rng_state(own["rng"])
+        if "order" in own:
+            self.order.set_state(own["order"])
+        return int(whole["done"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--bug", choices=BUGS, default="")
+    args = parser.parse_args()
+    if args.bug == "sigterm":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    training = Training(args.dir, args.bug)
+    for number in range(training.load(), STEPS):
+        try:
+            training.step(number)
+        except Exception as error:
+            if args.bug != "exception":
+                raise
+            print(f"rank {os.environ['RANK']}: {error}, going on", flush=True)
+        if (number + 1) % SAVE_EVERY == 0:
+            training.save(number + 1)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

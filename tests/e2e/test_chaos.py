@@ -1,0 +1,258 @@
+"""`undaunted chaos` with real scripts: sound ones are green, each bug is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.launcher import wait_until_gone
+from undaunted.base import process
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
+
+SCRIPT = str(Path(__file__).parent / "chaos_scripts" / "train.py")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TWO = ("--nproc-per-node", "2")
+DEADLINE_S = 380.0
+
+
+@pytest.fixture(autouse=True)
+def _needs_torch() -> None:
+    pytest.importorskip("torch")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a chaos run came to; ``result`` is {} if there is none."""
+
+    code: int
+    text: str
+    result: dict[str, Any]
+
+    @property
+    def colours(self) -> dict[str, str]:
+        return {verdict["fault"]["id"]: verdict["colour"] for verdict in self.result["verdicts"]}
+
+    @property
+    def reasons(self) -> set[str]:
+        """Keys of findings that are more than notes."""
+        findings = [one for verdict in self.result["verdicts"] for one in verdict["findings"]]
+        return {finding["key"] for finding in findings if finding["severity"] != "note"}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "undaunted.cli.main", "chaos", *words]
+
+
+def environment() -> dict[str, str]:
+    ours = ("PET_", "UNDAUNTED")
+    return {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+
+
+def chaos(tmp_path: Path, *words: str) -> Ended:
+    done = subprocess.run(
+        command("--dir", "chaos", "--json", *words),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    result = json.loads(done.stdout) if done.stdout else {}
+    return Ended(done.returncode, f"{done.stdout}\n{done.stderr}", result)
+
+
+# --- scripts that survive -------------------------------------------------------------------------
+
+
+def test_the_demo_survives_six_kinds_of_faults(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "char_lm" / "train.py")
+
+    ended = chaos(tmp_path, *TWO, script, "--steps", "60", "--dir", "{dir}/checkpoints")
+
+    assert set(ended.colours.values()) == {"green"}, ended.text
+    assert len(ended.colours) == 6
+    assert ended.code == 0
+    assert ended.result["seconds"] < 180
+    assert all(verdict["identical_from"] is not None for verdict in ended.result["verdicts"])
+
+
+def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
+    kinds = "kill,torn-write,sigterm,exception,nan,corrupt-checkpoint"
+
+    ended = chaos(
+        tmp_path, *TWO, "--faults", kinds, "--per-run", "2", "--seed", "3", SCRIPT, "--dir", "{dir}"
+    )
+
+    assert "red" not in set(ended.colours.values()), ended.text
+    assert ended.code == 0
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        ("minimal/train.py", ("--in-dir",)),
+        ("minimal/sections.py", ("--in-dir",)),
+        ("checkpoint/fsdp2.py", ()),
+        ("checkpoint/async_ddp.py", ()),
+        ("checkpoint/local.py", ()),
+    ],
+)
+def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) -> None:
+    place = {"checkpoint/fsdp2.py": ("--dir", "{dir}/c")}.get(example, ("{dir}/c",))
+    arguments = () if "--in-dir" in words else place
+
+    ended = chaos(tmp_path, *TWO, "--faults", "kill", *words, str(EXAMPLES / example), *arguments)
+
+    assert set(ended.colours.values()) == {"green"}, ended.text
+    assert ended.code == 0
+
+
+# --- scripts with a bug ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bug", "fault", "reason"),
+    [
+        ("rng", "kill", "rng-not-restored"),
+        ("sampler", "kill", "sampler-starts-anew"),
+        ("torn", "torn-write", "load-failed"),
+        ("sigterm", "sigterm", "sigterm-swallowed"),
+        ("exception", "exception", "exception-swallowed"),
+        ("nan", "nan", "nan-kept"),
+    ],
+)
+def test_the_bug_is_named(tmp_path: Path, bug: str, fault: str, reason: str) -> None:
+    ended = chaos(tmp_path, *TWO, "--faults", fault, SCRIPT, "--dir", "{dir}", "--bug", bug)
+
+    assert set(ended.colours.values()) == {"red"}, ended.text
+    assert reason in ended.reasons, ended.text
+    assert ended.code == 1
+
+
+# --- what may go wrong ----------------------------------------------------------------------------
+
+
+def test_checkpoints_that_outlive_a_run_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+
+    ended = chaos(tmp_path, *TWO, "--faults", "kill", SCRIPT, "--dir", "place")
+
+    assert ended.code == 2
+    assert "{dir}" in ended.text
+    assert "--checkpoint-dir" in ended.text
+
+
+def test_checkpoints_elsewhere(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "char_lm" / "train.py")
+    words = (script, "--steps", "40", "--checkpoint-every", "10", "--dir", "place")
+
+    ended = chaos(tmp_path, *TWO, "--faults", "kill", "--checkpoint-dir", "place", *words)
+
+    assert ended.code == 0, ended.text
+    assert not (tmp_path / "place").exists()
+    assert list((tmp_path / "chaos" / "run-1" / "work").iterdir())
+
+
+def test_a_script_that_fails_undisturbed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('no data')")
+
+    ended = chaos(tmp_path, "--faults", "kill", "train.py")
+
+    assert ended.code == 2
+    assert "ended with exit code 1" in ended.text
+    assert "no data" in ended.text
+
+
+def test_a_script_that_takes_no_step(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')")
+
+    ended = chaos(tmp_path, "--faults", "kill", "train.py")
+
+    assert ended.code == 2
+    assert "took no step" in ended.text
+
+
+def test_a_script_that_does_not_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import threading; threading.Event().wait(300)")
+
+    ended = chaos(tmp_path, "--faults", "kill", "--deadline", "2", "train.py")
+
+    assert ended.code == 2
+    assert "did not end within 2 s" in ended.text
+
+
+def begun(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start chaos with a script that runs for long; return it and the processes of its run."""
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib, sys, threading, undaunted\n"
+        "undaunted.step(0)\n"
+        "fifo = os.open(sys.argv[1], os.O_WRONLY)\n"
+        "os.write(fifo, b'x')\n"
+        "threading.Event().wait(300)\n"
+    )
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    running = subprocess.Popen(
+        command("--dir", "chaos", "--faults", "kill", "train.py", str(fifo)),
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with fifo.open("rb") as end:
+        assert end.read(1) == b"x"
+    return running, process.descendants(running.pid)
+
+
+def test_nothing_outlives_chaos_that_is_killed(tmp_path: Path) -> None:
+    running, pids = begun(tmp_path)
+    assert len(pids) >= 3
+
+    running.kill()
+    running.communicate(timeout=60)
+
+    assert wait_until_gone(pids, 60) == []
+
+
+def test_ctrl_c_ends_the_run_and_what_was_found_is_kept(tmp_path: Path) -> None:
+    running, pids = begun(tmp_path)
+
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+
+    assert running.returncode == 130
+    assert "interrupted" in errors
+    assert wait_until_gone(pids, 60) == []
+    assert json.loads((tmp_path / "chaos" / "result.json").read_bytes())["interrupted"]
+
+
+def test_two_at_once_in_one_directory(tmp_path: Path) -> None:
+    running, _ = begun(tmp_path)
+
+    second = chaos(tmp_path, "--faults", "kill", "train.py", "x")
+
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert second.code == 2
+    assert "another `undaunted chaos` uses" in second.text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "faults: 3", "faults: [{kind: kil}]", "\0"])
+def test_garbage_as_a_plan(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.yaml").write_text(text)
+    (tmp_path / "train.py").touch()
+
+    ended = chaos(tmp_path, "--plan", "plan.yaml", "train.py")
+
+    assert ended.code == 2
+    assert "plan.yaml" in ended.text
+    assert not (tmp_path / "chaos").exists()
