@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from undaunted.chaos.trials.checker.lives import Start
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from undaunted.chaos.trials.checker.lives import Life
     from undaunted.chaos.trials.history import History
     from undaunted.chaos.trials.plan import Planned
-    from undaunted.journal.events import RankEvent
+    from undaunted.journal.events import AnyEvent, RankEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +60,56 @@ def cuts(
         if fault is not None:
             lives = by_rank.get(fault.rank, ())
             before = max((cut.start for cut in found), default=Start(0, 0))
-            found.append(_cut(fault, event, launch, lives, before))
+            restarts = _restarts(history.launches[launch].rounds.get(event.round, ()))
+            found.append(
+                _cut(fault, event, launch, _candidates(lives, launch, event, restarts, before))
+            )
     last = _last_start(history, by_rank)
-    ends = [*(cut.start for cut in found[1:]), last]
+    ends = [*((cut.start, cut.at_ns) for cut in found[1:]), (last, None)]
     return [
-        Cut(cut.fault, cut.at_ns, cut.start, cut.iteration, interrupted=cut.start < end)
-        for cut, end in zip(found, ends, strict=False)
+        replace(cut, interrupted=cut.start < end or _restarted(cut, until, history))
+        for cut, (end, until) in zip(found, ends, strict=False)
     ]
 
 
-def _cut(
-    fault: Planned, event: RankEvent, launch: int, lives: Sequence[Life], before: Start
-) -> Cut:
+def _restarted(cut: Cut, until: int | None, history: History) -> bool:
+    """Whether processes were restarted from inside after a fault, and before ``until``."""
+    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    return any(cut.at_ns <= at and (until is None or at < until) for at in _restarts(events))
+
+
+def _candidates(
+    lives: Sequence[Life], launch: int, event: RankEvent, restarts: Sequence[int], before: Start
+) -> list[Life]:
+    """Return the lives of the rank in which the fault may have happened, in order.
+
+    Args:
+        lives: of the rank.
+        launch: the launch in which it happened.
+        event: tells of it.
+        restarts: when the processes of that round were restarted from inside.
+        before: the latest start in which a fault before it happened.
+    """
+    here = [life for life in lives if life.start[:2] == (launch, event.round) and life.keys]
+    if len(here) == len(restarts) + 1:
+        return here[sum(at <= event.at_ns for at in restarts) :]
+    return [life for life in here if life.start >= before]
+
+
+def _cut(fault: Planned, event: RankEvent, launch: int, candidates: Sequence[Life]) -> Cut:
     """Find the life of the rank in which it came to the iteration of the fault."""
-    start = Start(launch, event.round)
-    here = [
-        life for life in lives if life.start[:2] == start[:2] and life.start >= before and life.keys
-    ]
-    for life in here:
+    for life in candidates:
         # The fault happens before or after the iteration's first record.
         if life.records[-1].iteration >= fault.iteration - 1:
             offset = life.keys[-1].iteration - life.records[-1].iteration
             return Cut(fault, event.at_ns, life.start, fault.iteration + offset)
-    if here:
-        start = here[-1].start
+    start = candidates[-1].start if candidates else Start(launch, event.round)
     return Cut(fault, event.at_ns, start, fault.iteration)
+
+
+def _restarts(events: Sequence[AnyEvent]) -> list[int]:
+    """Return when a function was run again inside its processes."""
+    return [e.t for e in events if isinstance(e, InProcessPhase) and e.phase == "re-enter"]
 
 
 def _last_start(history: History, by_rank: Mapping[int, Sequence[Life]]) -> Start:
@@ -103,6 +128,5 @@ def _inside(history: History) -> Iterable[Start]:
     """Yield starts inside of processes, which leave no life where nothing is recorded."""
     for number, launch in enumerate(history.launches):
         for round_, events in launch.rounds.items():
-            again = [e for e in events if isinstance(e, InProcessPhase) and e.phase == "re-enter"]
-            if again:
-                yield Start(number, round_, len(again))
+            if restarts := _restarts(events):
+                yield Start(number, round_, len(restarts))

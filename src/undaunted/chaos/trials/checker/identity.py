@@ -80,9 +80,10 @@ def after_faults(
     found: list[Identity] = []
     spoilt = False
     for cut, following in zip(cuts, [*cuts[1:], None], strict=False):
-        part = [pair for pair in pairs if _is_after(pair, cut)]
-        if following is not None:
-            part = [pair for pair in part if _is_before(pair, following)]
+        before = [pair for pair in pairs if following is None or _is_before(pair, following)]
+        part = [pair for pair in before if _is_after(pair, cut)]
+        # Restarted inside of its process, and exactly where it was: its life went on.
+        part = part or [pair for pair in before if _is_after(pair, replace(cut, interrupted=False))]
         one = _nowhere(by_rank, cut, following) or _compare(part, lines)
         if one.state == "differs" and spoilt:
             one = replace(one, state="inherited")

@@ -74,6 +74,8 @@ def recovery_of(
     lost = None
     if resumed:
         lost = max(0, _begun(cut, history, by_rank) - min(resumed.values()))
+    elif resumed := _went_on(cut, following, history, by_rank):
+        lost = 0
     return Recovery(resumed, lost, None if back_ns is None else back_ns / _NS, phases)
 
 
@@ -131,6 +133,27 @@ def _resumed(
         if told:
             return told
     return {}
+
+
+def _went_on(
+    cut: Cut, following: Cut | None, history: History, by_rank: Mapping[int, Sequence[Life]]
+) -> dict[int, int]:
+    """Return what ranks went on with that were restarted inside, exactly where they were."""
+    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    if _inside(cut, following, events) is None:
+        return {}
+    at: dict[int, int] = {}
+    for rank, lives in by_rank.items():
+        steps = [
+            key.iteration
+            for life in lives
+            if life.start == cut.start
+            for key in life.keys
+            if key.iteration >= cut.iteration
+        ]
+        if steps:
+            at[rank] = min(steps)
+    return at
 
 
 def _begun(cut: Cut, history: History, by_rank: Mapping[int, Sequence[Life]]) -> int:
