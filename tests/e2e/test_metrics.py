@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import queue
+import socket
+import textwrap
 import threading
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import launched
+from tests.e2e.launcher import Launcher, launched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +31,20 @@ for i in range(5):
 if not restarts:
     raise SystemExit(3)
 if os.environ["RANK"] == "0":
-    os.mkfifo("go.new")
-    os.rename("go.new", "go")
+    os.mkfifo("go")
+    with undaunted.section("wait"):
+        print("waiting", flush=True)
+        with open("go") as go:
+            go.read()
+"""
+
+RANK = """
+    import os, undaunted
+    rank = os.environ["RANK"]
+    undaunted.step(int(rank))
+    os.mkfifo("go" + rank)
     print("waiting", flush=True)
-    with undaunted.section("wait"), open("go") as go:
+    with open("go" + rank) as go:
         go.read()
 """
 
@@ -61,6 +74,36 @@ def test_a_scrape_of_a_running_job(tmp_path: Path) -> None:
     assert found['undaunted_lost_steps_total{node="n0"}'] == 4
     assert 'undaunted_rank_section_open_seconds{node="n0",rank="0",section="wait"}' in found
     assert 0 < found['undaunted_goodput_ratio{node="n0"}'] < 1
+
+
+def test_each_node_tells_of_its_own_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--run-dir", "run"]
+    common += ["--metrics-port", "0", "--worker-start", "fresh"]
+    with contextlib.ExitStack() as opened:
+
+        def start(name: str, conf: str) -> Launcher:
+            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
+            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
+            opened.callback(launcher.close)
+            return launcher
+
+        one, two = start("one", "is_host=1"), start("two", "is_host=0")
+        found: dict[str, float] = {}
+        for launcher in (one, two):
+            launcher.wait_for("waiting")
+            url = launcher.wait_for(r"metrics: (http://127\.0\.0\.1:\d+/metrics)")[1]
+            found |= scrape(url)
+        (tmp_path / "go0").write_text("")
+        (tmp_path / "go1").write_text("")
+        assert (one.finish(), two.finish()) == (0, 0)
+    assert found['undaunted_world_size{node="one"}'] == 2
+    assert found['undaunted_rank_iteration{node="one",rank="0"}'] == 0
+    assert found['undaunted_rank_iteration{node="two",rank="1"}'] == 1
 
 
 def test_a_port_that_is_taken_is_said_before_any_rank_starts(tmp_path: Path) -> None:
