@@ -79,6 +79,12 @@ def test_events_of_ranks(name: str, text: str, said: str) -> None:
     assert note.text == said
 
 
+def test_what_every_node_has_in_its_journal_is_told_once() -> None:
+    ends = [e.JobEnded(t=1, wall=1.0, node=node, outcome="failed", exit_code=1) for node in "ab"]
+    notes = [note for note in map(note_of, ends) if note is not None]
+    assert [(note.node, note.text) for note in merged(notes, 9)] == [("", "failed:")]
+
+
 def test_the_newest_and_each_only_once() -> None:
     notes = [Note(wall=3.0, text="c"), Note(wall=1.0, text="a", key="k")]
     notes += [Note(wall=2.0, text="b", key="k"), Note(wall=0.0, text="old")]

@@ -54,7 +54,7 @@ class Job(msgspec.Struct, kw_only=True):
         round: number of the round, -1 before the first.
         round_s: since it began.
         running_s: since the launch began.
-        restarts: how many there were.
+        restarts: how many of those that are allowed were used.
         max_restarts: how many are allowed, None = not known.
         inprocess_restarts: restarts inside of the processes.
         goodput: productive part of the time so far, 0 to 1; None = not known.
@@ -206,7 +206,8 @@ def _describe(
         job.max_restarts = first.job.max_restarts
         job.running_s = _span(first.job.t, first.job.wall, first, running, now_ns, job.wall)
     job.round, job.world_size = newest.round, newest.world_size
-    job.restarts = max(0, newest.round)
+    left = [node.restarts_left for node in nodes if node.restarts_left is not None]
+    job.restarts = max(0, (job.max_restarts or 0) - min(left)) if left else 0
     job.inprocess_restarts = max(node.inprocess for node in nodes)
     if newest.began_ns:
         job.round_s = _span(newest.began_ns, 0.0, newest, running, now_ns, job.wall)

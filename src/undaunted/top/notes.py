@@ -19,6 +19,7 @@ _NUMBER = re.compile(r"(\w+)=([0-9.]+)")
 _CHECKPOINT = "checkpoint"  # events of ranks, see `undaunted.checkpointing.announce`
 _FAULT = "fault"
 OF_RANKS = (_CHECKPOINT, _FAULT)
+_OF_THE_JOB = (e.RoundStarted, e.Decision, e.RoundBlamed, e.JobEnded)
 # Each rank tells these of itself; one line is enough.
 _BY_ALL = ("saved", "loaded", "rescued", "deleted")
 
@@ -28,7 +29,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wall: when, Unix time in seconds.
-        node: on which node.
+        node: on which node, "" = it is about the whole job.
         text: one printable line.
         style: ``red``, ``yellow``, ``green`` or "".
         key: notes with the same key are about the same thing, "" = this is the only one.
@@ -54,8 +55,10 @@ def note_of(event: e.Event) -> Note | None:
     told = say(event) if say else None
     if told is None:
         return None
-    text, style = told
-    return Note(wall=event.wall, node=event.node, text=one_line(text, _LONGEST), style=style)
+    text, style = one_line(told[0], _LONGEST), told[1]
+    if isinstance(event, _OF_THE_JOB):  # every node has it in its journal
+        return Note(wall=event.wall, text=text, style=style, key=f"{event.round} {text}")
+    return Note(wall=event.wall, node=event.node, text=text, style=style)
 
 
 def ring_note(rank: int, name: str, text: str, *, wall: float, node: str) -> Note | None:

@@ -201,7 +201,7 @@ def _notes(job: Job, notes: Sequence[Note], width: int | None) -> list[Line]:
     lines: list[Line] = []
     for note in notes:
         clock = time.strftime("%H:%M:%S", time.localtime(note.wall))
-        where = f" {one_line(note.node)}:" if len(job.nodes) > 1 else ""
+        where = f" {one_line(note.node)}:" if note.node and len(job.nodes) > 1 else ""
         room = None if width is None else width - len(clock) - 1
         text = cut(f"{where} {note.text}".lstrip(), room)
         lines.append([(cut(f"{clock} ", width), "dim"), (text, note.style)])
