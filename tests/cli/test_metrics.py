@@ -12,6 +12,9 @@ from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConf
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytest.importorskip("prometheus_client")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+
 TOKEN = "0123456789abcdef"
 
 

@@ -270,6 +270,7 @@ def test_a_full_disk_behind_standard_output_is_said(tmp_path: Path) -> None:
 def test_metrics_for_prometheus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("prometheus_client")
     run = make_run(tmp_path / "r")
     assert main([str(run), "--prometheus"]) == 0
     shown = capsys.readouterr().out

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 from tests.journal.metrics.test_tally import tally_of, told
 from tests.journal.sample import MS, RUN, at
 from undaunted.journal import events as e
@@ -52,3 +54,11 @@ def test_every_metric_is_described_with_its_labels() -> None:
 def test_names_elsewhere_on_the_page_are_right() -> None:
     described = {name for row in ROWS for name in names(row[1])}
     assert set(re.findall(r"undaunted_[a-z_]+[a-z]", PAGE)) <= described
+
+
+def test_configurations_on_the_page_can_be_read() -> None:
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    scrape, alerts = blocks
+    assert scrape["scrape_configs"][0]["job_name"]
+    (group,) = alerts["groups"]
+    assert all(rule.keys() == {"alert", "expr", "annotations"} for rule in group["rules"])
