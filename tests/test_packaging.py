@@ -45,6 +45,8 @@ def test_wheel_has_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None
     shipped = {n for n in wheel.namelist() if ".dist-info/" not in n}
     assert {str(path.relative_to(SRC)) for path in modules().values()} <= shipped
     assert "undaunted/py.typed" in shipped
+    static = SRC / "undaunted/journal/page/static"
+    assert {str(path.relative_to(SRC)) for path in static.iterdir()} <= shipped
     assert all(n.startswith("undaunted/") and "__pycache__" not in n for n in shipped)
 
 

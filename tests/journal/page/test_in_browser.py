@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.browser import Page, browser, find
 from benchmarks.simulated_job import simulate
-from tests.journal.page.jobs import hostile, job
+from tests.journal.page.jobs import hostile, job, journal
+from tests.journal.sample import RUN
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.page.write import write_page
 from undaunted.journal.reader import Journal
@@ -217,6 +218,32 @@ def test_hostile_text_is_only_shown(opened, tmp_path):
     assert "</script><img src=x" in timeline.text("said")
     assert timeline.page.evaluate("document.querySelectorAll('img, h1 script').length") == 0
     assert "</script>" in timeline.page.evaluate("document.querySelector('h1').textContent")
+
+
+@pytest.mark.parametrize("events", [[], RUN[:1], RUN[1:3]], ids=["none", "opened", "begun"])
+def test_of_a_journal_with_next_to_nothing(tmp_path, events):
+    program = find()
+    assert program is not None
+    write_page(*job(journal(events)), tmp_path / "page.html")
+    with browser(program, tmp_path / "profile") as page:
+        page.open(tmp_path / "page.html")
+        page.settle()
+        page.evaluate("document.getElementById('rows').focus()")
+        for key in ("n", "Enter", "+", "ArrowDown"):
+            page.key(key)
+        assert "There was none." in page.evaluate("document.body.innerText")
+        assert page.problems() == []
+
+
+def test_on_a_small_screen_with_fine_pixels(opened, small):
+    timeline = opened(small)
+    page = timeline.page
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=3,
+              mobile=True)  # fmt: skip
+    page.settle()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    size = "document.getElementById('rows').width / document.getElementById('rows').clientWidth"
+    assert page.evaluate(size) == pytest.approx(3, abs=0.02)
 
 
 def test_without_scripts_the_tables_are_there(tmp_path, small):

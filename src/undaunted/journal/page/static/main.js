@@ -3,6 +3,7 @@
 
 function start() {
   const model = decode(JSON.parse(document.getElementById("data").textContent));
+  if (model.nodes.length === 0) return; // there is nothing to draw: the tables say so
   const box = document.getElementById("timeline");
   const canvas = document.getElementById("rows");
   const strip = document.getElementById("overview");
