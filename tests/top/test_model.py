@@ -159,7 +159,7 @@ def test_a_limit_that_is_near() -> None:
 def test_all_wait() -> None:
     pages = [look(stepping(5, 5 * SECOND)) for _ in range(2)]
     job = job_after(*BEGIN, launch=Launch(running=True, looks=pages))
-    assert job.problems == ["ranks 0-1 all stand still for 15.0 s"]
+    assert job.problems == ["ranks 0-1 stand still for 15.0 s"]
 
 
 def test_events_are_told_once_whether_read_in_a_page_or_in_the_journal() -> None:

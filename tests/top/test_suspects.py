@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.top.pages import row
-from undaunted.top.suspects import all_quiet, slow, suspects
+from undaunted.top.suspects import slow, standstill, suspects
 
 
 def test_nobody_while_all_go_on() -> None:
@@ -38,10 +38,25 @@ def test_a_stopped_process() -> None:
     assert suspects([row(0), row(1, 0.0, state="T")]) == {1: "stopped by a signal"}
 
 
+def test_most_wait_for_one_that_goes_on() -> None:
+    """One saves, in a section that takes long; that is what it always does."""
+    ranks = [row(rank, 9.0) for rank in range(1, 4)]
+    ranks.append(row(0, 9.0, section="save", section_longest_s=8.0))
+    assert suspects(ranks) == {}
+    assert standstill(ranks) == "ranks 1-3 stand still for 9.0 s, not 0"
+
+
+def test_as_long_as_no_step_is_known() -> None:
+    ranks = [row(0, 0.1, step_s=None), row(1, 20.0, step_s=None)]
+    assert suspects(ranks) == {}
+    ranks[1].still_s = 31.0
+    assert 1 in suspects(ranks)
+
+
 def test_all_wait_and_one_is_behind() -> None:
     ranks = [row(0, 9.0, iteration=6), row(1, 9.0, iteration=5), row(2, 9.0, iteration=6)]
     assert suspects(ranks) == {1: "still for 9.0 s, at iteration 5, others at 6"}
-    assert all_quiet(ranks) == "ranks 0-2 all stand still for 9.0 s"
+    assert standstill(ranks) == "ranks 0-2 stand still for 9.0 s"
 
 
 def test_all_wait_and_one_is_elsewhere() -> None:
@@ -57,9 +72,9 @@ def test_all_wait_and_one_is_elsewhere() -> None:
 def test_all_wait_alike() -> None:
     ranks = [row(0, 9.0), row(1, 8.0)]
     assert suspects(ranks) == {}
-    assert all_quiet(ranks) == "ranks 0-1 all stand still for 8.0 s"
-    assert all_quiet([row(0, 9.0)]) == ""  # nobody to compare it with
-    assert all_quiet([row(0, 9.0), row(1)]) == ""
+    assert standstill(ranks) == "ranks 0-1 stand still for 8.0 s"
+    assert standstill([row(0, 9.0)]) == ""  # nobody to compare it with
+    assert standstill([row(0, 9.0), row(1)]) == ""
 
 
 def test_slow_is_who_is_out_of_the_spread() -> None:

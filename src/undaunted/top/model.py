@@ -9,7 +9,7 @@ import msgspec
 from undaunted.top.nodes import Node
 from undaunted.top.notes import Note, merged, ring_note
 from undaunted.top.ranks import Rank, Speeds, rank_rows
-from undaunted.top.suspects import all_quiet, slow, suspects
+from undaunted.top.suspects import slow, standstill, suspects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -322,7 +322,7 @@ def _judge(job: Job) -> None:
         elif (section := slow_sections.get(row.rank)) is not None:
             row.slow = section[1]
             row.note = f"slow: {section[0]!r} takes {section[1]:.0%} longer than the median"
-    if not why and (text := all_quiet(job.ranks)):
+    if not why and (text := standstill(job.ranks)):
         job.problems.append(text)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # A rank is quiet when it has shown nothing for so many of its steps, and for so long.
 _STEPS = 3.0
 _LEAST_S = 2.0
+_WITHOUT_STEPS_S = 30.0  # as long as nobody knows how long a step takes
 # ... or longer than its section has ever taken, times this.
 _LONGER = 1.5
 # A rank is slow when it is so much above the median, and so far out of the spread of the others.
@@ -30,16 +31,16 @@ _TO_SIGMA = 1.4826  # from the median absolute deviation to the standard one
 
 
 def suspects(ranks: Sequence[Rank]) -> dict[int, str]:
-    """Return why each suspect is one, by rank; nobody while all go on, or all wait alike."""
+    """Return why each suspect is one, by rank; nobody while all go on, or most wait alike."""
     found = {rank.rank: "stopped by a signal" for rank in ranks if rank.state in ("T", "t")}
     watched = [rank for rank in ranks if rank.watched]
     quiet = _quiet(watched)
     moving = len(watched) - len(quiet)
-    if quiet and moving:
+    if quiet and moving >= len(quiet):  # if most are quiet, they wait for those that go on
         others = "the other goes on" if moving == 1 else f"{moving} others go on"
         for rank in quiet:
             found.setdefault(rank.rank, f"{_stands(rank)}, {others}")
-    elif len(quiet) > 1:
+    elif len(quiet) > 1 and not moving:
         found = {**_apart(quiet), **found}
     return found
 
@@ -65,7 +66,7 @@ def slow(values: Mapping[int, float]) -> dict[int, float]:
 def _quiet(watched: Sequence[Rank]) -> list[Rank]:
     """Return those that have shown nothing for longer than is usual."""
     steps = [rank.step_s for rank in watched if rank.step_s is not None]
-    patience_s = max(_LEAST_S, _STEPS * median(steps) if steps else 0.0)
+    patience_s = max(_LEAST_S, _STEPS * median(steps)) if steps else _WITHOUT_STEPS_S
     return [
         rank
         for rank in watched
@@ -103,12 +104,15 @@ def _stands(rank: Rank) -> str:
     return f"still{where} for {format_duration(rank.still_s)}"
 
 
-def all_quiet(ranks: Sequence[Rank]) -> str:
-    """Say that all ranks wait, "" if they do not."""
+def standstill(ranks: Sequence[Rank]) -> str:
+    """Say that all or most ranks wait, "" if they do not."""
     watched = [rank for rank in ranks if rank.watched]
     quiet = _quiet(watched)
-    if len(quiet) < 2 or len(quiet) < len(watched):
+    silent = {rank.rank for rank in quiet}
+    going = [rank.rank for rank in watched if rank.rank not in silent]
+    if len(quiet) < 2 or len(quiet) <= len(going):
         return ""
     least_s = min(rank.still_s or 0.0 for rank in quiet)
     who = format_ranks(rank.rank for rank in quiet)
-    return f"ranks {who} all stand still for {format_duration(least_s)}"
+    but = f", not {format_ranks(going)}" if going else ""
+    return f"ranks {who} stand still for {format_duration(least_s)}{but}"
