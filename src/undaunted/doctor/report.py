@@ -60,7 +60,7 @@ def render(report: Report, *, width: int | None = None) -> list[Line]:
         width: columns of the terminal, None = 100.
     """
     columns = min(width or _LONGEST, _LONGEST)
-    lines = [*_head(report), []]
+    lines = [*_head(report, columns), []]
     for severity in WORST_FIRST[:2]:
         for finding in report.findings:
             if finding.severity == severity:
@@ -76,7 +76,7 @@ def render(report: Report, *, width: int | None = None) -> list[Line]:
     return [*lines, [], _summary(report)]
 
 
-def _head(report: Report) -> Iterator[Line]:
+def _head(report: Report, columns: int) -> Iterator[Line]:
     facts = report.facts
     known = [f"{name} {version}" for name, version in sorted(facts.versions.items())]
     if facts.cpus is not None:
@@ -86,9 +86,12 @@ def _head(report: Report) -> Iterator[Line]:
     if facts.gpus.count is not None:
         known.append(f"{facts.gpus.count} GPUs")
     yield [("undaunted doctor", "bold"), (f" on node {printable(facts.node)}", "")]
-    yield [(printable(", ".join(known)), "dim")]
+    for line in _wrapped(", ".join(known), columns + _INDENT):
+        yield [(line, "dim")]
     if report.nodes:
-        yield [(f"met {len(report.nodes)} nodes: {_some(report.nodes)}", "dim")]
+        met = f"met {len(report.nodes)} nodes: {_some(report.nodes)}"
+        for line in _wrapped(met, columns + _INDENT):
+            yield [(line, "dim")]
 
 
 def _some(nodes: list[str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,7 +21,7 @@ from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.restarts import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from undaunted.journal.restarts import RoundSummary
 
@@ -93,8 +95,9 @@ def run_self_test(
         OSError: there is no directory for it, or the launcher cannot be started.
     """
     began = time.monotonic()
-    directory = Path(tempfile.mkdtemp(prefix="undaunted-doctor-"))
+    directory = Path(tempfile.gettempdir(), f"undaunted-doctor-{secrets.token_hex(8)}")
     try:
+        directory.mkdir(0o700)
         script = directory / "count.py"
         script.write_text(_SCRIPT, "utf-8")
         code = _run(directory, script, _clean(environ), deadline_s)
@@ -176,22 +179,45 @@ def _run(directory: Path, script: Path, environ: dict[str, str], deadline_s: flo
         *("--inject-fault", "sleep:rank=0,iteration=10"),
         str(script),
     ]
-    with (directory / "output.txt").open("wb") as output:
-        launcher = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    launcher: subprocess.Popen[bytes] | None = None
     try:
+        with (directory / "output.txt").open("wb") as output, _signals_held():
+            launcher = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         return launcher.wait(deadline_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        _stop(launcher)
+        if launcher is not None:
+            _stop(launcher)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Have signals wait meanwhile: who is interrupted in a start does not know what it started.
+
+    They are not blocked, which would be inherited. Used in the main thread.
+    """
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {
+        number: signal.signal(number, lambda signum, _frame: came.append(signum))
+        for number in numbers
+    }
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+        for late in came:
+            os.kill(os.getpid(), late)
 
 
 def _stop(launcher: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from undaunted.cli import doctor as module
+from undaunted.coordinator.wire.address import Address
+from undaunted.doctor import examine as examine_module
+from undaunted.doctor.facts import Facts
+from undaunted.doctor.finding import Finding
+from undaunted.doctor.report import Report
+
+
+class Examined:
+    """Stands in for the examination; keeps what was asked."""
+
+    def __init__(self, *findings: Finding) -> None:
+        self.findings = list(findings)
+        self.asked: dict[str, Any] = {}
+
+    def __call__(self, places: Any, asked: Any, **more: Any) -> Report:
+        self.asked = {"places": places, "asked": asked, **more}
+        return Report(version="0.1.0", findings=self.findings, facts=Facts(node="n1"))
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
+    found = Examined()
+    monkeypatch.setattr(examine_module, "examine", found)
+    for name in ("SLURMD_NODENAME", "PYTHON_EXEC", "UNDAUNTED_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def test_nothing_asked(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert module.main([]) == 0
+    assert "this is a good place to train" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert examined.asked["self_test"] is True
+    assert examined.asked["meeting"] is None
+
+
+def test_everything_asked(examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDAUNTED_TOKEN", "0123456789abcdef")
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    words = (
+        "--for inprocess,shrink --nproc-per-node 8 --nnodes 4 --checkpoint-size 80GB "
+        "--checkpoint-dir /ckpt --log-dir /logs --hosts n1,n2:7,[::1]:8,fe80::1 "
+        "--rdzv-endpoint n0:29400 --join-timeout 5m --coordinator-store etcd://e1,e2:7 "
+        "--no-self-test --keep"
+    )
+    assert module.main(words.split()) == 0
+    places, asked = examined.asked["places"], examined.asked["asked"]
+    assert places.node == "node7"
+    assert places.directories == (("/ckpt", "checkpoints"), ("/logs", "logs"))
+    assert places.hosts == (
+        Address("n1", 29400),
+        Address("n2", 7),
+        Address("::1", 8),
+        Address("fe80::1", 29400),
+    )
+    assert places.etcd == (Address("e1", 2379), Address("e2", 7))
+    assert asked.features == {"inprocess", "shrink"}
+    assert (asked.nproc_per_node, asked.nnodes, asked.port) == (8, 4, 29400)
+    assert asked.checkpoint_bytes == 80 * 10**9
+    meeting = examined.asked["meeting"]
+    assert (meeting.endpoint, meeting.nodes, meeting.join_s) == ("n0:29400", 4, 300.0)
+    assert (examined.asked["self_test"], examined.asked["keep"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--for luck", "'luck': choose from inprocess, "),
+        ("--nproc-per-node 0", "is not a whole number from 1"),
+        ("--checkpoint-size big", "is no size"),
+        ("--hosts ,", "give names of hosts"),
+        ("--hosts n1:0", "give names of hosts"),
+        ("--rdzv-endpoint n1", "is no address"),
+        ("--rdzv-endpoint :7", "need a host and a port"),
+        ("--coordinator-store http://e1", "etcd://"),
+        ("--join-timeout soon", "is not a duration"),
+        ("--js", "unrecognized arguments"),
+        ("train.py", "unrecognized arguments"),
+    ],
+)
+def test_wrong_use(words: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module.main(words.split())
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_token_that_cannot_be_used(
+    examined: Examined, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UNDAUNTED_TOKEN", "short")
+    assert module.main(["--nnodes", "2", "--rdzv-endpoint", "n0:29400"]) == 2
+    assert "undaunted doctor: error: UNDAUNTED_TOKEN: the token has 5" in capsys.readouterr().err
+
+
+def test_failures_and_json(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"id": "L01", "subject": "shared memory", "found": "little"}
+    examined.findings = [Finding(severity="warn", **row)]
+    assert module.main([]) == 0
+    examined.findings = [Finding(severity="fail", **row)]
+    assert module.main([]) == 1
+    capsys.readouterr()
+    assert module.main(["--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "fail"
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        module.main(["--help"])
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert "exit codes: 0 nothing that stops training" in shown
+
+
+def test_a_reader_that_has_enough(
+    examined: Examined, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    def broken(report: Report) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(module, "_print", broken)
+    with (tmp_path / "out").open("w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert module.main([]) == 0
+
+
+def test_sigterm_ends_what_was_started() -> None:
+    with pytest.raises(SystemExit) as ended:
+        module._terminated(15, None)
+    assert ended.value.code == 143

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.doctor.facts import Facts
+from undaunted.doctor.known_issues import known_issues
+from undaunted.doctor.report import Report, render
+from undaunted.doctor.self_test import SelfTest, Step
+
+if TYPE_CHECKING:
+    from undaunted.doctor.finding import Finding
+
+ISSUES = known_issues()
+
+
+def finding(**changes: Any) -> Finding:
+    made = ISSUES.setting("L01").finding("shared memory", "/dev/shm has 64 MiB free of 64 MiB")
+    return msgspec.structs.replace(made, **changes)
+
+
+def text(*findings: Finding, width: int | None = None, **more: Any) -> str:
+    facts = more.pop("facts", Facts(node="n1", versions={"torch": "2.9"}, cpus=2))
+    report = Report(version="0.1.0", findings=list(findings), facts=facts, **more)
+    return "\n".join("".join(piece for piece, _ in line) for line in render(report, width=width))
+
+
+def test_nothing_to_say() -> None:
+    shown = text()
+    assert shown.startswith("undaunted doctor on node n1\ntorch 2.9, 2 CPUs\n")
+    assert shown.endswith("no failures, no warnings: this is a good place to train")
+    assert "fine  versions, environment variables, GPUs, shared memory" in shown
+
+
+def test_a_failure_says_all_there_is() -> None:
+    shown = text(finding(wanted="1 GiB free"))
+    assert "FAIL  L01  shared memory: /dev/shm has 64 MiB free of 64 MiB\n" in shown
+    for label in ("wanted  1 GiB free", "why     NCCL and", "do      docker:", "see     NCCL user"):
+        assert f"      {label}" in shown
+    assert "proposal" not in shown
+    assert shown.endswith("1 failure, no warnings: mend the failures before you train here")
+    assert "shared memory" not in shown.partition("fine  ")[2]
+
+
+def test_notes_are_short() -> None:
+    shown = text(finding(severity="info"))
+    assert "info  L01  /dev/shm has 64 MiB free of 64 MiB: NCCL and" in shown
+    assert "do      " not in shown
+    assert "shared memory" in shown.partition("fine  ")[2]
+
+
+def test_doubt_is_told() -> None:
+    assert "(unconfirmed)" in text(finding(severity="warn", unconfirmed=True))
+
+
+def test_lines_fit_the_terminal() -> None:
+    shown = text(finding(), finding(severity="info"), width=60)
+    *lines, _ = shown.splitlines()
+    assert max(map(len, lines)) <= 60
+
+
+def test_terminals_are_safe() -> None:
+    shown = text(finding(found="\x1b[2J"), facts=Facts(node="\x1b]0;n1", versions={"a": "\x07"}))
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+def test_the_self_test() -> None:
+    steps = (
+        Step("start", ok=True, text="two ranks ran"),
+        Step("end", ok=False, text="exit code 1"),
+    )
+    test = SelfTest(steps=steps, seconds=6.1, output="last words", directory="/tmp/x")
+    shown = text(self_test=test)
+    assert "self-test, 6.1 s:\nok    start: two ranks ran\nFAIL  end: exit code 1\n" in shown
+    assert "      | last words\n      left in /tmp/x\n" in shown
+
+
+def test_nodes_that_met() -> None:
+    assert "met 9 nodes: n0, n1, n2, n3, n4, n5, n6, n7 and 1 more" in text(
+        nodes=[f"n{number}" for number in range(9)]
+    )
+
+
+def test_json() -> None:
+    report = Report(version="0.1.0", findings=[finding()], facts=Facts(node="n1"))
+    found = json.loads(msgspec.json.encode(report))
+    assert found["schema"] == 1
+    assert found["findings"][0]["id"] == "L01"
+    assert found["facts"]["node"] == "n1"
+    assert found["self_test"] is None
