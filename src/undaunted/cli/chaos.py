@@ -11,7 +11,7 @@ from undaunted import __version__
 from undaunted.base.ids import new_run_id
 from undaunted.chaos.trials.generator import wanted_of
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.chaos.trials.output import machine, terminal
+from undaunted.chaos.trials.output import machine, page, terminal
 from undaunted.chaos.trials.places import ChaosDirectory, PlaceError
 from undaunted.chaos.trials.plan import PlanError
 from undaunted.chaos.trials.plan_file import read_plan, write_plan
@@ -108,7 +108,7 @@ def _program(arguments: Arguments) -> list[str]:
 
 def _check_files(arguments: Arguments) -> None:
     """Make sure before hours have passed that results can be written."""
-    for name in ("junit", "save-plan"):
+    for name in ("junit", "html", "save-plan"):
         path: Path | None = arguments.own[name]
         if path is not None and not os.access(path.absolute().parent, os.W_OK):
             raise UsageError(f"--{name} {path}: its directory cannot be written to; name another")
@@ -126,6 +126,8 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
         files[own["save-plan"]] = write_plan(campaign.plan)
     if own["junit"] is not None:
         files[own["junit"]] = machine.to_junit(result)
+    if own["html"] is not None:
+        files[own["html"]] = page.to_html(result)
     for path, text in files.items():
         try:
             path.write_text(text, encoding="utf-8")

@@ -62,6 +62,7 @@ Runs:
 Results:
   --json             Print the result as JSON; it is in DIR/result.json too
   --junit FILE       Write JUnit XML: a test case for each fault
+  --html FILE        Write a page that needs nothing else
 
 Exits with 0 if no fault is red, 1 if one is, 2 if nothing could be judged:
 wrong use, or a script that fails undisturbed. undaunted run --help lists the
@@ -228,4 +229,5 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any] | None, Any]] = {
     "disk-size": (_mebibytes, None),
     "json": (None, False),
     "junit": (_path, None),
+    "html": (_path, None),
 }

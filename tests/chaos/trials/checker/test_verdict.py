@@ -190,6 +190,12 @@ def test_an_exception_that_the_script_swallows_is_red() -> None:
     )
 
 
+def test_an_exception_that_is_swallowed_and_leaves_the_others_waiting() -> None:
+    verdict = verdict_of(fault("exception", verdict={"kind": "hang", "rank": 0}))
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["exception-swallowed", "blamed-wrongly"])
+
+
 def test_an_exception_that_is_swallowed_before_another_fault_of_the_round() -> None:
     faults = [fault("exception", iteration=8, how="nothing", id="a"), fault("kill", id="b")]
 
