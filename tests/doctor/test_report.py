@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.doctor.facts import Facts
+from undaunted.doctor.facts import Facts, Gpus
 from undaunted.doctor.known_issues import known_issues
 from undaunted.doctor.report import Report, render
 from undaunted.doctor.self_test import SelfTest, Step
@@ -31,7 +31,9 @@ def test_nothing_to_say() -> None:
     shown = text()
     assert shown.startswith("undaunted doctor on node n1\ntorch 2.9, 2 CPUs\n")
     assert shown.endswith("no failures, no warnings: this is a good place to train")
-    assert "fine  versions, environment variables, GPUs, shared memory" in shown
+    assert "fine  versions, environment variables, shared memory, memory" in shown
+    assert "GPUs" not in shown
+    assert "GPUs" in text(facts=Facts(gpus=Gpus(present=True)))
 
 
 def test_a_failure_says_all_there_is() -> None:

@@ -114,7 +114,7 @@ def test_an_interrupt_ends_the_launcher(temporary: Path, monkeypatch: pytest.Mon
 
 def test_signals_wait_for_a_start_to_be_over() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), module._signals_held():
+    with pytest.raises(KeyboardInterrupt), module._signals_held():  # noqa: PT012
         os.kill(os.getpid(), signal.SIGINT)
         done.append("started")
     assert done == ["started"]

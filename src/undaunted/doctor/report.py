@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base.text import format_duration, printable
-from undaunted.doctor.checks.all import CHECKS
+from undaunted.doctor.checks.all import CHECKS, absent
 from undaunted.doctor.checks.sizes import size
 from undaunted.doctor.finding import WORST_FIRST, Finding
 
@@ -136,7 +136,8 @@ def _short(finding: Finding, columns: int) -> Iterator[Line]:
 def _fine(report: Report, columns: int) -> Iterator[Line]:
     """Say which subjects nothing is said about: they were looked at."""
     named = {finding.subject for finding in report.findings if finding.severity != "info"}
-    fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in {*named, "not looked at"}]
+    named.update(absent(report.facts))
+    fine = [one.SUBJECT for one in CHECKS if one.SUBJECT not in named]
     if fine:
         for position, line in enumerate(_wrapped(", ".join(fine), columns)):
             yield [("fine  " if not position else " " * _INDENT, "green"), (line, "")]

@@ -62,6 +62,17 @@ def judge(
     return [finding for one in checks for finding in _made(one, facts, asked, issues)]
 
 
+def absent(facts: Facts) -> list[str]:
+    """Return the subjects that this node does not have, or nobody has asked for."""
+    there = {
+        gpu.SUBJECT: facts.gpus.present,
+        storage.SUBJECT: bool(facts.trials),
+        scheduler.SUBJECT: not facts.environ.keys().isdisjoint(scheduler.MARKS),
+        unanswered.SUBJECT: False,
+    }
+    return [subject for subject, is_there in there.items() if not is_there]
+
+
 def _made(one: Check, facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
     try:
         return one.check(facts, asked, issues)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.doctor.checks.sizes import KIB, MIB, size
+from undaunted.doctor.checks.sizes import MIB, size
 
 if TYPE_CHECKING:
     from undaunted.doctor.facts import Asked, Facts
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SUBJECT = "limits"
 _FILES = 65536
 _FEW_FILES = 4096
-_LOCKED_WITHOUT_RDMA = 64 * KIB
+_FEW_LOCKED = 64 * MIB  # what systems give unless asked is 64 KiB to 8 MiB
 
 
 def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
@@ -45,7 +45,7 @@ def _locked_memory(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Find
     if locked is None or locked.soft is None or not rdma:
         return []
     found = f"ulimit -l is {size(locked.soft)}, and there is {_devices(facts)}"
-    few = locked.soft <= max(_LOCKED_WITHOUT_RDMA, 64 * MIB)
+    few = locked.soft <= _FEW_LOCKED
     return [
         issues.setting("L02").finding(SUBJECT, found, "fail" if few else "warn", wanted="unlimited")
     ]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from undaunted.doctor.known_issues import KnownIssues
 
 SUBJECT = "scheduler"
+MARKS = frozenset({"SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"})  # set in jobs of these
 _SHORT_S = 60
 
 
