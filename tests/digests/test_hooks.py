@@ -174,6 +174,32 @@ def test_a_forward_pass_that_an_interrupt_ends(watch: Watch) -> None:
     assert watch.kinds[-2:] == [(1, FORWARD, 0), (1, UPDATE, 0)]
 
 
+def test_a_restart_inside_of_the_process(watch: Watch) -> None:
+    class Interrupted(nn.Linear):  # type: ignore[misc] # torch is Any here
+        def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+            raise KeyboardInterrupt
+
+    net = model()
+    watch.observer.step(4, None)
+    net(data(4))  # of an update that is never made
+    with contextlib.suppress(KeyboardInterrupt):
+        nn.Sequential(Interrupted(2, 2))(data(4))
+    watch.observer.step(3, None)
+    again = model()
+    descend(again, torch.optim.SGD(again.parameters(), lr=0.1), data(3))
+    assert watch.kinds == [(4, FORWARD, 0), (3, FORWARD, 0), (3, UPDATE, 0)]
+
+
+def test_modules_with_parameters_of_their_own_making(watch: Watch) -> None:
+    class Odd(nn.Linear):  # type: ignore[misc] # torch is Any here
+        def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+            raise RuntimeError(recurse)
+
+    watch.observer.step(0, None)
+    Odd(2, 2)(data(0))
+    assert watch.records == []
+
+
 def test_keyword_arguments_are_data(watch: Watch) -> None:
     class Keywords(nn.Linear):  # type: ignore[misc] # torch is Any here
         def forward(self, *, x: torch.Tensor) -> torch.Tensor:

@@ -124,6 +124,10 @@ def test_parts_of_a_module() -> None:
     assert list(module_parts(nn.Linear(2, 2))) == ["parameters"]
 
 
+def test_modules_that_get_their_shape_later() -> None:
+    assert module_parts(nn.LazyLinear(2)) == module_parts(nn.LazyLinear(2))
+
+
 def test_buffers_that_no_checkpoint_holds_are_left_out() -> None:
     model = nn.Linear(2, 2)
     model.register_buffer("cache", torch.zeros(3), persistent=False)

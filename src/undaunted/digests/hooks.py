@@ -40,6 +40,7 @@ class Hooks:
         self._model: int | None = None  # id of the module that began the update
         self._passes = 0
         self._ever_passed = False
+        self._returns = 0
         # It would be said of every compiled module.
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
         self._handles = [
@@ -56,6 +57,8 @@ class Hooks:
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return
+        if self._returns != self._observer.returns:
+            self._begin_anew()
         if getattr(self._thread, "inside", None) in (None, id(module)):
             # Not a count of how deep we are: one exception that passes by would spoil it for ever.
             self._thread.inside = id(module)
@@ -82,7 +85,7 @@ class Hooks:
     ) -> None:
         first = self._model is None
         if first:
-            if not any(parameter.requires_grad for parameter in module.parameters()):
+            if not _trains(module):
                 return  # a loss, or what prepares the data
             self._model, self._passes = id(module), 0
             self._ever_passed = True
@@ -92,6 +95,11 @@ class Hooks:
         self._passes += 1
         self._observer.forward(module, (args, keywords()), first=first)
 
+    def _begin_anew(self) -> None:
+        """Forget an update that was broken off, as by a restart inside of the process."""
+        self._returns = self._observer.returns
+        self._thread.inside = self._model = None
+
     def _is_ours(self) -> bool:
         """Tell whether this is the program itself, computing: no child of it, nothing recorded."""
         return not (
@@ -100,6 +108,13 @@ class Hooks:
             or _in_backward()
             or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
         )
+
+
+def _trains(module: torch.nn.Module) -> bool:
+    try:
+        return any(parameter.requires_grad for parameter in module.parameters())
+    except Exception:  # noqa: BLE001 - a module may bring parameters() of its own
+        return False
 
 
 def _in_backward() -> bool:

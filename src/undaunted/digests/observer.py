@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """One rank's. Nothing of this is called in its children."""
+    """One rank's. Nothing of this is called in its children.
+
+    Attributes:
+        returns: how often the script has gone back to an earlier iteration, in this process.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Observer:
         self._position = Position()
         self._held: list[Record] = []
         self._complained = False
+        self.returns = 0
 
     def step(self, iteration: object, digest: object) -> None:
         """The script has called ``undaunted.step``."""
@@ -59,6 +64,7 @@ class Observer:
         except Exception:  # noqa: BLE001 - a number of the user's making may raise anything
             return  # the writer of the page says so
         self._held.clear()
+        self.returns += number <= self._position.iteration
         self._position.told(number)
         if digest is not None:
             self._record(STEP, lambda: self._at_step(digest))

@@ -40,6 +40,8 @@ def content(tensor: Tensor) -> list[bytes]:
     """
     import torch
 
+    if torch.nn.parameter.is_lazy(tensor):  # it gets its shape in the first forward pass
+        return [b"uninitialized"]
     # A ragged tensor's shape holds a symbol, whose number is chance; the parts tell more.
     shape = [size if type(size) is int else None for size in tensor.shape]
     pieces = [f"tensor {tensor.dtype} {shape}".encode()]
