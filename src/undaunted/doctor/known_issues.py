@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from undaunted.doctor.finding import Finding, Severity
+from undaunted.doctor.finding import WORST_FIRST, Finding, Severity
 
 FILE = Path(__file__).with_name("known_issues.yaml")
 FEATURES = {
@@ -45,10 +45,19 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def finding(
         self, subject: str, found: str, severity: Severity | None = None, *, wanted: str = ""
     ) -> Finding:
-        """Return what was found as a finding about this issue."""
+        """Return what was found as a finding about this issue.
+
+        Args:
+            subject: heading.
+            found: what is there.
+            severity: none worse than the row's, which is the default.
+            wanted: what should be.
+        """
+        severity = severity or self.severity
+        assert WORST_FIRST.index(severity) >= WORST_FIRST.index(self.severity), self.id
         return Finding(
             id=self.id,
-            severity=severity or self.severity,
+            severity=severity,
             subject=subject,
             found=found,
             wanted=wanted,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,17 @@ def test_a_server_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         thread.join(60)
 
 
-def test_both_places_of_this_machine() -> None:
+def test_both_places_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = file_systems.of_file_systems()["file_systems"]
     assert found.keys() == {"shm", "tmp"}
+    assert (found["tmp"].path, found["tmp"].problem) == (str(tmp_path), "")
+
+
+def test_a_directory_that_is_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    found = file_systems.of_file_systems()["file_systems"]["tmp"]
+    assert found.path == str(tmp_path / "none")
+    assert found.problem.startswith("nothing can be written there, /")

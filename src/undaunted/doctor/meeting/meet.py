@@ -47,7 +47,7 @@ def meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> V
         return asyncio.run(_meet(meeting, facts, version, issues))
     except WireError as error:
         found = f"no meeting at {meeting.endpoint}: {error}"
-        return Verdict([facts.node], [issues.setting("N01").finding(SUBJECT, found)])
+        return Verdict([], [issues.setting("N01").finding(SUBJECT, found)])
 
 
 async def _meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> Verdict:

@@ -24,6 +24,11 @@ def of_file_systems(root: Path = ROOT) -> dict[str, Any]:
         tmp = FileSystem(path=os.environ.get("TMPDIR", "/tmp"), problem=str(error))  # noqa: S108
     else:
         tmp = file_system(temporary, root, writable=True)
+        asked = os.environ.get("TMPDIR", "")
+        if asked and os.path.abspath(asked) != temporary:  # noqa: PTH100
+            tmp = FileSystem(
+                path=asked, problem=f"nothing can be written there, {temporary} is used instead"
+            )
     return {"file_systems": {"shm": file_system("/dev/shm", root, writable=True), "tmp": tmp}}  # noqa: S108
 
 
