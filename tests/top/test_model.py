@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.journal import sample
-from tests.journal.sample import MS, at
-from tests.top.pages import SECOND, look, section, stepping
+from tests.journal.sample import at
+from tests.top.pages import SECOND, look, stepping
 from undaunted.journal import events as e
 from undaunted.journal.inprocess_events import InProcessPhase
 from undaunted.progress.reader import RingEvent
@@ -99,6 +99,38 @@ def test_several_nodes() -> None:
     ]  # fmt: skip
 
 
+def with_node(model: Model, node: str, number: int, ranks: list[int], ms: float = 10) -> None:
+    """A node takes part in a round with these ranks."""
+    begin = [*sample.OPENING, at(ms, e.RoundStarted, number, world_size=4, ranks=ranks)]
+    events = [msgspec.structs.replace(event, node=node) for event in begin]
+    model.take(f"journal-{node}.jsonl", events)
+
+
+def test_a_node_that_was_lost_gives_its_ranks_to_another_one() -> None:
+    model = Model("run")
+    with_node(model, "n0", 1, [0, 1])
+    with_node(model, "n1", 0, [2, 3])
+    assert [(row.rank, row.node) for row in model.job({}, now_ns=1, wall=1.0).ranks][2:] == [
+        (2, "n1"), (3, "n1"),
+    ]  # fmt: skip
+    with_node(model, "n2", 1, [2, 3])
+    with_node(model, "n3", 0, [4, 5])  # the job has become smaller
+    job = model.job({}, now_ns=1, wall=1.0)
+    assert [(row.rank, row.node) for row in job.ranks] == [
+        (0, "n0"), (1, "n0"), (2, "n2"), (3, "n2"),
+    ]  # fmt: skip
+
+
+def test_a_killed_launch_is_not_of_the_next_job() -> None:
+    model = Model("run")
+    with_node(model, "old", 3, [0, 1])
+    begin = [at(20_000, e.JournalOpened, boot_id="b", pid=50)]
+    begin += [at(20_001, e.JobStarted, run_id="demo", argv=[], nproc_per_node=1, max_restarts=0)]
+    model.take(NAME, begin)
+    job = model.job({"journal-old.jsonl": Launch(running=False)}, now_ns=1, wall=1021.0)
+    assert (job.nodes, job.round, job.ranks) == (["n0"], -1, [])
+
+
 def test_a_new_launch_hides_nodes_that_have_no_part_in_it() -> None:
     model = Model("run")
     model.take("journal-old.jsonl", sample.RUN)
@@ -107,59 +139,6 @@ def test_a_new_launch_hides_nodes_that_have_no_part_in_it() -> None:
     model.take(NAME, begin)
     job = model.job({}, now_ns=1, wall=1021.0)
     assert (len(job.nodes), job.state) == (1, "starting")
-
-
-def test_a_suspect_and_a_slow_rank() -> None:
-    ranks = list(range(5))
-    begin = [
-        *sample.OPENING,
-        at(10, e.RoundStarted, 0, world_size=5, ranks=ranks),
-        at(15, e.WorkersSpawned, 0, mode="warm", pids=[100, 101, 102, 103, 104]),
-    ]
-    pages = [stepping(100, 20 * SECOND) for _ in range(3)]
-    pages.append(stepping(50, 20 * SECOND))
-    pages.append(stepping(40, 8 * SECOND, sections=section("data", 8 * SECOND)))
-    job = job_after(*begin, launch=Launch(running=True, looks=[look(page) for page in pages]))
-    assert [row.suspect for row in job.ranks] == [False] * 4 + [True]
-    assert job.ranks[4].note == "suspect: still in 'data' for 12.0 s, 4 others go on"
-    assert job.ranks[3].note == "slow: steps take 100% longer than the median"
-    assert job.ranks[3].slow == pytest.approx(1.0)
-
-
-def test_a_slow_section() -> None:
-    model = Model("run")
-    model.take(NAME, [
-        *sample.OPENING,
-        at(10, e.RoundStarted, 0, world_size=3, ranks=[0, 1, 2]),
-        at(15, e.WorkersSpawned, 0, mode="warm", pids=[100, 101, 102]),
-    ])  # fmt: skip
-    for count in range(1, 4):
-        pages = [
-            look(stepping(count, count * SECOND, sections=section(
-                "forward", None, count=count, last_ns=(800 if rank == 1 else 500) * MS)))
-            for rank in range(3)
-        ]  # fmt: skip
-        launch = Launch(running=True, looks=pages)
-        job = model.job({NAME: launch}, now_ns=count * SECOND, wall=1.0)
-    assert [row.note for row in job.ranks] == [
-        "", "slow: 'forward' takes 60% longer than the median", "",
-    ]  # fmt: skip
-
-
-def test_a_limit_that_is_near() -> None:
-    limits = at(16, e.LimitsChanged, 0, limits={"heartbeat": 2.0, "section:io": 1.0})
-    pages = [look(stepping(5, 18_500 * MS)), look(stepping(5, 20 * SECOND))]
-    pages[1].page.sections.update(section("io", 19_250 * MS))  # type: ignore[attr-defined]
-    job = job_after(*BEGIN, limits, launch=Launch(running=True, looks=pages))
-    assert [row.note for row in job.ranks] == [
-        "no heartbeat for 75% of its limit", "in 'io' for 75% of its limit",
-    ]  # fmt: skip
-
-
-def test_all_wait() -> None:
-    pages = [look(stepping(5, 5 * SECOND)) for _ in range(2)]
-    job = job_after(*BEGIN, launch=Launch(running=True, looks=pages))
-    assert job.problems == ["ranks 0-1 stand still for 15.0 s"]
 
 
 def test_events_are_told_once_whether_read_in_a_page_or_in_the_journal() -> None:

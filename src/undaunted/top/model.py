@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.top.attention import look_closer
 from undaunted.top.nodes import Node
 from undaunted.top.notes import Note, merged, ring_note
 from undaunted.top.ranks import Rank, Speeds, rank_rows
-from undaunted.top.suspects import slow, standstill, suspects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +22,6 @@ _NS = 1_000_000_000
 _NOTES = 50
 # Where the time went is counted anew this often, and with each event.
 _ACCOUNT_NS = 5 * _NS
-# A rank that has used so much of a limit is told of.
-_NEAR = 0.5
 
 
 class Launch(msgspec.Struct, kw_only=True, frozen=True):
@@ -138,11 +136,13 @@ class Model:
         notes: list[Note] = []
         productive = total = 0.0
         steps_known = False
-        for name, known in self._present():
+        present = self._present(launches)
+        found: list[tuple[Node, list[Rank]]] = []
+        for name, known in present:
             launch = launches.get(name, Launch())
             node = known.node
             rows = rank_rows(node, launch.looks, known.speeds, now_ns)
-            job.ranks += rows
+            found.append((node, rows))
             job.nodes.append(node.name or name)
             notes += node.notes()
             notes += _ring_notes(node, launch, now_ns, wall)
@@ -152,18 +152,18 @@ class Model:
             if counted is not None:
                 productive, total = productive + counted[0], total + counted[1]
                 steps_known = True
-        nodes = [known.node for _, known in self._present()]
-        _describe(job, nodes, launches, [name for name, _ in self._present()], now_ns)
+        job.ranks = _of_this_round(found)
+        nodes = [known.node for _, known in present]
+        _describe(job, nodes, launches, [name for name, _ in present], now_ns)
         job.goodput = productive / total if steps_known and total else None
-        job.ranks.sort(key=lambda row: (row.rank, row.node))
         job.iteration = max(
             (r.iteration for r in job.ranks if r.iteration is not None), default=None
         )
         job.notes = merged(notes, _NOTES)
-        _judge(job)
+        job.problems += look_closer(job.ranks)
         return job
 
-    def _present(self) -> list[tuple[str, _Known]]:
+    def _present(self, launches: Mapping[str, Launch]) -> list[tuple[str, _Known]]:
         """The journals of the newest job: an older one may have had other nodes."""
         started = {
             name: known.node.job.wall for name, known in self._known.items() if known.node.job
@@ -178,12 +178,29 @@ class Model:
             for name, known in sorted(self._known.items())
             if known.node.job
             and known.node.job.run_id == job.run_id
-            and (name == newest or not _over_before(known.node, job.wall))
+            and (name == newest or not _over(known.node, launches.get(name, Launch()), job.wall))
         ]
 
 
-def _over_before(node: Node, wall: float) -> bool:
-    return node.ended is not None and node.ended.wall < wall
+def _over(node: Node, launch: Launch, wall: float) -> bool:
+    """Tell whether a launch was over before another one began."""
+    if node.ended is not None:
+        return node.ended.wall < wall
+    return launch.running is False and node.last_wall < wall
+
+
+def _of_this_round(found: Sequence[tuple[Node, list[Rank]]]) -> list[Rank]:
+    """Of each rank, the row of the node that had it last: others may have taken its place."""
+    rows: dict[int, tuple[int, Rank]] = {}
+    newest = max((node.round for node, _ in found), default=-1)
+    world = max((node.world_size for node, _ in found if node.round == newest), default=0)
+    for node, ranks in found:
+        for row in ranks:
+            known = rows.get(row.rank)
+            in_world = node.round == newest or row.rank < world
+            if in_world and (known is None or (known[0], known[1].live) < (node.round, row.live)):
+                rows[row.rank] = (node.round, row)
+    return [rows[rank][1] for rank in sorted(rows)]
 
 
 def _describe(
@@ -300,58 +317,3 @@ def _reached(launch: Launch) -> tuple[int, int, int] | None:
     if not first or not last:
         return None
     return min(first), *max(last)
-
-
-# --- who is to be looked at -----------------------------------------------------------------------
-
-
-def _judge(job: Job) -> None:
-    """Say of each rank what is worth saying."""
-    why = suspects(job.ranks)
-    slow_steps = slow(_moving(job.ranks))
-    slow_sections = _slow_sections(job.ranks)
-    for row in job.ranks:
-        if (reason := why.get(row.rank)) is not None:
-            row.suspect, row.note = True, f"suspect: {reason}"
-        elif row.note:
-            continue
-        elif (near := _near_limit(row)) is not None:
-            row.note = near
-        elif (part := slow_steps.get(row.rank)) is not None:
-            row.slow, row.note = part, f"slow: steps take {part:.0%} longer than the median"
-        elif (section := slow_sections.get(row.rank)) is not None:
-            row.slow = section[1]
-            row.note = f"slow: {section[0]!r} takes {section[1]:.0%} longer than the median"
-    if not why and (text := standstill(job.ranks)):
-        job.problems.append(text)
-
-
-def _moving(ranks: Sequence[Rank]) -> dict[int, float]:
-    return {row.rank: row.step_s for row in ranks if row.watched and row.step_s is not None}
-
-
-def _slow_sections(ranks: Sequence[Rank]) -> dict[int, tuple[str, float]]:
-    """The section in which each rank is slow the most, and by how much."""
-    times: dict[str, dict[int, float]] = {}
-    for row in ranks:
-        if row.watched:
-            for name, lasted_s in row.sections_s.items():
-                times.setdefault(name, {})[row.rank] = lasted_s
-    found: dict[int, tuple[str, float]] = {}
-    for name, values in times.items():
-        for rank, part in slow(values).items():
-            if rank not in found or part > found[rank][1]:
-                found[rank] = (name, part)
-    return found
-
-
-def _near_limit(row: Rank) -> str | None:
-    if not row.watched:
-        return None
-    for what, age_s, limit_s in (
-        ("no heartbeat", row.silent_s, row.limit_s),
-        (f"in {row.section!r}", row.section_s, row.section_limit_s),
-    ):
-        if age_s is not None and limit_s and age_s >= _NEAR * limit_s:
-            return f"{what} for {age_s / limit_s:.0%} of its limit"
-    return None
