@@ -59,7 +59,7 @@ def _fits(verdict: Verdict, cut: Cut) -> bool:
 def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
     blame = Blame(verdict.kind, verdict.rank, verdict.line, right=_fits(verdict, cut))
     if not blame.right:
-        # A rank that goes on after an exception leaves the others waiting: that comes out as a hang.
+        # A rank that goes on after an exception leaves the others waiting, which is a hang.
         caught = kind.exception and blame.kind == "hang"
         return blame, [*([_swallowed(cut, kind)] if caught else []), _wrong(blame, cut, kind)]
     if _names_cause(verdict, kind):
