@@ -42,6 +42,9 @@ def test_own_stat():
     assert stat is not None
     assert (stat.pid, stat.ppid, stat.state) == (os.getpid(), os.getppid(), "R")
     assert process.start_time(os.getpid()) == stat.start_time
+    assert not stat.exiting
+    assert not process.is_exiting(os.getpid())
+    assert process.is_exiting(2**22 + 1)  # beyond the largest pid there is
 
 
 def test_no_such_process():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 # Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
 # Python lack the wrappers, because they were made on older kernel headers.
 _NR_PIDFD_SEND_SIGNAL = 424
@@ -45,7 +46,8 @@ class Stat(NamedTuple):
     """What ``/proc/PID/stat`` says.
 
     ``state`` is one letter (R, S, D, T, t, Z, X, I); ``start_time`` is in clock ticks since boot
-    and together with ``pid`` names a process uniquely until the next boot.
+    and together with ``pid`` names a process uniquely until the next boot. ``exiting``: it is on
+    its way out, or a zombie; set before its files and sockets are closed.
     """
 
     pid: int
@@ -53,6 +55,7 @@ class Stat(NamedTuple):
     state: str
     ppid: int
     start_time: int
+    exiting: bool
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -75,6 +78,7 @@ def parse_stat(raw: bytes) -> Stat:
         state=fields[0].decode("ascii"),
         ppid=int(fields[1]),
         start_time=int(fields[19]),
+        exiting=bool(int(fields[6]) & _PF_EXITING),
     )
 
 
@@ -82,6 +86,12 @@ def state(pid: int) -> str:
     """Return the state letter of ``pid``, or "" if there is no such process."""
     stat = read_stat(pid)
     return stat.state if stat is not None else ""
+
+
+def is_exiting(pid: int) -> bool:
+    """Return whether ``pid`` is on its way out, for whatever reason, or gone."""
+    stat = read_stat(pid)
+    return stat is None or stat.exiting
 
 
 def start_time(pid: int) -> int | None:

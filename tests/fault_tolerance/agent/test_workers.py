@@ -68,6 +68,19 @@ def test_signals_we_sent_are_told_from_others(seen: Seen) -> None:
     assert [worker.told_by_us for worker in seen.workers.all] == [False, True]
 
 
+def test_what_is_sent_to_a_process_on_its_way_out_has_not_ended_it(seen: Seen) -> None:
+    pids = [child(WAITS), child(WAITS)]
+    seen.workers.adopt(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGBUS if pid == pids[0] else signal.SIGSEGV)
+        ended(pid)
+    seen.workers.signal_ranks((0,), signal.SIGTERM)
+    seen.workers.signal_tree(signal.SIGKILL, spare=set())
+    seen.workers.reap()
+    assert seen.exits == [(0, -signal.SIGBUS), (1, -signal.SIGSEGV)]
+    assert [worker.told_by_us for worker in seen.workers.all] == [False, False]
+
+
 def test_a_stopped_rank_can_be_ended(seen: Seen) -> None:
     pid = child(WAITS)
     seen.workers.adopt([pid])

@@ -28,7 +28,8 @@ _UNCLAIMED_KEPT = 1024
 class Worker:
     """One rank's process. ``code`` is set when it has ended: exit code, or minus a signal.
 
-    ``lost``: it has failed, and the others have gone on without it.
+    ``told`` leaves out what was sent to a process that was on its way out already: that is not
+    what ended it. ``lost``: it has failed, and the others have gone on without it.
     """
 
     local_rank: int
@@ -113,7 +114,8 @@ class Workers:
                 continue
             worker = self.all[local_rank]
             if worker.code is None:
-                worker.told.append((number, time.monotonic_ns()))
+                if not process.is_exiting(worker.pid):
+                    worker.told.append((number, time.monotonic_ns()))
                 # Only we reap it, so its pid cannot have been given to another process.
                 with contextlib.suppress(PermissionError):  # it has changed its user
                     os.kill(worker.pid, signal.SIGCONT)
@@ -125,7 +127,7 @@ class Workers:
         now = time.monotonic_ns()
         for pid in left:
             worker = self._by_pid.get(pid)
-            if worker is not None:
+            if worker is not None and not process.is_exiting(pid):
                 worker.told.append((number, now))
             _send(pid, number)
         self._signalled.update(left)
