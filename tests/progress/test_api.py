@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import undaunted
+from undaunted.progress import api
 from undaunted.progress.snapshot import Phase
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,17 @@ def test_everything_reaches_the_page(page, area):
     assert {name: s.count for name, s in page().sections.items()} == {"a": 1, "b": 1}
     (event,), _ = area.drain_events(0)
     assert (event.name, event.text) == ("name", "text")
+
+
+def test_nobody_looks_at_a_digest_unless_asked_to(page, monkeypatch):
+    undaunted.step(1, digest=object())
+    assert page().iteration == 1
+    seen = []
+    monkeypatch.setattr(api, "on_step", lambda *given: seen.append((*given, page().iteration)))
+    undaunted.step(2, digest="state")
+    undaunted.step(3)
+    assert seen == [(2, "state", 1), (3, None, 2)]
+    assert page().iteration == 3
 
 
 def test_names_bound_before_the_first_call_work_after_it(page):
