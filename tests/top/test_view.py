@@ -85,6 +85,14 @@ def test_a_narrow_terminal_tells_notes_below_the_table() -> None:
     assert lines[1] == "restarts 1 of 3   goodput 87 %   iteration 10"
 
 
+def test_a_tiny_terminal_has_room_for_the_suspect() -> None:
+    job = make_job(ranks=4, notes=9)
+    job.ranks[1].suspect, job.ranks[1].note = True, "suspect: oh"
+    lines = shown(job, width=40, height=12)
+    assert "rank 1: suspect: oh" in lines
+    assert [line.split()[0] for line in lines[5:8]] == ["rank", "1", "0"]
+
+
 def test_pause_and_loading_are_told() -> None:
     lines = shown(make_job(), choice=Choice(paused=True, loading=0.4))
     assert " paused at " in lines[0]

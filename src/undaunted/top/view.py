@@ -23,6 +23,7 @@ _PROBLEMS = 3
 _ATTENTION = 3
 _LEAST_NOTES = 3
 _SNAPSHOT_NOTES = 10
+_ROOMY = 16  # lines; with less the program is not named
 _BETWEEN = "   "
 
 AUTOMATIC = "automatic"
@@ -78,18 +79,16 @@ def screen(job: Job, choice: Choice, width: int, height: int) -> tuple[list[Line
         width: columns.
         height: lines; no more are returned.
     """
-    top = [*_head(job, width, choice), *_problems(job, width, _PROBLEMS), []]
+    top = [*_head(job, width, choice, short=height < _ROOMY), *_problems(job, width, _PROBLEMS), []]
     foot = _foot(choice, width)
     room = height - len(top) - len(foot) - 1  # the line of titles
-    rows, notes = _divide(job, room)
-    shown, hidden = _page_of(job, choice, rows)
     several = len(job.nodes) > 1
+    attention = _attention(job, width, several_nodes=several)
+    rows, notes = _divide(job, room - (len(attention) + 1 if attention else 0))
+    shown, hidden = _page_of(job, choice, rows)
     body = table(shown, width, several_nodes=several) if job.ranks else []
     if hidden:
         body.append([(cut(hidden, width), "dim")])
-    attention = _attention(job, width, several_nodes=several)
-    if attention:
-        notes = max(0, notes - len(attention))
     tail = [*attention, *_notes(job, job.notes[len(job.notes) - notes :], width)]
     lines = [*top, *body, *([[]] if tail else []), *tail]
     lines = lines[: max(0, height - len(foot))]
@@ -128,7 +127,9 @@ def _page_of(job: Job, choice: Choice, rows: int) -> tuple[list[Rank], str]:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _head(job: Job, width: int | None, choice: Choice | None = None) -> list[Line]:
+def _head(
+    job: Job, width: int | None, choice: Choice | None = None, *, short: bool = False
+) -> list[Line]:
     name = one_line(job.run_id) or one_line(job.run_dir)
     program = one_line(" ".join(job.argv), 60)
     clock = time.strftime("%H:%M:%S", time.localtime(job.wall))
@@ -142,11 +143,10 @@ def _head(job: Job, width: int | None, choice: Choice | None = None) -> list[Lin
     blanks = _BETWEEN if room is None else " " * (room - width_of(left) + 1)
     title.append((blanks + (clock if width is None else cut(clock, width)), ""))
     loading = choice.loading if choice is not None else None
-    return [title, *_wrapped(_facts(job, loading), width), *_program(program, width)]
-
-
-def _program(program: str, width: int | None) -> list[Line]:
-    return [[(cut(program, width), "dim")]] if program else []
+    lines = [title, *_wrapped(_facts(job, loading), width)]
+    if program and not short:
+        lines.append([(cut(program, width), "dim")])
+    return lines
 
 
 def _facts(job: Job, loading: float | None) -> list[str]:
