@@ -89,7 +89,7 @@ def simulate(
     job = Job([_node(index, random) for index in range(nodes)])
     now = 0.0
     for node in job.nodes:
-        _launch(node, now + random.uniform(0, 20 * S), slots, restarts)
+        _launch(node, now + random.uniform(0, 20 * S), slots, restarts, nodes)
     now += 21 * S
     step = 0
     for number in range(restarts + 1):
@@ -132,11 +132,12 @@ def _node(index: int, random: Random) -> Node:
     )
 
 
-def _launch(node: Node, now: float, slots: int, restarts: int) -> None:
+def _launch(node: Node, now: float, slots: int, restarts: int, nodes: int) -> None:
     node.at(now, e.JournalOpened, boot_id=f"boot of {node.name}", pid=node.pid, version="0")
     node.at(
         now + 50 * MS, e.JobStarted, run_id="simulated", argv=["train.py"],
         nproc_per_node=slots, max_restarts=restarts,
+        nodes=e.JobNodes(least=nodes, most=nodes, lease_s=5, away_timeout_s=60),
     )  # fmt: skip
 
 
@@ -217,7 +218,7 @@ def _fail(
                     node=failed.node, line=line)  # fmt: skip
     if failed.kind == "lost":
         culprit.pid += 1
-        _launch(culprit, stopped_all + 3 * S, slots, restarts)
+        _launch(culprit, stopped_all + 3 * S, slots, restarts, len(job.nodes))
         stopped_all += 4 * S
     return stopped_all
 

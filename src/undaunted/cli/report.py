@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         0, or 2 if there is no journal to read, no such round or node. With ``--outcome``: the exit
-        code of the job, 1 if none is recorded.
+        code of the job, 1 if none is recorded. With ``--check``: 1 if an invariant does not hold.
     """
     options = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -103,6 +103,11 @@ def _parser() -> argparse.ArgumentParser:
     output.add_argument(
         "--round", type=int, metavar="N", help="show everything about round N, with its traceback"
     )
+    output.add_argument(
+        "--check",
+        action="store_true",
+        help="look for what must never happen in a job; end with 1 if it has",
+    )
     parser.add_argument("--node", metavar="NAME", help="show the launches of this node")
     parser.add_argument(
         "--price",
@@ -122,6 +127,12 @@ def _price(text: str) -> Price:
 
 
 def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> int:
+    if options.check:
+        from undaunted.cli.report_check import check_run
+
+        lines, code = check_run(journals)
+        _show(_damage(journals) + lines)
+        return code
     job = summarize_job(journals, price=options.price, is_running=is_running)
     if options.outcome:
         return _print_outcome(job)

@@ -25,6 +25,7 @@ from undaunted.journal.query import Group, by_round, first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from undaunted.journal.events import Event
     from undaunted.journal.reader import Journal
@@ -36,6 +37,7 @@ class Launch:
 
     Attributes:
         index: place among all launches.
+        path: of its journal.
         node: its name.
         events: in the order in which they were written.
         rounds: events by round.
@@ -48,6 +50,7 @@ class Launch:
     """
 
     index: int
+    path: Path
     node: str
     events: Group
     rounds: dict[int, Group]
@@ -123,7 +126,7 @@ def launches_of(journals: Iterable[Journal]) -> list[Launch]:
             # Without the id of a boot, a launch has a clock of its own.
             boot = opened.boot_id if opened is not None and opened.boot_id else f"#{len(launches)}"
             clock = clocks.setdefault(boot, len(clocks))
-            launches.append(_launch(len(launches), group, clock, opened))
+            launches.append(_launch(len(launches), journal.path, group, clock))
     return launches
 
 
@@ -155,14 +158,16 @@ def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]
 # --- launches -----------------------------------------------------------------------------------
 
 
-def _launch(index: int, events: Group, clock: int, opened: JournalOpened | None) -> Launch:
-    started, end = first(events, JobStarted), first(events, JobEnded)
+def _launch(index: int, path: Path, events: Group, clock: int) -> Launch:
+    opened, started = first(events, JournalOpened), first(events, JobStarted)
+    end = first(events, JobEnded)
     times = [event.t for event in events]
     rounds = by_round(events)
     ranks = {number: _ranks(group) for number, group in rounds.items()}
     known = opened or started
     return Launch(
         index=index,
+        path=path,
         node=known.node if known is not None else events[0].node,
         events=events,
         rounds=rounds,

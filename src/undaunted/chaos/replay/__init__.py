@@ -1,0 +1,1 @@
+"""The simulator's invariants over the journals of a real job."""

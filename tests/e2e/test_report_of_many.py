@@ -1,0 +1,79 @@
+"""The report of a real job of two nodes: a crash, then a launcher that is killed and comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import Launcher
+from undaunted.cli.report import main as report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+RANK = """
+    import os, pathlib, threading, undaunted
+    rank, number = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    undaunted.step(0)
+    undaunted.step(1)
+    os.write(1, f"rank {rank} in round {number}\\n".encode())
+    if number == 0 and rank == 0:
+        while not pathlib.Path("crash").exists():
+            threading.Event().wait(0.02)
+        raise ValueError("bad batch")
+    while not pathlib.Path("finish").exists():
+        threading.Event().wait(0.02)
+    undaunted.step(2)
+"""
+
+
+def test_a_crash_and_a_lost_launcher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    common += ["--max-restarts", "3", "--run-dir", "run", "--worker-start", "fresh"]
+    with contextlib.ExitStack() as opened:
+
+        def start(name: str, conf: str) -> Launcher:
+            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
+            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
+            opened.callback(launcher.close)
+            return launcher
+
+        one, two = start("one", "is_host=1"), start("two", "is_host=0")
+        for launcher, rank in ((one, 0), (two, 1)):
+            launcher.wait_for(f"rank {rank} in round 0")
+        (tmp_path / "crash").touch()
+        for launcher, rank in ((one, 0), (two, 1)):
+            launcher.wait_for(f"rank {rank} in round 1")
+        two.process.kill()
+        again = start("two", "is_host=0")
+        one.wait_for("rank 0 in round 2")
+        again.wait_for("rank 1 in round 2")
+        (tmp_path / "finish").touch()
+        assert (one.finish(), again.finish()) == (0, 0)
+
+    run = str(tmp_path / "run")
+    assert report([run, "--check"]) == 0
+    assert capsys.readouterr().out == "checked:  3 rounds, 3 launches: no violations\n"
+    assert report([run, "--json"]) == 0
+    job = json.loads(capsys.readouterr().out)["job"]
+    assert (job["attempts"], job["restarts"], job["outcome"]) == (1, 2, "finished")
+    failures = [(one["failure"] or {}).get("kind") for one in job["rounds"]]
+    assert failures == ["crash", "lost", None]
+    assert job["failures"]["by_node"] == {"one": 1, "two": 1}
+    assert [len(one["parts"]) for one in job["rounds"]] == [2, 2, 2]
+    assert [one["lost_steps"] for one in job["rounds"]] == [1, 1, None]
+    assert 0 < job["goodput"] < 1
+    assert [clock["method"] for clock in job["clocks"]] == ["reference"]
+    assert report([run]) == 0
+    assert "failures: 2, one in" in capsys.readouterr().out
