@@ -87,6 +87,7 @@ class Painter {
     this.model = model;
     this.view = view;
     this.columns = new Columns(model.classes.length);
+    this.lines = document.createElement("canvas"); // a line of pixels for each row that is seen
     this.recolour();
   }
 
@@ -102,9 +103,12 @@ class Painter {
     this.height = height;
     this.view.resize(width - GUTTER, height - HEAD);
     const wide = this.canvas.width - Math.round(GUTTER * ratio);
-    const high = this.canvas.height - Math.round(HEAD * ratio);
-    this.image = wide > 0 && high > 0 ? this.context.createImageData(wide, high) : null;
-    if (this.image) this.pixels = new Uint32Array(this.image.data.buffer);
+    const most = Math.ceil(this.view.height / HEIGHT.least) + 1; // rows that are seen at once
+    this.image = wide > 0 && height > HEAD ? this.context.createImageData(wide, most) : null;
+    if (!this.image) return;
+    this.pixels = new Uint32Array(this.image.data.buffer);
+    this.lines.width = wide;
+    this.lines.height = most;
   }
 
   draw() {
@@ -115,7 +119,6 @@ class Painter {
     context.fillStyle = colours.panel;
     context.fillRect(0, 0, this.canvas.width, this.canvas.height);
     this.spans();
-    context.putImageData(this.image, Math.round(GUTTER * ratio), Math.round(HEAD * ratio));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
@@ -140,32 +143,36 @@ class Painter {
     context.restore();
   }
 
-  // Each row that is seen, into the image.
+  // Each row that is seen: one line of pixels, drawn as high as the row is.
   spans() {
-    const { view, pixels, ratio } = this;
-    const { width, height } = this.image;
-    pixels.fill(this.palette.none);
-    const perPixel = view.perPixel / ratio;
+    const { context, view, ratio } = this;
+    const first = Math.max(0, view.rowAt(0));
+    let row = first;
+    for (; row < view.rows.length && view.y(row) < view.height; row++) this.line(row, row - first);
+    const { width } = this.image;
+    const into = this.lines.getContext("2d");
+    into.putImageData(this.image, 0, 0, 0, 0, width, row - first);
+    context.imageSmoothingEnabled = false;
     const gap = view.row >= 7 ? Math.round(ratio) : 0;
-    let row = Math.max(0, view.rowAt(0));
-    for (; row < view.rows.length && view.y(row) < view.height; row++) {
-      this.columns.begin(width, view.from, perPixel);
-      this.visit(row, view.from, view.to, (what, from, to) => {
-        this.columns.span(what, from, to);
-        if (view.row >= 14 && (to - from) / view.perPixel > 70) {
-          this.labels.push([what, from, to, row]);
-        }
-      });
-      this.columns.flush();
-      const top = Math.max(0, Math.round(view.y(row) * ratio));
-      const end = Math.min(height, Math.round(view.y(row + 1) * ratio) - gap);
-      if (end <= top) continue;
-      const { out } = this.columns;
-      const { words } = this.palette;
-      const first = top * width;
-      for (let x = 0; x < width; x++) pixels[first + x] = words[out[x]];
-      for (let y = top + 1; y < end; y++) pixels.copyWithin(y * width, first, first + width);
+    for (let k = 0; k < row - first; k++) {
+      const top = Math.max(0, Math.round(view.y(first + k) * ratio));
+      const high = Math.round(view.y(first + k + 1) * ratio) - gap - top;
+      const [x, y] = [Math.round(GUTTER * ratio), Math.round(HEAD * ratio) + top];
+      if (high > 0) context.drawImage(this.lines, 0, k, width, 1, x, y, width, high);
     }
+  }
+
+  line(row, place) {
+    const { columns, labels, palette: colours, pixels, ratio, view } = this;
+    const { width } = this.image;
+    columns.begin(width, view.from, view.perPixel / ratio);
+    this.visit(row, view.from, view.to, (what, from, to) => {
+      columns.span(what, from, to);
+      if (view.row >= 14 && (to - from) / view.perPixel > 70) labels.push([what, from, to, row]);
+    });
+    columns.flush();
+    const start = place * width;
+    for (let x = 0; x < width; x++) pixels[start + x] = colours.words[columns.out[x]];
   }
 
   visit(row, low, high, visitor) {
