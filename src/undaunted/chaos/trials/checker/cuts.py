@@ -28,6 +28,7 @@ class Cut:
         start: the start of the program in which it happened.
         iteration: at which iteration of the undisturbed run.
         interrupted: whether the program was started again after it, before the next fault.
+        inside: whether that was inside of its processes.
     """
 
     fault: Planned
@@ -35,6 +36,7 @@ class Cut:
     start: Start
     iteration: int
     interrupted: bool = False
+    inside: bool = False
 
 
 def cuts(
@@ -67,8 +69,9 @@ def cuts(
     last = _last_start(history, by_rank)
     ends = [*((cut.start, cut.at_ns) for cut in found[1:]), (last, None)]
     return [
-        replace(cut, interrupted=cut.start < end or _restarted(cut, until, history))
+        replace(cut, interrupted=cut.start < end or inside, inside=inside)
         for cut, (end, until) in zip(found, ends, strict=False)
+        for inside in (_restarted(cut, until, history),)
     ]
 
 

@@ -82,8 +82,9 @@ def after_faults(
     for cut, following in zip(cuts, [*cuts[1:], None], strict=False):
         before = [pair for pair in pairs if following is None or _is_before(pair, following)]
         part = [pair for pair in before if _is_after(pair, cut)]
-        # Restarted inside of its process, and exactly where it was: its life went on.
-        part = part or [pair for pair in before if _is_after(pair, replace(cut, interrupted=False))]
+        if cut.inside and not part:  # exactly where it was: its life went on
+            went_on = replace(cut, interrupted=False)
+            part = [pair for pair in before if _is_after(pair, went_on)]
         one = _nowhere(by_rank, cut, following) or _compare(part, lines)
         if one.state == "differs" and spoilt:
             one = replace(one, state="inherited")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PARAMETERS = "parameters"
 
+# Parameters that stay the same for longer than so many steps are placed by the last ones.
+_MAX_CANDIDATES = 64
+
 
 class Start(NamedTuple):
     """Which start of the program; later ones are greater.
@@ -199,25 +202,55 @@ def _counted(
     """
     life = Life(start)
     offset: int | None = None
-    for record in process:
-        begins = record.at == FORWARD and record.n == 0 and PARAMETERS in record.parts
-        there = line.iterations_with(record.parts[PARAMETERS]) if begins else []
-        if begins and offset is None:
-            offset = _offset(record, there, reached)
+    for place, record in enumerate(process):
+        there = _iterations_like(record, line)
+        if there is not None and offset is None:
+            offset = _offset(process[place:], there, line, reached)
             life.placed = bool(there) or reached is None
         elif there and offset is not None and max(there) < record.iteration + offset:
             yield life
             reached = max(reached or 0, record.iteration + offset)
             life = Life(life.start._replace(part=life.start.part + 1))
-            offset = _offset(record, there, reached)
+            offset = _offset(process[place:], there, line, reached)
         life.records.append(record)
         life.keys.append(Key(record.iteration + (offset or 0), record.at, record.n))
     yield life
 
 
-def _offset(record: Record, there: Sequence[int], reached: int | None) -> int:
+def _iterations_like(record: Record, line: Line) -> list[int] | None:
+    """Return which iterations began with the parameters of a record, None if it does not tell."""
+    if record.at != FORWARD or record.n != 0 or PARAMETERS not in record.parts:
+        return None
+    return line.iterations_with(record.parts[PARAMETERS])
+
+
+def _offset(
+    records: Sequence[Record], there: Sequence[int], line: Line, reached: int | None
+) -> int:
+    """Return what is added to counted iterations so that they are those of the undisturbed run.
+
+    Args:
+        records: of a process, from the one on that is to be placed.
+        there: iterations that began with the same parameters; where several did, that one is
+            taken with which most of what follows is the same as well.
+        line: the undisturbed run.
+        reached: how far the rank had come before, None if this is its first process.
+    """
+    counted = records[0].iteration
     if not there:
         return 0
-    if reached is None:
-        return 0 if record.iteration in there else there[0] - record.iteration
-    return max((i for i in there if i <= reached), default=there[0]) - record.iteration
+    if reached is None and counted in there:
+        return 0
+    likely = [i for i in there if reached is None or i <= reached][-_MAX_CANDIDATES:] or there[:1]
+    follows = [(r.iteration, like) for r in records if (like := _iterations_like(r, line))]
+    return max((_alike(i - counted, follows), i - counted) for i in likely)[1]
+
+
+def _alike(offset: int, follows: Sequence[tuple[int, Sequence[int]]]) -> int:
+    """Return how many of the records fit to an offset before the first that does not."""
+    number = 0
+    for iteration, like in follows:
+        if iteration + offset not in like:
+            break
+        number += 1
+    return number

@@ -74,7 +74,7 @@ def recovery_of(
     lost = None
     if resumed:
         lost = max(0, _begun(cut, history, by_rank) - min(resumed.values()))
-    elif resumed := _went_on(cut, following, history, by_rank):
+    elif resumed := _went_on(cut, by_rank):
         lost = 0
     return Recovery(resumed, lost, None if back_ns is None else back_ns / _NS, phases)
 
@@ -135,12 +135,9 @@ def _resumed(
     return {}
 
 
-def _went_on(
-    cut: Cut, following: Cut | None, history: History, by_rank: Mapping[int, Sequence[Life]]
-) -> dict[int, int]:
+def _went_on(cut: Cut, by_rank: Mapping[int, Sequence[Life]]) -> dict[int, int]:
     """Return what ranks went on with that were restarted inside, exactly where they were."""
-    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
-    if _inside(cut, following, events) is None:
+    if not cut.inside:
         return {}
     at: dict[int, int] = {}
     for rank, lives in by_rank.items():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.chaos.trials.checker.cuts import Cut
+    from undaunted.chaos.trials.checker.recovery import RoundAfter
     from undaunted.chaos.trials.history import History
     from undaunted.journal.events import AnyEvent
 
@@ -104,27 +105,46 @@ def _failed_again(
 ) -> list[Finding]:
     """Find rounds after the fault that failed though no fault was planned in them."""
     planned = {one.start[:2] for one in cuts}
-    return [
-        _again(cut, after.summary.cause, after.events)
+    rounds = [
+        after
         for after in rounds_after(cut, following, history)
         if (after.launch, after.summary.round) not in planned
         and after.summary.outcome in ("crash", "hang", "spawn")
     ]
+    loading = [after for after in rounds if stepped(after.events) is None]
+    later = [after for after in rounds if stepped(after.events) is not None]
+    return _not_loaded(cut, loading) + _failed_later(later)
 
 
-def _again(cut: Cut, cause: str, events: Sequence[AnyEvent]) -> Finding:
-    severe = cut.fault.kind in _DAMAGING
-    if stepped(events) is None:
-        return Finding(
+def _not_loaded(cut: Cut, rounds: Sequence[RoundAfter]) -> list[Finding]:
+    if not rounds:
+        return []
+    starts = "A start after the fault failed before its first step"
+    if len(rounds) > 1:
+        starts = f"{len(rounds)} starts after the fault failed before their first step"
+    return [
+        Finding(
             "load-failed",
-            "red" if severe else "yellow",
-            "A start after the fault failed before its first step: often a checkpoint that was "
-            f"not written completely is loaded, as saving is not atomic. {one_line(cause)}",
+            "red" if cut.fault.kind in _DAMAGING else "yellow",
+            f"{starts}: often a checkpoint that was not written completely is loaded, as saving "
+            f"is not atomic. {one_line(rounds[0].summary.cause)}",
             "Write to another name, flush, then rename; a complete checkpoint is one that has its "
             'name:\n    torch.save(saved, f"{path}.new")\n    os.replace(f"{path}.new", path)',
         )
-    return Finding(
-        "failed-again",
-        "yellow",
-        f"A round after the fault failed although nothing was planned in it: {one_line(cause)}",
-    )
+    ]
+
+
+def _failed_later(rounds: Sequence[RoundAfter]) -> list[Finding]:
+    if not rounds:
+        return []
+    what = "A round after the fault"
+    if len(rounds) > 1:
+        what = f"{len(rounds)} rounds after the fault"
+    return [
+        Finding(
+            "failed-again",
+            "yellow",
+            f"{what} failed although nothing was planned there: "
+            f"{one_line(rounds[0].summary.cause)}",
+        )
+    ]
