@@ -224,8 +224,17 @@ def test_ranks_that_sigterm_does_not_end_make_it_red() -> None:
     assert "ranks 0-1" in verdict.findings[0].text
 
 
-def test_ranks_that_go_on_to_the_end_in_spite_of_sigterm_make_it_red() -> None:
-    one = fault("sigterm", iteration=5, how="nothing")
+@pytest.mark.parametrize(
+    ("iteration", "colour", "key", "said"),
+    [
+        (5, "red", "sigterm-swallowed", "14 more steps"),
+        (17, "yellow", "sigterm-too-late", "2 steps after SIGTERM"),
+    ],
+)
+def test_ranks_that_go_on_to_the_end_in_spite_of_sigterm(
+    iteration: int, colour: str, key: str, said: str
+) -> None:
+    one = fault("sigterm", iteration=iteration, how="nothing")
     history = Run().history(one)
     from undaunted.chaos.trials.history import Launch
     from undaunted.journal.events import SignalReceived
@@ -236,8 +245,8 @@ def test_ranks_that_go_on_to_the_end_in_spite_of_sigterm_make_it_red() -> None:
 
     [verdict] = judge(REFERENCE, replace(history, launches=[Launch.of(events)]), [one.plan])
 
-    assert (verdict.colour, keys(verdict)) == ("red", ["sigterm-swallowed"])
-    assert "14 more steps" in verdict.findings[0].text
+    assert (verdict.colour, keys(verdict)) == (colour, [key])
+    assert said in verdict.findings[0].text
 
 
 def test_other_ranks_that_had_to_be_killed_are_worth_a_word() -> None:
@@ -252,6 +261,13 @@ def test_a_start_that_fails_while_it_loads(kind: str, colour: str) -> None:
     assert (verdict.colour, keys(verdict)) == (colour, ["load-failed"])
     assert "os.replace" in verdict.findings[0].remedy
     assert verdict.identical_from == 10
+
+
+def test_a_checkpoint_that_can_never_be_loaded_is_told_before_that_the_run_failed() -> None:
+    verdict = verdict_of(fault("kill"), load_fails=2, exit_code=1, last=11)
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["load-failed", "did-not-recover"])
+    assert verdict.findings[0].text.startswith("2 starts after the fault failed before their")
 
 
 def test_a_torn_write_that_tore_nothing() -> None:

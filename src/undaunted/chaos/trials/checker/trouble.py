@@ -24,7 +24,7 @@ _NS = 1e9
 # A rank that is killed when its grace is over is so a little later.
 _NEARLY = 0.9
 # Steps that ranks may take after SIGTERM before they agree to stop.
-_STEPS_TO_AGREE = 10
+_STEPS_TO_AGREE = 3
 _DAMAGING = ("torn-write", "corrupt-checkpoint", "disk-full")
 
 _SIGTERM_REMEDY = (
@@ -35,7 +35,7 @@ _SIGTERM_REMEDY = (
 
 
 def trouble(
-    cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History
+    cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History, *, recovered: bool
 ) -> list[Finding]:
     """Return what else went wrong from a fault up to the next one.
 
@@ -44,12 +44,13 @@ def trouble(
         following: the next one of the run that has happened, None = there is none.
         cuts: all of them.
         history: of the run.
+        recovered: whether the run got over the fault.
     """
     events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
     found = _killed(cut, events)
     if not found and KINDS[cut.fault.kind].relaunch:
         found = _ignored(cut, events, history)
-    return found + _failed_again(cut, following, cuts, history)
+    return found + _failed_again(cut, following, cuts, history, recovered=recovered)
 
 
 def _killed(cut: Cut, events: Sequence[AnyEvent]) -> list[Finding]:
@@ -87,8 +88,16 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
     if signalled is None or launch.outcome != "finished" or came is None:
         return []
     steps = came - cut.fault.iteration
-    if steps < _STEPS_TO_AGREE:
-        return []
+    if steps <= _STEPS_TO_AGREE:
+        return [
+            Finding(
+                "sigterm-too-late",
+                "yellow",
+                f"The program was over {steps} steps after SIGTERM: too soon to see whether the "
+                "script ends because of it.",
+                "Plan it earlier in the run.",
+            )
+        ]
     return [
         Finding(
             "sigterm-swallowed",
@@ -101,7 +110,7 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
 
 
 def _failed_again(
-    cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History
+    cut: Cut, following: Cut | None, cuts: Sequence[Cut], history: History, *, recovered: bool
 ) -> list[Finding]:
     """Find rounds after the fault that failed though no fault was planned in them."""
     planned = {one.start[:2] for one in cuts}
@@ -113,10 +122,11 @@ def _failed_again(
     ]
     loading = [after for after in rounds if stepped(after.events) is None]
     later = [after for after in rounds if stepped(after.events) is not None]
-    return _not_loaded(cut, loading) + _failed_later(later)
+    severe = not recovered or cut.fault.kind in _DAMAGING
+    return _not_loaded(loading, severe=severe) + _failed_later(later)
 
 
-def _not_loaded(cut: Cut, rounds: Sequence[RoundAfter]) -> list[Finding]:
+def _not_loaded(rounds: Sequence[RoundAfter], *, severe: bool) -> list[Finding]:
     if not rounds:
         return []
     starts = "A start after the fault failed before its first step"
@@ -125,7 +135,7 @@ def _not_loaded(cut: Cut, rounds: Sequence[RoundAfter]) -> list[Finding]:
     return [
         Finding(
             "load-failed",
-            "red" if cut.fault.kind in _DAMAGING else "yellow",
+            "red" if severe else "yellow",
             f"{starts}: often a checkpoint that was not written completely is loaded, as saving "
             f"is not atomic. {one_line(rounds[0].summary.cause)}",
             "Write to another name, flush, then rename; a complete checkpoint is one that has its "

@@ -83,8 +83,10 @@ class _Case:
         recovery = recovery_of(cut, following, self.history, self.by_rank)
         recovered, unrecovered = self._recovered(following)
         blame, findings = blame_of(cut, self.cuts, self.history)
+        findings += trouble(
+            cut, following, self.cuts, self.history, recovered=recovered is not False
+        )
         findings += unrecovered
-        findings += trouble(cut, following, self.cuts, self.history)
         findings += self._steps(cut, recovery)
         findings += self._nothing_happened(cut, blame.kind)
         findings += self._nan(cut)
