@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from undaunted.cli import doctor as module
+from undaunted.cli import doctor_output
 from undaunted.coordinator.wire.address import Address
 from undaunted.doctor import examine as examine_module
 from undaunted.doctor.facts import Facts
 from undaunted.doctor.finding import Finding
 from undaunted.doctor.report import Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Examined:
@@ -114,6 +119,22 @@ def test_failures_and_json(examined: Examined, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "fail"
 
 
+def test_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("No space left on device\n")
+    assert module.main(["--read-log", str(log)]) == 0
+    assert "WARN  M43  a cause: line 1: No space left on device" in capsys.readouterr().out
+    assert module.main(["--read-log", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["id"] == "M43"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"all is well\n")))
+    assert module.main(["--read-log", "-"]) == 0
+    assert capsys.readouterr().out == "no known message\n"
+    assert module.main(["--read-log", str(tmp_path / "none")]) == 2
+    assert "No such file or directory" in capsys.readouterr().err
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         module.main(["--help"])
@@ -125,10 +146,10 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_has_enough(
     examined: Examined, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    def broken(report: Report) -> None:
+    def broken(render: Any) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(module, "_print", broken)
+    monkeypatch.setattr(doctor_output, "_print", broken)
     with (tmp_path / "out").open("w") as stream:
         monkeypatch.setattr("sys.stdout", stream)
         assert module.main([]) == 0

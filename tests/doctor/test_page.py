@@ -18,7 +18,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_id_is_on_the_page() -> None:
     page = PAGE.read_text("utf-8")
     issues = known_issues()
-    for issue in (*issues.versions, *issues.variables, *issues.settings):
+    for issue in (*issues.versions, *issues.variables, *issues.settings, *issues.messages):
         assert f"\n| {issue.id} | " in page
 
 

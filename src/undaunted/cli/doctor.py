@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import shutil
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted import __version__
 from undaunted.base.durations import parse_seconds
+from undaunted.cli.doctor_output import show
 from undaunted.cli.simulate_arguments import count
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from undaunted.doctor.meeting.meet import Meeting
-    from undaunted.doctor.report import Line, Report
+    from undaunted.doctor.report import Report
 
 _USAGE_ERROR = 2
 _FAILURES = 1
@@ -60,10 +60,15 @@ class _UsageError(Exception):
 def main(argv: Sequence[str]) -> int:
     """Examine this machine as arguments after ``undaunted doctor`` say; return the exit code."""
     options = _parser().parse_args(argv)
+    if options.read_log is not None:
+        return _read_log(options.read_log, as_json=options.json)
+    from undaunted.doctor.report import render
+
     before = signal.signal(signal.SIGTERM, _terminated)  # what was started is ended then, too
     try:
         report = _examine(options)
-        return _show(report, as_json=options.json)
+        show(report, partial(render, report), as_json=options.json)
+        return _FAILURES if report.count("fail") else 0
     except _UsageError as error:
         print(f"undaunted doctor: error: {error}", file=sys.stderr)
         return _USAGE_ERROR
@@ -135,6 +140,27 @@ def _meeting(options: argparse.Namespace) -> Meeting | None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _read_log(name: str, *, as_json: bool) -> int:
+    """Explain the messages of a log; return the exit code."""
+    from undaunted.doctor.known_issues import known_issues
+    from undaunted.doctor.log_reader import findings_of, lines_of, scan
+    from undaunted.doctor.report import render_messages
+
+    messages = known_issues().messages
+    try:
+        if name == "-":
+            seen = scan(lines_of(sys.stdin.buffer), messages)
+        else:
+            with Path(name).open("rb") as file:
+                seen = scan(lines_of(file), messages)
+    except OSError as error:
+        print(f"undaunted doctor: error: {name}: {error.strerror}", file=sys.stderr)
+        return _USAGE_ERROR
+    findings = findings_of(seen)
+    show(findings, partial(render_messages, findings), as_json=as_json)
+    return 0
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -216,6 +242,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="how long to wait for the other nodes [120]",
     )
+    how.add_argument(
+        "--read-log",
+        metavar="FILE",
+        help="only say what known messages in this log mean, likely causes first; - is the "
+        "standard input",
+    )
     how.add_argument("--json", action="store_true", help="print all of it as JSON")
     how.add_argument(
         "--no-self-test", dest="self_test", action="store_false", help="do not run the small job"
@@ -271,48 +303,3 @@ def _etcd(text: str) -> tuple[Address, ...]:
     from undaunted.coordinator.etcd.place import parse_place
 
     return tuple(parse_address(endpoint) for endpoint in parse_place(text).endpoints)
-
-
-# --- output ---------------------------------------------------------------------------------------
-
-
-def _show(report: Report, *, as_json: bool) -> int:
-    """Print the report; return the exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
-    code = _FAILURES if report.count("fail") else 0
-    try:
-        if as_json:
-            import msgspec
-
-            print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
-        else:
-            _print(report)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-    except OSError as error:
-        print(f"undaunted doctor: standard output: {error.strerror}", file=sys.stderr)
-    return code
-
-
-def _print(report: Report) -> None:
-    from undaunted.doctor.report import render
-
-    if not sys.stdout.isatty():
-        lines = render(report)
-        sys.stdout.write("".join(f"{_plain(line)}\n" for line in lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    for line in render(report, width=shutil.get_terminal_size().columns):
-        console.print(Text.assemble(*line), soft_wrap=True)
-
-
-def _plain(line: Line) -> str:
-    return "".join(text for text, _ in line).rstrip()

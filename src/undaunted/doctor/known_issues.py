@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -149,12 +150,25 @@ class SettingIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True)
     wanted: str
 
 
+class MessageIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What programs print when something fails.
+
+    Attributes:
+        texts: literal parts of lines, as they are written.
+        role: ``root``: where it began; ``cascade``: another rank failed first; ``unclear``.
+    """
+
+    texts: list[str]
+    role: Literal["root", "cascade", "unclear"]
+
+
 class KnownIssues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of the file."""
 
     versions: list[VersionIssue]
     variables: list[VariableIssue]
     settings: list[SettingIssue]
+    messages: list[MessageIssue]
 
     def setting(self, key: str) -> SettingIssue:
         """Return the row about a setting.

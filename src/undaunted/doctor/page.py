@@ -15,7 +15,7 @@ from undaunted.doctor.checks.software import NAMES
 from undaunted.doctor.known_issues import FEATURES, known_issues
 
 if TYPE_CHECKING:
-    from undaunted.doctor.known_issues import Issue, VariableIssue, VersionIssue
+    from undaunted.doctor.known_issues import Issue, MessageIssue, VariableIssue, VersionIssue
 
 MARK = "<!-- Generated from here on: python -m undaunted.doctor.page docs/doctor.md -->\n"
 _OPENING = """
@@ -53,6 +53,10 @@ def _tables() -> str:
         "| id | what is looked at: how it should be | severity | why | what to do | known from |\n",
         "|---|---|---|---|---|---|\n",
         *(_row(issue, f"{issue.what}: {issue.wanted}") for issue in issues.settings),
+        "\n### Messages in logs\n\n",
+        "| id | text | role | what happened | what to do | known from |\n",
+        "|---|---|---|---|---|---|\n",
+        *(_message(issue) for issue in issues.messages),
     ]
     return "".join(parts)
 
@@ -69,6 +73,15 @@ def _row(issue: Issue, what: str) -> str:
         "; ".join("our proposal" if one == "proposal" else one for one in issue.sources),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _message(issue: MessageIssue) -> str:
+    role = "cause" if issue.role == "root" else "consequence"
+    role = "either" if issue.role == "unclear" else role
+    texts = ", ".join(f"`{text}`" for text in issue.texts)
+    sources = "; ".join(issue.sources)
+    doubt = " ?" if issue.unconfirmed else ""
+    return f"| {issue.id} | {texts} | {role}{doubt} | {issue.why} | {issue.remedy} | {sources} |\n"
 
 
 def _affected(issue: VersionIssue) -> str:

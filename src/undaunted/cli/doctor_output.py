@@ -1,0 +1,56 @@
+"""What `undaunted doctor` prints: lines with colours, plain lines, or JSON."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from undaunted.doctor.report import Line
+
+
+class Render(Protocol):
+    """Makes lines for a terminal with so many columns, None = for none."""
+
+    def __call__(self, *, width: int | None = None) -> list[Line]:
+        """Return the lines."""
+
+
+def show(value: object, render: Render, *, as_json: bool) -> None:
+    """Print a value as JSON, or what ``render`` makes of it; a pager may end before."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    try:
+        if as_json:
+            import msgspec
+
+            print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+        else:
+            _print(render)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except OSError as error:
+        print(f"undaunted doctor: standard output: {error.strerror}", file=sys.stderr)
+
+
+def _print(render: Render) -> None:
+    if not sys.stdout.isatty():
+        sys.stdout.write("".join(f"{_plain(line)}\n" for line in render()))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in render(width=shutil.get_terminal_size().columns):
+        console.print(Text.assemble(*line), soft_wrap=True)
+
+
+def _plain(line: Line) -> str:
+    return "".join(text for text, _ in line).rstrip()

@@ -1,0 +1,77 @@
+"""Known messages in a log: what they mean, and which of them is likely to be the cause."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from undaunted.base.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from undaunted.doctor.finding import Finding
+    from undaunted.doctor.known_issues import MessageIssue
+
+_LONGEST_LINE = 64 * 1024
+_SHOWN = 160
+_ROLES = {"root": "a cause", "unclear": "cause or consequence", "cascade": "a consequence"}
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """A known message that is in the log.
+
+    Attributes:
+        issue: what is known about it.
+        line: number of its first line, from 1.
+        text: that line.
+        count: lines with it.
+    """
+
+    issue: MessageIssue
+    line: int
+    text: str
+    count: int = 1
+
+
+def lines_of(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file; one that is too long comes in pieces."""
+    while line := stream.readline(_LONGEST_LINE):
+        yield line
+
+
+def scan(lines: Iterable[bytes], issues: Sequence[MessageIssue]) -> list[Seen]:
+    """Return the known messages, likely causes first, and each kind in the order of the log."""
+    by_text = {text.encode(): issue for issue in issues for text in issue.texts}
+    # Longer ones first: some contain others.
+    texts = sorted(by_text, key=len, reverse=True)
+    pattern = re.compile(b"|".join(re.escape(text) for text in texts))
+    found: dict[str, Seen] = {}
+    for number, line in enumerate(lines, 1):
+        for text in dict.fromkeys(pattern.findall(line)):
+            issue = by_text[text]
+            seen = found.get(issue.id)
+            if seen is not None:
+                seen.count += 1
+            else:
+                shown = one_line(line.decode("utf-8", "replace"), longest=_SHOWN)
+                found[issue.id] = Seen(issue=issue, line=number, text=shown)
+    order = list(_ROLES)
+    return sorted(found.values(), key=lambda seen: (order.index(seen.issue.role), seen.line))
+
+
+def findings_of(seen: Sequence[Seen]) -> list[Finding]:
+    """Return the messages as findings."""
+    return [
+        one.issue.finding(
+            _ROLES[one.issue.role],
+            f"line {one.line}{_times(one.count)}: {one.text}",
+        )
+        for one in seen
+    ]
+
+
+def _times(count: int) -> str:
+    return f" and {count - 1} more" if count > 1 else ""
