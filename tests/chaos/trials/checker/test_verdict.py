@@ -193,7 +193,7 @@ def test_an_exception_that_the_script_swallows_is_red() -> None:
 def test_an_exception_that_is_swallowed_and_leaves_the_others_waiting() -> None:
     verdict = verdict_of(fault("exception", verdict={"kind": "hang", "rank": 0}))
 
-    assert (verdict.colour, keys(verdict)) == ("red", ["exception-swallowed", "blamed-wrongly"])
+    assert (verdict.colour, keys(verdict)) == ("red", ["exception-swallowed"])
 
 
 def test_an_exception_that_is_swallowed_before_another_fault_of_the_round() -> None:
@@ -290,7 +290,7 @@ def keeps_nan(moment: Moment, parts: Parts) -> Parts:
 def test_nan_to_the_end_is_red() -> None:
     verdict = verdict_of(fault("nan", how="nothing"), change=keeps_nan)
 
-    assert (verdict.colour, keys(verdict)) == ("red", ["nan-kept", "altered"])
+    assert (verdict.colour, keys(verdict)) == ("red", ["nan-kept"])
     assert "of ranks 0-1: nobody" in verdict.findings[0].text
 
 

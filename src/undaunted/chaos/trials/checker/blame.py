@@ -41,7 +41,8 @@ def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, li
         return _by_reasons(reasons, cut, kind)
     if kind.blame == "none" or not kind.certain:
         return Blame(), []
-    return Blame(right=False), [_swallowed(cut, kind)]
+    blame = Blame(right=False)
+    return blame, [_swallowed(cut, kind, blame)]
 
 
 def _owner(verdict: Verdict, cut: Cut, cuts: Sequence[Cut]) -> Cut:
@@ -59,9 +60,9 @@ def _fits(verdict: Verdict, cut: Cut) -> bool:
 def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
     blame = Blame(verdict.kind, verdict.rank, verdict.line, right=_fits(verdict, cut))
     if not blame.right:
-        # A rank that goes on after an exception leaves the others waiting, which is a hang.
-        caught = kind.exception and blame.kind == "hang"
-        return blame, [*([_swallowed(cut, kind)] if caught else []), _wrong(blame, cut, kind)]
+        # A rank that goes on after an exception may leave the others waiting, which is a hang.
+        caught = bool(kind.exception) and blame.kind == "hang"
+        return blame, [_swallowed(cut, kind, blame) if caught else _wrong(blame, cut, kind)]
     if _names_cause(verdict, kind):
         return blame, []
     return blame, [
@@ -132,21 +133,24 @@ def _by_reasons(reasons: list[str], cut: Cut, kind: KindOf) -> tuple[Blame, list
     return blame, [] if right else [_wrong(blame, cut, kind)]
 
 
-def _swallowed(cut: Cut, kind: KindOf) -> Finding:
+def _swallowed(cut: Cut, kind: KindOf, blame: Blame) -> Finding:
     rank = cut.fault.rank
-    if kind.exception or kind.exit_code is not None:
-        what = kind.exception or "SystemExit"
+    if not kind.exception and kind.exit_code is None:
         return Finding(
-            "exception-swallowed",
+            "not-noticed",
             "red",
-            f"{what} was raised in rank {rank} and never reached the launcher: the script catches "
-            "it and goes on as if nothing had happened, so that nobody learns of such failures.",
-            "Catch what you expect, and let everything else end the program:\n"
-            "    except ValueError as error:   # not `except Exception:`, not `except:`\n"
-            "        raise",
+            f"Rank {rank} {kind.text}, and the launcher did not notice before the round was over.",
         )
+    instead = "nobody learns of such failures"
+    if blame.line:
+        instead = f"the ranks wait for each other instead: {one_line(blame.line)}"
     return Finding(
-        "not-noticed",
+        "exception-swallowed",
         "red",
-        f"Rank {rank} {kind.text}, and the launcher did not notice before the round was over.",
+        f"{kind.exception or 'SystemExit'} was raised in rank {rank} and never reached the "
+        "launcher. The script catches it and goes on as if nothing had happened, so that "
+        f"{instead}",
+        "Catch what you expect, and let everything else end the program:\n"
+        "    except ValueError as error:   # not `except Exception:`, not `except:`\n"
+        "        ...",
     )

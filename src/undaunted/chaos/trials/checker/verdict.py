@@ -225,6 +225,8 @@ class _Case:
             return [_not_deterministic(self.before)]
         missing = ending.ranks_missing(self.lines, self.by_rank)
         if found.state == "differs" and KINDS[cut.fault.kind].alters:
+            if ending.nan_kept(self.reference, self.history):
+                return []  # that is said, and worse
             return [
                 Finding(
                     "altered",
