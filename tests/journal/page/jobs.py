@@ -51,6 +51,11 @@ def _moved(
     return msgspec.structs.replace(event, **changes)
 
 
+def two(shift_ms: float = 5000) -> tuple[Journal, Journal]:
+    """Two nodes of two ranks in the same rounds; the clock of the second is ahead."""
+    return on("n0", 0, {0: 0, 1: 1}, "boot"), on("n1", shift_ms, {0: 2, 1: 3}, "other")
+
+
 def hostile() -> tuple[JobSummary, list[Journal]]:
     """The run, with all that a program can say replaced."""
     events: list[e.AnyEvent] = []

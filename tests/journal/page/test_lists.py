@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from tests.journal.page.jobs import job, journal, on
+from tests.journal.page.jobs import job, journal, two
 from tests.journal.sample import ENDING, MS, OPENING, RUN, at, begin
 from undaunted.journal import events as e
 from undaunted.journal.page import lists
@@ -59,11 +59,11 @@ def test_rounds_of_several_launches_are_told_apart():
 
 
 def test_every_node_has_ranks_failures_and_a_clock():
-    said = plain(lists.nodes(job(journal(), on("n1", 5000, {0: 2, 1: 3}, "other"))[0]))
+    said = plain(lists.nodes(job(*two())[0]))
     assert "Nodes (2)" in said
     assert re.search(r"n0 0-1 1 \d \d+ %", said)
     assert "the axis is this one" in said
-    assert "put there by wall" in said
+    assert "by order, within" in said
 
 
 def test_the_cost_of_checkpoints_is_told():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.journal.page.jobs import job, journal, on
+from tests.journal.page.jobs import job, journal, two
 from tests.journal.sample import MS, RUN, at
 from undaunted.journal import events as e
 from undaunted.journal.inprocess_events import InProcessPhase
@@ -41,7 +41,7 @@ def test_a_failure_without_a_verdict_has_its_detail():
 
 
 def test_a_node_that_failed_because_of_another_is_a_victim():
-    kinds = [kind for _, kind, *_ in marks(journal(), on("n1", 0, {0: 2, 1: 3}, "other"))]
+    kinds = [kind for _, kind, *_ in marks(*two())]
     assert sorted(kinds) == ["crash", "hang", "victim", "victim"]
 
 

@@ -9,12 +9,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.journal.page.jobs import job, journal, on
+from tests.journal.page.jobs import job, journal, two
 from tests.journal.sample import RUN
 from undaunted.journal.page import timeline as module
 from undaunted.journal.page.timeline import CLASSES, timeline
-
-TWO = (journal(), on("n1", 3_600_000, {0: 2, 1: 3}, "other"))
 
 
 def spans(node: dict[str, Any]) -> list[tuple[str, int]]:
@@ -58,7 +56,7 @@ def test_ends_of_processes_are_named():
 
 
 def test_nodes_with_other_clocks_lie_on_one_axis():
-    data = timeline(*job(*TWO))
+    data = timeline(*job(*two(3_600_000)))
     first, second = data["nodes"]
     assert [one["name"] for one in (first, second)] == ["n0", "n1"]
     assert [first["all"], second["all"]] == [[0, 2], [2, 2]]

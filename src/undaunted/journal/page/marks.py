@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from undaunted.base.text import format_duration
 from undaunted.journal import events as e
 from undaunted.journal.inprocess_events import InProcessPhase
-from undaunted.journal.page.columns import Texts, differences
+from undaunted.journal.page.columns import Texts, differences, to_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,14 +43,17 @@ class Marks:
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
-        self._failures: list[tuple[Mark, int]] = []  # with their rounds
+        self._failures: list[tuple[Mark, tuple[int, int]]] = []  # with launch and round
         self._others: list[Mark] = []
 
-    def read(self, node: int, events: Sequence[e.Event], ms: Callable[[int], int]) -> None:
+    def read(
+        self, node: int, launch: int, events: Sequence[e.Event], ms: Callable[[int], int]
+    ) -> None:
         """Take the marks of one launch.
 
         Args:
             node: index of its node.
+            launch: its index.
             events: of the launch.
             ms: from its clock to the axis.
         """
@@ -77,7 +80,7 @@ class Marks:
             rank = failure.rank if verdict is None else verdict.rank
             at = ms(failure.t if failure.since_ns is None else failure.since_ns)
             kind = failure.kind if failure.kind in _FAILURES else "crash"
-            self._failures.append((self._mark(at, kind, node, rank, text), number))
+            self._failures.append((self._mark(at, kind, node, rank, text), (launch, number)))
         for (_, key), told in saved.items():
             at = max(ms(one.at_ns) for one in told)
             text = f"{key}, by {len(told)} ranks" if len(told) > 1 else key
@@ -115,22 +118,21 @@ class Marks:
             rounds: of the job.
             places: index of each node.
         """
-        # A launch knows only its round's number; attempts are told apart by time.
-        guilty: dict[int, list[tuple[int, int, str]]] = {}
+        guilty: dict[tuple[int, int], int] = {}
         for one in rounds:
             if one.failure is None or one.failure.node not in places:
                 continue
-            known = (one.failed_ns, one.stopped_ns, one.began_ns)
-            end_ns = next(moment for moment in known if moment is not None)
             place = places[one.failure.node]
-            guilty.setdefault(one.round, []).append((one.began_ns, place, one.failure.kind))
+            guilty |= {(part.launch, one.round): place for part in one.parts}
             if one.failure.kind == "lost":
-                mark = self._mark(end_ns // 1_000_000, "lost", place, -1, one.failure.line)
-                self._failures.append((mark, one.round))
-        for place, (mark, number) in enumerate(self._failures):
-            began = [one for one in guilty.get(number, []) if one[0] <= (mark.at + 1) * 1_000_000]
-            if began and began[-1][1] != mark.node:
-                self._failures[place] = (mark._replace(kind="victim"), number)
+                known = (one.failed_ns, one.stopped_ns, one.began_ns)
+                at = to_ms(next(moment for moment in known if moment is not None))
+                mark = self._mark(at, "lost", place, -1, one.failure.line)
+                self._failures.append((mark, (-1, one.round)))
+        self._failures = [
+            (mark if guilty.get(key, mark.node) == mark.node else mark._replace(kind="victim"), key)
+            for mark, key in self._failures
+        ]
 
     def columns(self) -> dict[str, list[int]]:
         """Return all marks in the order of time."""

@@ -77,9 +77,15 @@ def timeline(job: JobSummary, journals: Sequence[Journal]) -> dict[str, Any]:
 
 
 class _Launch:
-    """One launch of one node: its spans, its events, and where its clock lies on the axis."""
+    """One launch of one node: its spans, its events, and where its clock lies on the axis.
 
-    def __init__(self, spans: Sequence[Span], events: Sequence[e.Event], offset_ns: int) -> None:
+    ``index`` is that in ``JobSummary.launches``, -1 if it is not there.
+    """
+
+    def __init__(
+        self, index: int, spans: Sequence[Span], events: Sequence[e.Event], offset_ns: int
+    ) -> None:
+        self.index = index
         self.spans = spans
         self.rounds = by_round(events)
         self.events = events
@@ -101,9 +107,10 @@ def _by_node(job: JobSummary, journals: Sequence[Journal]) -> dict[str, list[_La
             opened = first(events, e.JournalOpened) or e.JournalOpened(t=0)
             node = events[0].node
             same = places[node, opened.boot_id, opened.pid]
-            spans = job.lanes[same.pop(0)] if same else []
+            index = same.pop(0) if same else -1
+            spans = job.lanes[index] if index >= 0 else []
             offset_ns = offsets.get((opened.boot_id, node), 0)
-            found[node].append(_Launch(spans, events, offset_ns))
+            found[node].append(_Launch(index, spans, events, offset_ns))
     for launches in found.values():
         launches.sort(key=lambda launch: launch.spans[0].start_ns if launch.spans else 0)
     return found
@@ -132,7 +139,7 @@ def _node(
     rounds: dict[str, list[Any]] = {column: [] for column in _ROUND_COLUMNS}
     ranks: dict[int, None] = {}
     for launch in launches:
-        marks.read(place, launch.events, launch.ms)
+        marks.read(place, launch.index, launch.events, launch.ms)
         for number, events in launch.rounds.items():
             row = _round(number, events, launch, texts, detailed=detail_from_ns)
             if row is None:

@@ -145,7 +145,8 @@ function visitRankRound(model, node, i, place, visit) {
     now = to;
   }
   const next = i + 1 < rounds.at.length ? rounds.at[i + 1] : node.ends[node.ends.length - 1];
-  if (now < next) visit(model.class.idle, now, next);
+  visitNode(node, now, next, (_, from, to) => // as long as the node has a launcher
+    visit(model.class.idle, Math.max(from, now), Math.min(to, next)));
 }
 
 function workAfter(model, node, from) {
