@@ -7,7 +7,7 @@ from pathlib import Path
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Span, account
 from undaunted.journal.job.launches import Launch, launches_of
-from undaunted.journal.job.spent import stretches
+from undaunted.journal.job.spent import Course, stretches
 from undaunted.journal.reader import Journal
 
 
@@ -29,8 +29,10 @@ def launch(*rounds: tuple[int, int, int]) -> Launch:
     return launches_of([Journal(Path("j"), events)])[0]
 
 
-def lane(one: Launch, numbers: list[int], begins: list[int]) -> list[Span]:
-    return stretches(one, account(one.events), numbers, begins)
+def lane(
+    one: Launch, numbers: list[int], begins: list[int], stops: list[int] | None = None
+) -> list[Span]:
+    return stretches(one, account(one.events), Course(numbers, begins, stops or [9999] * 9))
 
 
 def test_between_its_own_rounds_a_node_is_idle() -> None:
@@ -50,7 +52,7 @@ def test_while_others_have_rounds_it_is_a_spare() -> None:
         Span(0, "idle", 200, 300),
         Span(1, "spare", 300, 500),
         Span(2, "spare", 500, 690),
-        Span(3, "spare", 690, 700),
+        Span(3, "idle", 690, 700),
         Span(3, "stop", 700, 800),
         Span(3, "idle", 800, 1000),
     ]
@@ -70,7 +72,19 @@ def test_what_others_begin_before_it_comes_is_no_time_of_its() -> None:
     assert lane(one, [0, 1, 2], [-500, 300, 640]) == [
         Span(0, "spare", 50, 300),
         Span(1, "spare", 300, 640),
-        Span(2, "spare", 640, 650),
+        Span(2, "idle", 640, 650),
         Span(2, "stop", 650, 750),
         Span(2, "idle", 750, 1050),
+    ]
+
+
+def test_once_the_round_has_stopped_who_gets_a_seat_is_idle() -> None:
+    one = launch((2, 600, 700))
+    assert lane(one, [0, 1, 2], [-500, 300, 590], [250, 450, 650]) == [
+        Span(0, "spare", 0, 300),  # round 1 runs without it
+        Span(1, "spare", 300, 450),
+        Span(1, "idle", 450, 590),
+        Span(2, "idle", 590, 600),
+        Span(2, "stop", 600, 700),
+        Span(2, "idle", 700, 1000),
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from undaunted.journal.events import RoundProgress
 from undaunted.journal.goodput import Account, Outside, Span, Times, account, calls_step
 from undaunted.journal.job.failures import Broken, broken
-from undaunted.journal.job.spent import SPARE, stretches
+from undaunted.journal.job.spent import SPARE, Course, stretches
 from undaunted.journal.query import every
 
 if TYPE_CHECKING:
@@ -62,13 +62,16 @@ def keep_books(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> Books
         books.accounts.append(spent)
         books.lanes.append([])
     for index, attempt in enumerate(attempts):
-        numbers = [world.number for world in attempt.worlds]
-        begins = [world.began for world in attempt.worlds]
-        for number in numbers:
+        course = Course(
+            numbers=[world.number for world in attempt.worlds],
+            begins=[world.began for world in attempt.worlds],
+            stops=[world.stopped for world in attempt.worlds],
+        )
+        for number in course.numbers:
             books.times[index, number] = Times()
             books.spare[index, number] = 0
         for launch in attempt.launches:
-            lane = stretches(launch, books.accounts[launch.index], numbers, begins)
+            lane = stretches(launch, books.accounts[launch.index], course)
             books.lanes[launch.index] = lane
             _enter(books, index, launch, lane)
     return books
@@ -105,10 +108,10 @@ def _enter(books: Books, attempt: int, launch: Launch, lane: Sequence[Span]) -> 
         if kind == SPARE:
             books.spare[key] += (end - start) * launch.slots
             continue
-        seated = number >= 0
-        spent_ns = (end - start) * (len(launch.ranks[number]) if seated else launch.slots)
+        ranks = launch.ranks.get(number)  # None: it waits for its first or next seat
+        spent_ns = (end - start) * (launch.slots if ranks is None else len(ranks))
         name = f"{kind}_ns"
         setattr(books.total, name, getattr(books.total, name) + spent_ns)
-        if seated:
+        if number >= 0:
             times = books.times[key]
             setattr(times, name, getattr(times, name) + spent_ns)

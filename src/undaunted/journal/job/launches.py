@@ -96,6 +96,12 @@ class World:
         """When the first node began with it, on the axis."""
         return min(one.on_axis(one.begins[self.number]) for one in self.launches)
 
+    @property
+    def stopped(self) -> int:
+        """When the last node that tells had stopped, on the axis; its start if none does."""
+        told = ((one, one.stops.get(self.number)) for one in self.launches)
+        return max((one.on_axis(t) for one, t in told if t is not None), default=self.began)
+
 
 @dataclass(slots=True, eq=False)
 class Attempt:
