@@ -63,6 +63,7 @@ class Fault:
     grace_s: float = 2.0
     killed: tuple[int, ...] = ()
     happened: bool = True
+    lost: tuple[int, ...] = ()
 
 
 def fault(kind: str = "kill", iteration: int = 12, rank: int = 1, **more: Any) -> Fault:
@@ -256,9 +257,12 @@ class Run:
 
     def _inside(self, one: Fault) -> int:
         reasons = [f"rank {one.verdict['rank']}: something"]
-        self._event(InProcessPhase, call=0, epoch=1, phase="detect", reasons=reasons)
+        lost = list(one.lost)
+        self._event(InProcessPhase, call=0, epoch=1, phase="detect", reasons=["rank 0: lost"])
         self._event(InProcessPhase, call=0, epoch=1, phase="abort", took_s=0.5)
-        self._event(InProcessPhase, call=0, epoch=1, phase="re-enter", members=2, reasons=reasons)
+        self._event(
+            InProcessPhase, call=0, epoch=1, phase="re-enter", members=2, reasons=reasons, lost=lost
+        )
         self.starts += 1
         self.stepped = -1
         self.began = one.resume

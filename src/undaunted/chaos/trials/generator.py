@@ -108,7 +108,15 @@ def check_kind(kind: str, where: str = "") -> None:
         raise PlanError(f"{where}{kind!r} is not a kind of fault{hint}; known: {known}")
 
 
-def settle(wanted: Iterable[Wanted], *, seed: int, world_size: int, first: int, last: int) -> Plan:
+def settle(
+    wanted: Iterable[Wanted],
+    *,
+    seed: int,
+    world_size: int,
+    first: int,
+    last: int,
+    ranks: Sequence[int] = (),
+) -> Plan:
     """Decide what is open.
 
     Args:
@@ -117,6 +125,7 @@ def settle(wanted: Iterable[Wanted], *, seed: int, world_size: int, first: int, 
         world_size: number of ranks, at least 1.
         first: iteration with which the undisturbed run began.
         last: its last iteration.
+        ranks: those that random faults are for; empty = all.
 
     Raises:
         PlanError: a rank or an iteration that the program does not have, or more faults than a run
@@ -128,7 +137,7 @@ def settle(wanted: Iterable[Wanted], *, seed: int, world_size: int, first: int, 
         runs.setdefault(fault.run, []).append(fault)
     faults: list[Planned] = []
     for _, in_run in sorted(runs.items()):
-        faults += _settle_run(_spread(in_run, seed, first, last), seed, world_size)
+        faults += _settle_run(_spread(in_run, seed, first, last), seed, ranks or range(world_size))
     return Plan(seed, tuple(faults))
 
 
@@ -163,12 +172,12 @@ def _spread(faults: list[Wanted], seed: int, first: int, last: int) -> list[Want
     return [spread.get(fault.id, fault) for fault in faults]
 
 
-def _settle_run(faults: list[Wanted], seed: int, world_size: int) -> list[Planned]:
+def _settle_run(faults: list[Wanted], seed: int, ranks: Sequence[int]) -> list[Planned]:
     settled = [
         Planned(
             id=fault.id,
             kind=fault.kind,
-            rank=_hash(seed, fault.id, "rank") % world_size if fault.rank is None else fault.rank,
+            rank=_chosen(ranks, seed, fault) if fault.rank is None else fault.rank,
             iteration=fault.iteration or 0,
             run=fault.run,
             seconds=fault.seconds,
@@ -176,6 +185,10 @@ def _settle_run(faults: list[Wanted], seed: int, world_size: int) -> list[Planne
         for fault in faults
     ]
     return sorted(settled, key=lambda fault: fault.iteration)
+
+
+def _chosen(ranks: Sequence[int], seed: int, fault: Wanted) -> int:
+    return ranks[_hash(seed, fault.id, "rank") % len(ranks)]
 
 
 def _hash(seed: int, name: str, what: str) -> int:

@@ -359,6 +359,35 @@ def test_a_fault_that_did_not_happen() -> None:
     assert "undaunted.step(step)" not in verdict.findings[0].remedy
 
 
+def test_a_fault_of_a_rank_that_takes_no_steps() -> None:
+    verdict = verdict_of(fault(rank=3, happened=False))
+
+    assert (verdict.colour, keys(verdict)) == ("yellow", ["did-not-happen"])
+    assert "took no step in the undisturbed run either" in verdict.findings[0].text
+
+
+def test_a_rank_that_the_others_go_on_without() -> None:
+    def differs(moment: Moment, parts: Parts) -> Parts:
+        return {name: f"{digest}'" for name, digest in parts.items()} if moment.start else parts
+
+    verdict = verdict_of(fault("kill", how="inside", lost=(1,)), change=differs)
+
+    assert (verdict.colour, keys(verdict)) == ("green", ["fewer-ranks"])
+
+
+def test_a_round_that_fails_after_a_restart_inside_of_its_processes() -> None:
+    faults = [fault("exception", how="inside", id="a"), fault("kill", iteration=15, id="b")]
+
+    first, second = judge(REFERENCE, Run().history(*faults), [one.plan for one in faults])
+
+    assert [first.colour, second.colour] == ["green", "green"]
+
+    [verdict] = judge(REFERENCE, Run().history(*faults), [faults[0].plan])
+
+    assert (verdict.colour, keys(verdict)) == ("yellow", ["failed-again"])
+    assert verdict.blame.line == "rank 1: something"
+
+
 def test_a_fault_that_did_not_happen_as_steps_are_counted_anew() -> None:
     options = {"counted": True, "told": False}
 

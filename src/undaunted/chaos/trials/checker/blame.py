@@ -33,12 +33,12 @@ def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, li
     """
     kind = KINDS[cut.fault.kind]
     events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
-    verdict = first(events, Verdict)
-    if verdict is not None and _owner(verdict, cut, cuts) is cut:
-        return _by_verdict(verdict, cut, kind)
     reasons = _reasons(events, cut, cuts)
     if reasons:
         return _by_reasons(reasons, cut, kind)
+    verdict = first(events, Verdict)
+    if verdict is not None and _owner(verdict, cut, cuts) is cut:
+        return _by_verdict(verdict, cut, kind)
     if kind.blame == "none" or not kind.certain:
         return Blame(), []
     blame = Blame(right=False)
@@ -117,10 +117,14 @@ def _wrong(blame: Blame, cut: Cut, kind: KindOf) -> Finding:
 
 
 def _reasons(events: Sequence[AnyEvent], cut: Cut, cuts: Sequence[Cut]) -> list[str]:
-    """Return why a function was restarted inside its processes after a fault, before the next."""
+    """Return why a function was run again inside its processes after a fault, before the next.
+
+    Those that are known when it runs again: what is known first is often a consequence.
+    """
     later = min((one.at_ns for one in cuts if one.at_ns > cut.at_ns), default=None)
     for phase in every(events, InProcessPhase):
-        if phase.phase == "detect" and phase.t >= cut.at_ns and (later is None or phase.t < later):
+        in_time = phase.t >= cut.at_ns and (later is None or phase.t < later)
+        if phase.phase == "re-enter" and in_time:
             return phase.reasons
     return []
 

@@ -43,12 +43,14 @@ class Recovery:
         steps_lost: iterations that had to be done again, None = not known.
         back_s: seconds until every rank stepped again.
         phases: what they were spent on.
+        lost_ranks: ranks that the others went on without.
     """
 
     resumed: dict[int, int] = field(default_factory=dict)
     steps_lost: int | None = None
     back_s: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    lost_ranks: tuple[int, ...] = ()
 
     @property
     def resumed_at(self) -> int | None:
@@ -76,7 +78,8 @@ def recovery_of(
         lost = max(0, _begun(cut, history, by_rank) - min(resumed.values()))
     elif resumed := _went_on(cut, by_rank):
         lost = 0
-    return Recovery(resumed, lost, None if back_ns is None else back_ns / _NS, phases)
+    back_s = None if back_ns is None else back_ns / _NS
+    return Recovery(resumed, lost, back_s, phases, _lost_ranks(cut, following, history))
 
 
 def rounds_after(cut: Cut, following: Cut | None, history: History) -> list[RoundAfter]:
@@ -190,6 +193,16 @@ def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None
     if known is not None and summary.outcome == "hang" and took > known:
         phases = {"limit": (took - known) / _NS, **phases}
     return took, phases
+
+
+def _lost_ranks(cut: Cut, following: Cut | None, history: History) -> tuple[int, ...]:
+    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    until = None if following is None else following.at_ns
+    for phase in every(events, InProcessPhase):
+        in_time = phase.t >= cut.at_ns and (until is None or phase.t < until)
+        if phase.phase == "re-enter" and in_time:
+            return tuple(phase.lost)
+    return ()
 
 
 def _named(phases: Phases) -> dict[str, float]:

@@ -9,7 +9,7 @@ from undaunted.chaos.trials.checker.recovery import rounds_after, stepped
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.chaos.trials.checker.words import name_ranks
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.journal.events import RankExited, SignalReceived, StopRequested
+from undaunted.journal.events import RankExited, SignalReceived, StopRequested, Verdict
 from undaunted.journal.query import every, first
 
 if TYPE_CHECKING:
@@ -120,10 +120,29 @@ def _failed_again(
         if (after.launch, after.summary.round) not in planned
         and after.summary.outcome in ("crash", "hang", "spawn")
     ]
+    found = _failed_inside(cut, following, history)
     loading = [after for after in rounds if stepped(after.events) is None]
     later = [after for after in rounds if stepped(after.events) is not None]
     severe = not recovered or cut.fault.kind in _DAMAGING
-    return _not_loaded(loading, severe=severe) + _failed_later(later)
+    return found + _not_loaded(loading, severe=severe) + _failed_later(later)
+
+
+def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Finding]:
+    """Find that a round failed after its processes had been restarted from inside."""
+    events = history.launches[cut.start.launch].rounds.get(cut.start.round, ())
+    verdict = first(events, Verdict)
+    if not cut.inside or verdict is None:
+        return []
+    if following is not None and following.start[:2] == cut.start[:2]:
+        return []  # it is that one's
+    return [
+        Finding(
+            "failed-again",
+            "yellow",
+            "After the function had been restarted inside its processes, the round failed "
+            f"although nothing else was planned: {one_line(verdict.line)}",
+        )
+    ]
 
 
 def _not_loaded(rounds: Sequence[RoundAfter], *, severe: bool) -> list[Finding]:

@@ -91,7 +91,7 @@ class _Case:
         findings += self._nothing_happened(cut, blame.kind)
         findings += self._nan(cut)
         findings += self._nemesis(cut)
-        same = self._identity(cut, self.after[place], recovered=recovered)
+        same = self._identity(cut, self.after[place], recovery, recovered=recovered)
         findings = sorted(findings + same, key=lambda finding: _SEVERITIES.index(finding.severity))
         identity = self.after[place]
         judged = identity.state == "identical" and self.before.state != "differs"
@@ -124,6 +124,14 @@ class _Case:
             return Verdict(fault=fault, colour="skipped", skipped=why)
         if self.end is not None:
             finding = self.end
+        elif self.lines and fault.rank not in self.lines:
+            finding = Finding(
+                "did-not-happen",
+                "yellow",
+                f"The fault did not happen: rank {fault.rank} took no step in the undisturbed run "
+                "either. It is a reserve, or does other work.",
+                "Plan it on another rank.",
+            )
         elif any(record.counted for records in self.history.records.values() for record in records):
             finding = Finding(
                 "did-not-happen",
@@ -219,10 +227,21 @@ class _Case:
             )
         ]
 
-    def _identity(self, cut: Cut, found: Identity, *, recovered: bool | None) -> list[Finding]:
+    def _identity(
+        self, cut: Cut, found: Identity, recovery: Recovery, *, recovered: bool | None
+    ) -> list[Finding]:
         """What is to be said about the result being the same."""
         if self.before.state == "differs":
             return [_not_deterministic(self.before)]
+        if found.state == "differs" and recovery.lost_ranks:
+            return [
+                Finding(
+                    "fewer-ranks",
+                    "note",
+                    f"The others went on without {name_ranks(recovery.lost_ranks)}, so that the "
+                    "result rightly differs.",
+                )
+            ]
         missing = ending.ranks_missing(self.lines, self.by_rank)
         if found.state == "differs" and KINDS[cut.fault.kind].alters:
             if ending.nan_kept(self.reference, self.history):
