@@ -46,6 +46,16 @@ def test_a_failure_of_a_node_without_a_journal_has_no_button():
     assert "button" not in lists.failures(msgspec.structs.replace(summary, rounds=rounds))
 
 
+def test_how_long_restarts_took_is_told_by_phase():
+    said = plain(lists.restarts(job()[0]))
+    assert "total 90 ms 124 ms 2 from the failure to there" in said
+    assert "evidence 100 ms 100 ms 1" in said
+
+
+def test_without_restarts_there_is_no_part_for_them():
+    assert lists.restarts(job(journal([*OPENING, *begin(10, 2), *ENDING]))[0]) == ""
+
+
 def test_every_round_is_listed():
     said = plain(lists.rounds(job()[0]))
     assert "Rounds (3)" in said

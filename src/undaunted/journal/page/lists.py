@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, format_ranks
@@ -18,15 +19,15 @@ from undaunted.journal.page.markup import (
     took,
 )
 from undaunted.journal.render import plain
-from undaunted.journal.tables import percent
+from undaunted.journal.tables import PHASES, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from undaunted.journal.events import Verdict
     from undaunted.journal.goodput import Times
     from undaunted.journal.job.values import JobRound, JobSummary
     from undaunted.journal.reader import Journal
+    from undaunted.journal.restarts import RoundSummary
 
 # Rows of a table; of more, the last ones are kept and the rest is counted.
 _MOST_ROWS = 2000
@@ -40,15 +41,30 @@ def failures(job: JobSummary) -> str:
     if not failed:
         return "<p>There was none.</p>"
     places = {name: place for place, name in enumerate(job.nodes)}
-    verdicts = _verdicts(job)
+    told = _summaries(job)
     shown = failed[-_MOST_ROWS:]
     with_traceback = len(shown) - _MOST_TRACEBACKS
     rows = [
-        _failure(one, places, verdicts.get(id(one)) if k >= with_traceback else None)
+        _failure(one, places, told.get(id(one)) if k >= with_traceback else None)
         for k, one in enumerate(shown)
     ]
     heads = ["", "when", "round", "kind", "node", "rank", "cause", "lost steps", "running after"]
     return table(heads, rows, "Failures") + _omitted(failed, shown)
+
+
+def restarts(job: JobSummary) -> str:
+    """Return how long the parts of getting over a failure took, on the node that failed."""
+    phases = [one.phases for one in _summaries(job).values() if one.phases is not None]
+    rows = []
+    for column in PHASES:
+        known = [ns for one in phases if (ns := getattr(one, column.field)) is not None]
+        if known:
+            figures = [took(round(median(known))), took(max(known)), number(len(known))]
+            rows.append([Cell(text(column.title)), *figures, Cell(text(column.meaning))])
+    if not rows:
+        return ""
+    heads = ["phase", "median", "longest", "of restarts", "what it is"]
+    return folded("How long restarts took", table(heads, rows, "How long restarts took"))
 
 
 def rounds(job: JobSummary) -> str:
@@ -135,7 +151,7 @@ def _damage(journal: Journal) -> str:
     return "; ".join(said)
 
 
-def _failure(one: JobRound, places: Mapping[str, int], verdict: Verdict | None) -> list[Cell]:
+def _failure(one: JobRound, places: Mapping[str, int], told: RoundSummary | None) -> list[Cell]:
     failure = one.failure
     assert failure is not None
     at_ns = _moment(one)
@@ -147,8 +163,8 @@ def _failure(one: JobRound, places: Mapping[str, int], verdict: Verdict | None) 
         else ""
     )
     cause = text(failure.line or one.cause)
-    if verdict is not None and verdict.traceback:
-        traceback = lines(verdict.traceback, _LONGEST_TRACEBACK)
+    if told is not None and told.verdict is not None and told.verdict.traceback:
+        traceback = lines(told.verdict.traceback, _LONGEST_TRACEBACK)
         cause = f"<details><summary>{cause}</summary><pre>{traceback}</pre></details>"
     return [
         Cell(button),
@@ -170,16 +186,16 @@ def _moment(one: JobRound) -> int:
     return one.stopped_ns if one.stopped_ns is not None else one.began_ns
 
 
-def _verdicts(job: JobSummary) -> dict[int, Verdict]:
-    """Return the verdict of the node that failed first, by the identity of the round."""
-    found: dict[int, Verdict] = {}
+def _summaries(job: JobSummary) -> dict[int, RoundSummary]:
+    """Return what the node that failed first tells of a round, by the identity of the round."""
+    found: dict[int, RoundSummary] = {}
     by_number = [{one.round: one for one in launch.rounds} for launch in job.launches]
     for one in job.rounds:
         for part in one.parts:
             if one.failure is not None and part.node == one.failure.node:
                 summary = by_number[part.launch].get(one.round)
-                if summary is not None and summary.verdict is not None:
-                    found[id(one)] = summary.verdict
+                if summary is not None:
+                    found[id(one)] = summary
     return found
 
 

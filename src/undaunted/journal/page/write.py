@@ -58,6 +58,7 @@ def page(job: JobSummary, journals: Sequence[Journal]) -> str:
         "times": figures.times(job),
         "legend": figures.legend(),
         "failures": lists.failures(job),
+        "restarts": lists.restarts(job),
         "rounds": lists.rounds(job),
         "nodes": lists.nodes(job),
         "checkpoints": lists.checkpoints(job),
