@@ -8,12 +8,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from undaunted.coordinator.wire.client import connect
+from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.doctor.facts import Facts, Names
 from undaunted.doctor.known_issues import known_issues
 from undaunted.doctor.meeting import guest
 from undaunted.doctor.meeting import meet as module
+from undaunted.doctor.meeting.host import Host
 from undaunted.doctor.meeting.meet import Meeting, meet
 from undaunted.doctor.meeting.messages import (
     Clock,
@@ -26,8 +30,6 @@ from undaunted.doctor.meeting.messages import (
 )
 
 if TYPE_CHECKING:
-    import pytest
-
     from undaunted.doctor.meeting.messages import Verdict
 
 ISSUES = known_issues()
@@ -39,19 +41,20 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def terms(token: bytes = TOKEN) -> Terms:
+    return Terms(run_id="undaunted-doctor", build="0.1.0", token=token, node="n1")
+
+
 def facts_of(node: str, **facts: Any) -> Facts:
     return Facts(node=node, names=Names(host="localhost"), **facts)
 
 
-def met(
-    everyone: list[Facts], nodes: int, *, join_s: float = 60.0, tokens: list[bytes] | None = None
-) -> list[Verdict]:
+def met(everyone: list[Facts], nodes: int) -> list[Verdict]:
     endpoint = f"127.0.0.1:{free_port()}"
     verdicts: dict[int, Verdict] = {}
 
     def one(place: int, facts: Facts) -> None:
-        token = tokens[place] if tokens else TOKEN
-        meeting = Meeting(endpoint=endpoint, nodes=nodes, token=token, join_s=join_s)
+        meeting = Meeting(endpoint=endpoint, nodes=nodes, token=TOKEN, join_s=60.0)
         verdicts[place] = meet(meeting, facts, "0.1.0", ISSUES)
 
     threads = [threading.Thread(target=one, args=pair) for pair in enumerate(everyone)]
@@ -77,13 +80,6 @@ def test_three_nodes_find_the_one_that_differs() -> None:
         assert found.endswith("2.8 on n2")
 
 
-def test_a_node_that_does_not_come() -> None:
-    (verdict,) = met([facts_of("n0")], 2, join_s=0.5)
-    assert rows(verdict) == [
-        ("N01", "fail", "only 1 of 2 nodes came to the meeting: n0"),
-    ]
-
-
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:  # says nothing
         port = taken.getsockname()[1]
@@ -106,9 +102,20 @@ def test_an_endpoint_without_an_address() -> None:
 
 
 def test_another_token() -> None:
-    verdicts = met([facts_of("n0"), facts_of("n1")], 2, join_s=2.0, tokens=[TOKEN, b"x" * 16])
-    found = " ".join(row[2] for verdict in verdicts for row in rows(verdict))
-    assert "another token" in found
+    async def refused() -> str:
+        host = Host("127.0.0.1:0", terms(), 2, ISSUES)
+        await host.start(60.0, 60.0)
+        try:
+            endpoint = f"127.0.0.1:{host._server.port}"
+            with pytest.raises(WireError) as caught:
+                await guest.attend(
+                    endpoint, terms(token=b"x" * 16), facts_of("n1"), join_s=60.0, reach_s=60.0
+                )
+        finally:
+            await host.close()
+        return str(caught.value)
+
+    assert "has another token" in asyncio.run(refused())
 
 
 def test_without_a_token_only_this_machine() -> None:
@@ -136,10 +143,9 @@ def test_one_that_leaves_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def _leave_early(endpoint: str) -> None:
-    terms = Terms(run_id="undaunted-doctor", build="0.1.0", token=TOKEN, node="n1")
     loop = asyncio.get_running_loop()
     inbox = guest._Inbox()
-    connection = await guest._connected(endpoint, inbox, terms, loop.time() + 60)
+    connection = await guest._connected(endpoint, inbox, terms(), loop.time() + 60)
     connection.send(Hello(facts_of("n1"), 1))
     connection.send(Clock(0, 0))
     await inbox.next(Everyone, 60)
