@@ -193,9 +193,11 @@ class Run:
         if "finite" in parts:
             finite = parts.pop("finite")
         number = iteration - self.process_began if self.counted else iteration
-        n = sum(
-            (r.pid, r.iteration, r.at) == (self.pid + rank, number, at) for r in self.records[rank]
-        )
+        n = 0
+        for record in reversed(self.records[rank]):
+            if (record.pid, record.iteration) != (self.pid + rank, number):
+                break
+            n += record.at == at
         self.records[rank].append(
             Record(self.round, number, at, n, parts, self.counted, finite, self.pid + rank)
         )

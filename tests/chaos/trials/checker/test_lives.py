@@ -103,3 +103,18 @@ def test_a_process_that_the_journal_does_not_know() -> None:
     found = lives(history, reference_lines(undisturbed()))
 
     assert [life.start for life in found[0]] == [Start(0, 0), Start(0, 1)]
+
+
+def test_a_step_that_is_begun_again_where_it_was() -> None:
+    def step(iteration: int, first: int = 0, passes: int = 3) -> list[Record]:
+        return [Record(0, iteration, FORWARD, first + n, {}, pid=5) for n in range(passes)]
+
+    reference = replace(undisturbed(), records={0: [*step(0), *step(1), *step(2)]})
+    again = [*step(0), *step(1, passes=3), *step(1, first=3), *step(2)]
+
+    found = lives(replace(reference, records={0: again}), reference_lines(reference))[0]
+
+    assert [[(key.iteration, key.n) for key in life.keys] for life in found] == [
+        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)],
+        [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)],
+    ]

@@ -162,17 +162,20 @@ def _guess(round_: int, before: Sequence[Life]) -> Start:
 def _told(process: Sequence[Record], start: Start, line: Line) -> Iterator[Life]:
     """Yield the lives of a process whose program tells its iterations."""
     life = Life(start)
-    before: dict[tuple[int, str], int] = {}  # how often each moment was recorded in earlier lives
-    seen: dict[tuple[int, str], int] = {}
+    # Records of an iteration are numbered on where it is begun again without another in between.
+    iteration = -1
+    seen: dict[str, int] = {}
+    before: dict[str, int] = {}
     for record in process:
-        moment = (record.iteration, record.at)
-        key = Key(*moment, record.n - before.get(moment, 0))
+        if record.iteration != iteration:
+            iteration, seen, before = record.iteration, {}, {}
+        key = Key(iteration, record.at, record.n - before.get(record.at, 0))
         if _goes_back(life, key, line):
             yield life
             life = Life(life.start._replace(part=life.start.part + 1))
             before = dict(seen)
-            key = key._replace(n=record.n - before.get(moment, 0))
-        seen[moment] = record.n + 1
+            key = key._replace(n=record.n - before.get(record.at, 0))
+        seen[record.at] = record.n + 1
         life.records.append(record)
         life.keys.append(key)
     yield life
