@@ -246,6 +246,26 @@ def test_on_a_small_screen_with_fine_pixels(opened, small):
     assert page.evaluate(size) == pytest.approx(3, abs=0.02)
 
 
+def test_a_page_that_is_not_laid_out_yet_is_drawn_when_it_is(tmp_path, small):
+    hidden = small.with_name("hidden.html")
+    frame = f'<iframe id="frame" style="display: none" src="{small.name}"></iframe>'
+    hidden.write_text(f"<!doctype html>{frame}")
+    program = find()
+    assert program is not None
+    with browser(program, tmp_path / "profile") as page:
+        page.open(hidden)
+        page.settle()
+        page.evaluate(
+            "Object.assign(document.getElementById('frame').style,"
+            " {display: 'block', width: '900px', height: '700px'})"
+        )
+        for _ in range(3):
+            page.settle()
+        assert page.problems() == []
+        page.picture(tmp_path / "picture.webp")
+        assert (tmp_path / "picture.webp").stat().st_size > 5000
+
+
 def test_without_scripts_the_tables_are_there(tmp_path, small):
     program = find()
     assert program is not None

@@ -41,6 +41,7 @@ function start() {
   function resize() {
     const ratio = window.devicePixelRatio || 1;
     const width = box.clientWidth;
+    if (width === 0) return; // not laid out yet: the observer below tells when it is
     const room = Math.max(220, Math.round(window.innerHeight * 0.62));
     const wanted = HEAD + view.rows.length * (fitted ? view.row : HEIGHT.most);
     const height = Math.min(room, Math.max(HEAD + 60, wanted));
@@ -271,6 +272,7 @@ function start() {
   }
 
   window.addEventListener("resize", resize);
+  new ResizeObserver(() => box.clientWidth === painter.width || resize()).observe(box);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     painter.recolour();
     overview.kept = null;

@@ -24,6 +24,7 @@ class Overview {
   }
 
   draw(colours) {
+    if (this.canvas.width === 0) return; // a page that nobody sees yet has no size
     const context = this.canvas.getContext("2d", { alpha: false });
     if (this.kept === null) this.paint(context, colours);
     context.setTransform(1, 0, 0, 1, 0, 0);
