@@ -18,7 +18,6 @@ from undaunted.journal.job.cost import Price, parse_price
 from undaunted.journal.job.lines import render_job
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.newest import DEFAULT_RUNS
-from undaunted.journal.outcome import job_outcome
 from undaunted.journal.owner import is_running
 from undaunted.journal.render import plain, render_round, render_run
 
@@ -149,12 +148,11 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
 
 
 def _print_outcome(job: JobSummary) -> int:
-    ended = job_outcome(job.launches)
-    if ended is None:
+    if job.exit_code is None:
         print("no end is recorded: the job still runs, or all of its launchers were killed")
         return _NO_END
-    print(f"{ended.outcome} (exit code {ended.exit_code}): {ended.reason}")
-    return ended.exit_code
+    print(f"{job.outcome} (exit code {job.exit_code}): {job.reason}")
+    return job.exit_code
 
 
 def _print_metrics(job: JobSummary, journals: Sequence[Journal]) -> int:

@@ -195,6 +195,15 @@ def test_ranks_no_journal_tells_of_are_named(job: Job) -> None:
     assert all(one.restart_ns is None for one in summary.rounds)
 
 
+def test_wall_clocks_do_not_decide_about_the_outcome() -> None:
+    job = simulate(nodes=2, slots=1, restarts=1, seed=3)
+    one, two = (node.events for node in job.nodes)
+    # The wall clock of the second node is days ahead, and its launcher is killed at the end.
+    ahead = [msgspec.structs.replace(event, wall=event.wall + 1e6) for event in two]
+    summary = of(one, [event for event in ahead if not isinstance(event, e.JobEnded)])
+    assert (summary.outcome, summary.exit_code) == ("finished", 0)
+
+
 def test_a_price_makes_a_cost(job: Job) -> None:
     summary = summarize_job(journals(job), price=Price(3.6, "EUR"))
     cost = summary.cost

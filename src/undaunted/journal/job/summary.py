@@ -31,7 +31,7 @@ from undaunted.journal.outcome import job_outcome
 from undaunted.journal.restarts import RunSummary, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from undaunted.journal.events import JournalOpened
     from undaunted.journal.job.clocks import Place
@@ -70,7 +70,7 @@ def summarize_job(
     started = [launch for launch in launches if launch.started is not None]
     first = min(started, key=lambda one: one.on_axis(one.began), default=None)
     last = max(started, key=lambda one: one.on_axis(one.began), default=None)
-    ended = job_outcome(runs)
+    ended = job_outcome(_without_walls(launches, runs))
     duration_ns = max((attempt.ended for attempt in attempts), default=0)
     between_ns = _between(attempts)
     steps = [one.lost_steps for one in rounds if one.lost_steps is not None]
@@ -103,6 +103,12 @@ def summarize_job(
         lanes=books.lanes,
         notes=notes_of(attempts, clocks),
     )
+
+
+def _without_walls(launches: Iterable[Launch], runs: Iterable[RunSummary]) -> Iterator[RunSummary]:
+    """Yield launches with their starts on the axis, instead of by wall clocks."""
+    for launch, run in zip(launches, runs, strict=True):
+        yield msgspec.structs.replace(run, started_wall=launch.on_axis(launch.began) / 1e9)
 
 
 def _rounds(
