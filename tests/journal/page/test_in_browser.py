@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,25 @@ def test_of_a_journal_with_next_to_nothing(tmp_path, events):
             page.key(key)
         assert "There was none." in page.evaluate("document.body.innerText")
         assert page.problems() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_journals_with_gaps(opened, tmp_path, seed):
+    random = Random(seed)
+    made = simulate(nodes=3, slots=2, restarts=4, seed=seed)
+    journals = [
+        Journal(Path(node.name), events=[one for one in node.events if random.random() < 0.8])
+        for node in made.nodes
+    ]
+    write_page(summarize_job(journals), journals, tmp_path / "page.html")
+    timeline = opened(tmp_path / "page.html")
+    timeline.page.evaluate("document.getElementById('do-ranks').click()")
+    timeline.focus()
+    for key in ("n", "n", "+", "ArrowRight", "ArrowDown", "ArrowDown", "p", "Enter", "0"):
+        timeline.page.key(key)
+    for part in range(10):
+        timeline.page.mouse("mouseMoved", timeline.x + timeline.width * part / 10, timeline.y + 30)
+    assert timeline.text("said")
 
 
 def test_on_a_small_screen_with_fine_pixels(opened, small):
