@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from undaunted.digests.generators import Generators
 from undaunted.digests.hooks import Hooks
 from undaunted.digests.observer import Observer
+from undaunted.digests.past import Past
 from undaunted.digests.record import FORWARD, UPDATE, Record, read_records
 from undaunted.digests.recorder import Recorder
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 
 class Watch:
+    """An observer of rank 0, in a process that may not be its first."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        past = Past(self.records)
         self.announced: list[int] = []
         self.observer = Observer(
             Recorder(directory, 0),
@@ -32,6 +36,7 @@ class Watch:
             rank=0,
             round_=0,
             announce=self.announced.append,
+            past=lambda: past,
         )
 
     @property
@@ -94,6 +99,31 @@ def test_a_script_that_does_not(watch: Watch) -> None:
     assert watch.kinds == [(i, at, 0) for i in range(3) for at in (FORWARD, UPDATE)]
     assert all(one.counted for one in watch.records)
     assert watch.announced == [0, 1, 2]
+
+
+def test_a_process_that_resumes_goes_on_counting(tmp_path: Path) -> None:
+    def run(iterations: range, state: dict[str, Any] | None) -> tuple[Watch, dict[str, Any]]:
+        watch = Watch(tmp_path)
+        hooks = Hooks(watch.observer)
+        try:
+            net = model()
+            net.load_state_dict(state or net.state_dict())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for iteration in iterations:
+                descend(net, optimizer, data(iteration))
+                if iteration == 2:
+                    state = {name: one.clone() for name, one in net.state_dict().items()}
+        finally:
+            hooks.remove()
+        return watch, state or {}
+
+    first, state = run(range(6), None)
+    again, _ = run(range(3, 5), state)
+    anew, _ = run(range(2), None)
+    announced = [watch.announced for watch in (first, again, anew)]
+    assert announced == [[0, 1, 2, 3, 4, 5], [3, 4], [0, 1]]
+    records = first.records
+    assert records[12:16] == records[6:10]
 
 
 def test_accumulated_gradients(watch: Watch) -> None:

@@ -15,6 +15,8 @@ from undaunted.digests.state import digest_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from undaunted.digests.past import Past
+
 
 def observer(directory: Path, announced: list[int] | None = None) -> Observer:
     return Observer(
@@ -84,16 +86,21 @@ def test_an_odd_iteration_is_left_to_others(tmp_path: Path, odd: object) -> None
     assert records(tmp_path) == []
 
 
+def begin(one: Observer) -> None:
+    one.update_begins()
+    one.announce()
+
+
 def test_counted_iterations_are_announced(tmp_path: Path) -> None:
     announced: list[int] = []
     one = observer(tmp_path, announced)
-    one.update_begins()
+    begin(one)
     assert announced == []
-    one.update_begins()
-    one.update_begins()
+    begin(one)
+    begin(one)
     assert announced == [0, 1, 2]
     one.step(50, None)
-    one.update_begins()
+    begin(one)
     assert announced == [0, 1, 2]
 
 
@@ -102,6 +109,27 @@ def test_what_announcing_raises_is_the_scripts(tmp_path: Path) -> None:
         raise KeyError("fault")
 
     one = Observer(Recorder(tmp_path, 0), Generators(tmp_path, 0), rank=0, round_=0, announce=fault)
-    one.update_begins()
+    begin(one)
     with pytest.raises(KeyError, match="fault"):
-        one.update_begins()
+        begin(one)
+
+
+def test_a_past_that_cannot_be_read_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable() -> Past:
+        raise PermissionError("not yours")
+
+    announced: list[int] = []
+    one = Observer(
+        Recorder(tmp_path, 0),
+        Generators(tmp_path, 0),
+        rank=0,
+        round_=0,
+        announce=announced.append,
+        past=unreadable,
+    )
+    begin(one)
+    begin(one)
+    assert announced == [0, 1]
+    assert "counted from 0: not yours" in capfd.readouterr().err

@@ -77,6 +77,7 @@ class Hooks:
         self._thread.inside = None  # a forward pass that was left by an interrupt
         if not self._ever_passed:  # the script computes its gradients in ways of its own
             self._observer.update_begins()
+            self._observer.announce()
         self._observer.update(optimizer)
         self._model = None
 
@@ -94,6 +95,8 @@ class Hooks:
             return
         self._passes += 1
         self._observer.forward(module, (args, keywords()), first=first)
+        if first:  # with its record written, as a fault may happen now
+            self._observer.announce()
 
     def _begin_anew(self) -> None:
         """Forget an update that was broken off, as by a restart inside of the process."""

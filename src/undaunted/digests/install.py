@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from undaunted.digests.generators import Generators
 from undaunted.digests.imports import after_import
 from undaunted.digests.observer import Observer
-from undaunted.digests.record import VARIABLE
+from undaunted.digests.past import Past
+from undaunted.digests.record import VARIABLE, file_of, read_file
 from undaunted.digests.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def _install(environ: Mapping[str, str], directory: Path, rank: int) -> Callable
         rank=rank,
         round_=_number(environ, "TORCHELASTIC_RESTART_COUNT"),
         announce=lambda iteration: writer.current_writer().step(iteration),
+        past=lambda: _past(file_of(directory, rank)),
     )
     undo = [generators.watch()]
     pid = os.getpid()
@@ -68,6 +70,13 @@ def _install(environ: Mapping[str, str], directory: Path, rank: int) -> Callable
             one()
 
     return end
+
+
+def _past(path: Path) -> Past:
+    try:
+        return Past(read_file(path)[0])
+    except FileNotFoundError:  # this is the first process
+        return Past(())
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.digests import state, tensors
+from undaunted.digests.past import Past
 from undaunted.digests.position import Position
 from undaunted.digests.record import FORWARD, STEP, UPDATE, Record
 
@@ -37,6 +38,7 @@ class Observer:
         rank: int,
         round_: int,
         announce: Callable[[int], object],
+        past: Callable[[], Past] = lambda: Past(()),
     ) -> None:
         """Record nothing yet.
 
@@ -46,12 +48,15 @@ class Observer:
             rank: the global one, for messages.
             round_: restart count of this process.
             announce: called with each iteration that we counted, as it begins; may raise.
+            past: returns what earlier processes of the rank have recorded.
         """
         self._recorder = recorder
         self._generators = generators
         self._rank = rank
         self._round = round_
         self._announce = announce
+        self._read_past = past
+        self._past: Past | None = None  # until the first iteration counted has its number
         self._position = Position()
         self._held: list[Record] = []
         self._complained = False
@@ -64,26 +69,32 @@ class Observer:
         except Exception:  # noqa: BLE001 - a number of the user's making may raise anything
             return  # the writer of the page says so
         self._held.clear()
+        self._past = None
         self.returns += number <= self._position.iteration
         self._position.told(number)
         if digest is not None:
             self._record(STEP, lambda: self._at_step(digest))
 
     def update_begins(self) -> None:
-        """The rank begins with what will be one update of its parameters.
-
-        Raises:
-            BaseException: what announcing an iteration raises, such as a fault.
-        """
-        begun = self._position.update_begins()
+        """The rank begins with what will be one update of its parameters."""
+        if not self._position.known:
+            self._remember()
+        self._position.update_begins()
         if not self._position.held:
             self._release()
-        for iteration in begun:
-            self._announce(iteration)
 
     def forward(self, module: Module, inputs: object, *, first: bool) -> None:
         """An outermost forward pass begins; ``first``: the first one of an update."""
         self._record(FORWARD, lambda: self._at_forward(module, inputs, first))
+
+    def announce(self) -> None:
+        """Tell of the iterations that have begun, if the script does not.
+
+        Raises:
+            BaseException: what announcing an iteration raises, such as a fault.
+        """
+        for iteration in self._position.news():
+            self._announce(iteration)
 
     def update(self, optimizer: Optimizer) -> None:
         """An optimizer has made its step."""
@@ -103,7 +114,10 @@ class Observer:
             "data": state.digest_of(inputs, strict=False),
             "rng": self._generators.digest(),
         }
-        return (parts | state.module_parts(module) if first else parts), True
+        if first:
+            parts |= state.module_parts(module)
+            self._place(parts)
+        return parts, True
 
     def _at_update(self, optimizer: Optimizer) -> Taken:
         parameters = state.parameters_of(optimizer)
@@ -115,6 +129,20 @@ class Observer:
         }
         known = [one for one in gradients if one is not None]
         return parts, tensors.finite([*parameters, *known])
+
+    def _remember(self) -> None:
+        try:
+            self._past = self._read_past()
+        except OSError as error:
+            self._complain(f"iterations are counted from 0: {error}")
+            return
+        if self._past.counted:
+            self._position.nobody_counts()
+
+    def _place(self, parts: state.Parts) -> None:
+        past, self._past = self._past, None
+        if past is not None and (iteration := past.iteration_of(parts)) is not None:
+            self._position.begins_at(iteration)
 
     def _record(self, at: str, take: Callable[[], Taken]) -> None:
         number = self._position.number(at)

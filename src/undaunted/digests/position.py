@@ -31,6 +31,12 @@ class Position:
         self.iteration = -1
         self._counting = _Counting.UNKNOWN
         self._numbers: Counter[str] = Counter()
+        self._announced = -1
+
+    @property
+    def known(self) -> bool:
+        """Something has begun, or it is known who counts."""
+        return self._counting is not _Counting.UNKNOWN
 
     @property
     def counted(self) -> bool:
@@ -48,17 +54,29 @@ class Position:
         # One that goes back repeats iterations in the same process: their records are first again.
         self._go_to(iteration)
 
-    def update_begins(self) -> tuple[int, ...]:
-        """Count, if that is ours; return the iterations that begin and nobody has told of."""
-        if self._counting is _Counting.SCRIPT:
-            return ()
-        self._go_to(self.iteration + 1)
-        if self._counting is _Counting.UNKNOWN:
-            self._counting = _Counting.HELD
-            return ()
-        first = 0 if self.held else self.iteration
+    def nobody_counts(self) -> None:
+        """Count from the first update on: the script does not, as is known of it."""
         self._counting = _Counting.OURS
-        return tuple(range(first, self.iteration + 1))
+
+    def update_begins(self) -> None:
+        """Count, if that is ours."""
+        if self._counting is _Counting.SCRIPT:
+            return
+        self._counting = _Counting.OURS if self.known else _Counting.HELD
+        self._go_to(self.iteration + 1)
+
+    def begins_at(self, iteration: int) -> None:
+        """Take over what the first iteration counted is, where a process goes on."""
+        self.iteration = iteration
+        self._announced = iteration - 1
+
+    def news(self) -> range:
+        """Return the iterations that have begun and that nobody has told of; each one once."""
+        if self._counting is not _Counting.OURS:
+            return range(0)
+        new = range(self._announced + 1, self.iteration + 1)
+        self._announced = self.iteration
+        return new
 
     def number(self, at: str) -> int:
         """Return how many records of this kind the iteration has had before this one."""

@@ -16,6 +16,9 @@ VARIABLE = "UNDAUNTED_DIGESTS"
 STEP, FORWARD, UPDATE = "step", "forward", "update"
 """Values of ``Record.at``."""
 
+PARAMETERS = "parameters"
+"""The part that tells one moment of training from another."""
+
 _PREFIX, _SUFFIX = "rank-", ".jsonl"
 _MAX_LINE_BYTES = 1 << 20
 
@@ -85,13 +88,21 @@ def read_records(directory: Path) -> Records:
         number = path.name[len(_PREFIX) : -len(_SUFFIX)]
         if not (number.isascii() and number.isdigit()):
             continue
-        records, bad = _read(path)
+        records, bad = read_file(path)
         by_rank[int(number)] = records
         unreadable += bad
     return Records(dict(sorted(by_rank.items())), unreadable)
 
 
-def _read(path: Path) -> tuple[list[Record], int]:
+def read_file(path: Path) -> tuple[list[Record], int]:
+    """Read the records of one rank, in the order in which they were written.
+
+    Returns:
+        The records, and how many lines could not be read.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     decoder = msgspec.json.Decoder(Record)
     records: list[Record] = []
     bad = 0
