@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         default=frozenset(),
         metavar="FEATURE,...",
         help="look also for what matters only for these: "
-        + "; ".join(f"{name}: {text}" for name, text in FEATURES.items()),
+        + "; ".join(f"{name} = {text}" for name, text in FEATURES.items()),
     )
     what.add_argument(
         "--nproc-per-node", type=count(1), metavar="N", help="ranks on this node [not known]"
