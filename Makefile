@@ -17,7 +17,7 @@ help: ## show this list
 
 setup: $(stamp) ## make .venv with the package, torch and the tools
 
-$(stamp): pyproject.toml constraints.txt scripts/setup.sh
+$(stamp): pyproject.toml compat/nvidia-resiliency-ext/pyproject.toml constraints.txt scripts/setup.sh
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@bash scripts/setup.sh $(VENV)
 	@touch $@

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv with the package (editable), torch and the tools, in the versions of constraints.txt.
+# Makes .venv with the package and that of NVRx's names (both editable), torch and the tools, in the
+# versions of constraints.txt.
 # Usage: scripts/setup.sh VENV      PYTHON=/path/to/python3.x chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,4 +33,4 @@ fi
 install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
 "${install[@]}" "pip>=25.1" # the first with --group
 "${install[@]}" --constraint constraints.txt --group test --group lint --group docs \
-    --editable ".[torch]"
+    --editable ".[torch]" --editable ./compat/nvidia-resiliency-ext

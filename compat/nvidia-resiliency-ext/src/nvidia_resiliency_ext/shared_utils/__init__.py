@@ -1,0 +1,3 @@
+"""Tools that the other packages of NVRx share."""
+
+from __future__ import annotations

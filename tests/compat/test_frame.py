@@ -1,0 +1,151 @@
+"""The frame of the distribution: what it imports, what it says of areas that are missing."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import warnings
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import modules as modules_of_undaunted
+
+REPOSITORY = Path(__file__).parents[2]
+PROJECT = REPOSITORY / "compat/nvidia-resiliency-ext"
+PACKAGE = PROJECT / "src/nvidia_resiliency_ext"
+
+
+def module_files() -> dict[str, Path]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Modules and names that a file imports, with dots."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def fresh(code: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def other(version: str) -> Distribution:
+    class Other(Distribution):
+        metadata = {"Version": version}  # noqa: RUF012
+
+        def read_text(self, filename: str) -> None: ...
+        def locate_file(self, path: object) -> Path:
+            return Path()
+
+    return Other()
+
+
+def test_only_public_names_of_undaunted_are_imported() -> None:
+    private = [
+        f"{module} imports {name}"
+        for module, path in module_files().items()
+        for name in imported(path)
+        if name.startswith("undaunted.") and any(part[0] == "_" for part in name.split("."))
+    ]
+    assert not private
+
+
+def test_undaunted_does_not_import_the_alias() -> None:
+    wrong = [
+        module
+        for module, path in modules_of_undaunted().items()
+        if any(name.partition(".")[0] == "nvidia_resiliency_ext" for name in imported_names(path))
+    ]
+    assert not wrong
+
+
+def imported_names(path: Path) -> set[str]:
+    return {
+        alias.name if isinstance(node, ast.Import) else (node.module or "")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_importing_does_not_import_torch() -> None:
+    fresh(
+        "import sys, nvidia_resiliency_ext, nvidia_resiliency_ext.fault_tolerance, "
+        "nvidia_resiliency_ext.shared_utils; assert 'torch' not in sys.modules"
+    )
+
+
+@pytest.mark.parametrize(
+    "area",
+    ["attribution", "attribution.straggler", "ptl_resiliency", "services", "straggler"],
+)
+def test_areas_that_are_not_built_say_so_in_a_sentence(area: str) -> None:
+    name = f"nvidia_resiliency_ext.{area}"
+    with pytest.raises(ImportError, match="undaunted has no nvidia_resiliency_ext") as caught:
+        importlib.import_module(name)
+    top = ".".join(name.split(".")[:2])
+    assert str(caught.value).startswith(f"undaunted has no {top}. ")
+    assert not isinstance(caught.value, ModuleNotFoundError)
+
+
+def test_every_sentence_belongs_to_a_module_and_is_one() -> None:
+    from nvidia_resiliency_ext._not_built import SENTENCES
+
+    files = module_files()
+    for area, sentence in SENTENCES.items():
+        path = files[f"nvidia_resiliency_ext.{area}"]
+        assert "refuse(__name__)" in path.read_text(), path
+        assert sentence.endswith(".")
+        assert ". " not in sentence
+    refusing = {
+        name for name, path in files.items() if path.read_text().endswith("refuse(__name__)\n")
+    }
+    assert refusing == {f"nvidia_resiliency_ext.{area}" for area in SENTENCES}
+
+
+def test_another_distribution_is_warned_of() -> None:
+    from nvidia_resiliency_ext._installed import VERSION, others, warn_of_another
+
+    found = [other("0.5.1"), other(VERSION)]
+    assert others(found) == ["0.5.1"]
+    with pytest.warns(RuntimeWarning, match=r"nvidia-resiliency-ext 0\.5\.1 is installed"):
+        warn_of_another(found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_another([other(VERSION)])
+
+
+def test_it_is_installed_and_has_one_version() -> None:
+    import nvidia_resiliency_ext
+    import undaunted
+
+    installed = {one.version for one in distributions(name="nvidia-resiliency-ext")}
+    version = nvidia_resiliency_ext.__version__
+    assert installed == {version}, "run `make setup`"
+    assert version.endswith(f"+undaunted.{undaunted.__version__}")
+    assert f'version = "{version}"' in (PROJECT / "pyproject.toml").read_text()
+
+
+def test_scripts_are_those_of_undaunted() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
+    ours = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
+    undaunteds = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert ours == {name: undaunteds[name] for name in ("ft_launcher", "nvrx-control")}
