@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from undaunted.inprocess.barriers import BarrierOverflow, BarrierTimeout, barrier, reentrant_barrier
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -85,3 +88,11 @@ def test_how_stores_fail(error: Exception, raised: type[Exception]) -> None:
     with pytest.raises(raised) as caught:
         barrier(Failing(), [0], "start", 2, DEADLINE)
     assert raised is BarrierTimeout or caught.value is error
+
+
+def test_stores_take_a_chunk_of_the_timeout_as_well(tmp_path: Path) -> None:
+    from undaunted.inprocess.store import FileStore
+
+    shared = FileStore(str(tmp_path / "store"), 1)
+    shared.barrier([0], "one", 1, DEADLINE, timeout_chunk=SOON)
+    shared.reentrant_barrier([0], "two", 1, DEADLINE, SOON)

@@ -137,3 +137,14 @@ def test_a_call_inside_of_a_call(guard: FakeGuard) -> None:
     with pytest.raises(RestartAbort, match="inside of another"):
         call(lambda: call(lambda: None))
     assert call(lambda: 1) == 1
+
+
+def test_hang_protection_by_the_names_of_nvrx(guard: FakeGuard) -> None:
+    def train(wrapper: CallWrapper) -> list[int]:
+        depths = []
+        for change in (wrapper._disable_hang_protection, wrapper._enable_hang_protection):
+            change()
+            depths.append(guard.read_page().unguarded)
+        return depths
+
+    assert call(train, None) == [1, 0]

@@ -133,13 +133,23 @@ class StoreMixin:
         return ()
 
     def barrier(
-        self, ranks: Iterable[int], group_name: str, rendezvous_count: int, timeout: timedelta
+        self,
+        ranks: Iterable[int],
+        group_name: str,
+        rendezvous_count: int,
+        timeout: timedelta,
+        timeout_chunk: timedelta | None = None,  # noqa: ARG002 - the wait is one request
     ) -> None:
-        """See `barrier`."""
+        """See `barrier`; ``timeout_chunk`` changes nothing."""
         barrier(self, ranks, group_name, rendezvous_count, timeout)
 
     def reentrant_barrier(
-        self, ranks: Iterable[int], group_name: str, rendezvous_count: int, timeout: timedelta
+        self,
+        ranks: Iterable[int],
+        group_name: str,
+        rendezvous_count: int,
+        timeout: timedelta,
+        timeout_chunk: timedelta | None = None,  # noqa: ARG002 - the wait is one request
     ) -> None:
-        """See `reentrant_barrier`."""
+        """See `reentrant_barrier`; ``timeout_chunk`` changes nothing."""
         reentrant_barrier(self, ranks, group_name, rendezvous_count, timeout)

@@ -57,6 +57,10 @@ class CallWrapper:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """End the call; leaving the context does it."""
         self._session.close()
 
     def __call__(
@@ -105,7 +109,13 @@ class CallWrapper:
 
     def disable_hang_protection(self) -> Section:
         """Return a context manager: soft and hard timeout do not run in it. It may be nested."""
-        return Section(lambda: self._guard(1), lambda: self._guard(-1))
+        return Section(self._disable_hang_protection, self._enable_hang_protection)
+
+    def _disable_hang_protection(self) -> None:
+        self._guard(1)
+
+    def _enable_hang_protection(self) -> None:
+        self._guard(-1)
 
     def _guard(self, change: int) -> None:
         self._unguarded = max(0, self._unguarded + change)

@@ -165,6 +165,15 @@ def groups(tmp: Path) -> dict[str, Any]:
     strategy = CliqueReplicationStrategy.from_replication_params(2, 2)
     group = strategy.local_group
     told["ranks"] = [group.ranks, group.my_group_rank, group.get_global_rank(1), group.backend]
+    of_torch = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    same_ranks = GroupWrapper.from_list_of_groups(of_torch)
+    told["of torch"] = [
+        same_ranks.group in of_torch,
+        same_ranks.ranks,
+        same_ranks.get_group_rank(),
+        same_ranks.get_global_rank(),
+        same_ranks.all_gather_object(RANK),
+    ]
     mine = {"rank": RANK, ("tuple", 1): [None, 2.5]}
     told["objects"] = [one["rank"] for one in group.all_gather_object(mine)]
     batch = group.all_gather_batch([torch.full((RANK + 1,), RANK), torch.tensor(True)])

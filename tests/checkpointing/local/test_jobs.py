@@ -72,6 +72,7 @@ def test_groups_of_four_ranks(tmp_path: Path) -> None:
         ranks = [0, 2] if rank in (0, 2) else [1, 3]
         other = ranks[1 - ranks.index(rank)]
         assert told["ranks"] == [ranks, ranks.index(rank), ranks[1], "gloo"]
+        assert told["of torch"] == [True, ranks, ranks.index(rank), rank, ranks]
         assert told["objects"] == ranks
         assert told["batch"] == [[[r] * (r + 1), True] for r in ranks]
         assert told["broadcast"] == [float(ranks[1])] * 2

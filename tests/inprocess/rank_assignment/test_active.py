@@ -11,6 +11,7 @@ from undaunted.inprocess.rank_assignment import (
     ActiveWorldSizeDivisibleBy,
     MaxActiveWorldSize,
     RankAssignment,
+    RankFilter,
     ShiftRanks,
 )
 
@@ -77,3 +78,10 @@ def test_composed_they_are_a_rank_assignment() -> None:
     composed = Compose(ActivateAllRanks(), ShiftRanks())
     assert isinstance(composed, RankAssignment)
     assert composed.info(None) is None
+
+
+def test_filters_can_be_told_from_assignments() -> None:
+    filters = (ActivateAllRanks(), MaxActiveWorldSize(2), ActiveWorldSizeDivisibleBy(2))
+    assert all(isinstance(each, RankFilter) for each in filters)
+    assert isinstance(Compose(*filters), RankFilter)
+    assert not isinstance(ShiftRanks(), RankFilter)

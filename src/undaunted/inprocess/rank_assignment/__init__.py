@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         ActiveWorldSizeDivisibleBy as ActiveWorldSizeDivisibleBy,
     )
     from undaunted.inprocess.rank_assignment.active import MaxActiveWorldSize as MaxActiveWorldSize
+    from undaunted.inprocess.rank_assignment.active import RankFilter as RankFilter
     from undaunted.inprocess.rank_assignment.context import RankAssignment as RankAssignment
     from undaunted.inprocess.rank_assignment.context import RankAssignmentCtx as RankAssignmentCtx
     from undaunted.inprocess.rank_assignment.context import RankDiscarded as RankDiscarded
@@ -33,6 +34,7 @@ _MODULE_OF = {
     "RankAssignment": "context",
     "RankAssignmentCtx": "context",
     "RankDiscarded": "context",
+    "RankFilter": "active",
     "ShiftRanks": "gaps",
     "Tree": "tree",
 }
@@ -48,6 +50,7 @@ __all__ = [
     "RankAssignment",
     "RankAssignmentCtx",
     "RankDiscarded",
+    "RankFilter",
     "ShiftRanks",
     "Tree",
 ]

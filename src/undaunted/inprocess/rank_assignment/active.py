@@ -28,7 +28,11 @@ def most_active(state: State) -> int:
     return min(state.active_world_size, state.world_size)
 
 
-class ActivateAllRanks(RankAssignment):
+class RankFilter(RankAssignment):
+    """A rank assignment that leaves ranks as they are, and says only who is active."""
+
+
+class ActivateAllRanks(RankFilter):
     """All ranks are active."""
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -37,7 +41,7 @@ class ActivateAllRanks(RankAssignment):
         return ctx
 
 
-class MaxActiveWorldSize(RankAssignment):
+class MaxActiveWorldSize(RankFilter):
     """Not more than so many ranks are active."""
 
     def __init__(self, max_active_world_size: int | None = None) -> None:
@@ -58,7 +62,7 @@ class MaxActiveWorldSize(RankAssignment):
         return ctx
 
 
-class ActiveWorldSizeDivisibleBy(RankAssignment):
+class ActiveWorldSizeDivisibleBy(RankFilter):
     """The number of active ranks is a multiple of a number."""
 
     def __init__(self, divisor: int = 1) -> None:

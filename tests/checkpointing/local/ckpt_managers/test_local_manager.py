@@ -57,6 +57,10 @@ def files(path: Path) -> list[str]:
     return sorted(file.name for file in (path / "s/0").iterdir())
 
 
+def test_where_it_keeps_shards(local: LocalCheckpointManager, tmp_path: Path) -> None:
+    assert (local.rank, local.local_ckpt_dir) == (0, tmp_path / "s" / "0")
+
+
 def test_saves_and_loads(local: LocalCheckpointManager, tmp_path: Path) -> None:
     assert local.find_latest() == -1
     local.warm_up(state())

@@ -86,6 +86,16 @@ class LocalCheckpointManager(BaseCheckpointManager):
         self._damaged: set[Path] = set()
         self._said: set[str] = set()
 
+    @property
+    def rank(self) -> int:
+        """This rank; all ranks ask, or none: they are connected when it is first asked for."""
+        return self._connected().rank
+
+    @property
+    def local_ckpt_dir(self) -> Path:
+        """The folder of this rank's shards; see `rank`."""
+        return self._folder().own
+
     def _folder(self) -> ShardFolder:
         if self._opened is None:
             self._opened = ShardFolder(self._root, self.session_id, self._connected().rank)

@@ -116,21 +116,25 @@ class GroupWrapper:
 
     @classmethod
     def from_list_of_groups(
-        cls, list_of_groups: Iterable[Sequence[int]], timeout_s: float = TIMEOUT_S
+        cls, list_of_groups: Iterable[Any], timeout_s: float = TIMEOUT_S
     ) -> GroupWrapper:
         """Return the group of this rank; it is connected, over gloo, at first need.
 
         Args:
-            list_of_groups: global ranks of each group; this rank is in one of them.
+            list_of_groups: global ranks of each group, or a process group of `torch.distributed`,
+                which is then used; this rank is in one of them.
             timeout_s: for every wait, in seconds.
 
         Raises:
             ValueError: this rank is in none of them.
         """
         me = dist.get_rank()
-        mine = next((list(ranks) for ranks in list_of_groups if me in ranks), None)
+        groups = [(_ranks_of(group), group) for group in list_of_groups]
+        mine, group = next(((ranks, of) for ranks, of in groups if me in ranks), (None, None))
         if mine is None:
             raise ValueError(f"rank {me} is in none of the groups")
+        if isinstance(group, dist.ProcessGroup):
+            return cls(group, timeout_s=timeout_s)
         known = hashlib.sha256(repr(mine).encode()).hexdigest()[:16]
         name = f"group/{known}/{next(_opened)}"
         return cls(
@@ -167,19 +171,21 @@ class GroupWrapper:
         """This rank in the group."""
         return self.get_group_rank(self.my_global_rank)
 
-    def get_group_rank(self, global_rank: int) -> int:
-        """Return the rank in the group.
+    def get_group_rank(self, global_rank: int | None = None) -> int:
+        """Return the rank in the group; None = of this rank.
 
         Raises:
             ValueError: it is not in the group.
         """
+        if global_rank is None:
+            global_rank = self.my_global_rank
         if global_rank not in self._ranks:
             raise ValueError(f"rank {global_rank} is not in the group of {self._ranks}")
         return int(self._ranks.index(global_rank))
 
-    def get_global_rank(self, group_rank: int) -> int:
-        """Return the rank in the world."""
-        return self._ranks[group_rank]
+    def get_global_rank(self, group_rank: int | None = None) -> int:
+        """Return the rank in the world; None = of this rank."""
+        return self.my_global_rank if group_rank is None else self._ranks[group_rank]
 
     @property
     def backend(self) -> str:
@@ -355,6 +361,15 @@ class GroupWrapper:
         """Let the connections go, if they are this object's own."""
         if self._connect is not None:
             self._group = None
+
+
+def _ranks_of(group: Any) -> list[int]:
+    """Return the global ranks of a process group, none if this rank is not in it."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return []
+    if isinstance(group, dist.ProcessGroup):
+        return list(dist.get_process_group_ranks(group))
+    return list(group)
 
 
 def _bytes_tensor(content: bytes) -> torch.Tensor:

@@ -95,13 +95,13 @@ class CliqueReplicationStrategy(ReplicationStrategy):
         """Divide all ranks into groups; see `parse_group_sequence`.
 
         Args:
-            replication_jump: distance of the ranks of a group; None = the ranks of a node.
+            replication_jump: distance of the ranks of a group; None or 0 = the ranks of a node.
             replication_factor: ranks of a group.
 
         Raises:
             ValueError: the world cannot be divided like that.
         """
-        jump = ranks_of_a_node() if replication_jump is None else replication_jump
+        jump = replication_jump or ranks_of_a_node()
         groups = parse_group_sequence(jump, replication_factor, dist.get_world_size())
         return cls(GroupWrapper.from_list_of_groups(groups))
 
@@ -169,7 +169,7 @@ class LazyCliqueReplicationStrategy(CliqueReplicationStrategy):
     def local_group(self) -> GroupWrapper:
         """The group of this rank."""
         if self._group is None:
-            jump = ranks_of_a_node() if self._jump is None else self._jump
+            jump = self._jump or ranks_of_a_node()
             groups = parse_group_sequence(jump, self._factor, dist.get_world_size())
             self._group = GroupWrapper.from_list_of_groups(groups)
         return self._group
