@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated_job import Job, simulate
 from tests.journal import sample
+from tests.journal.job.moving import moved
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Times
 from undaunted.journal.job.cost import Price
@@ -122,23 +123,6 @@ def test_a_launch_alone_is_told_as_always() -> None:
     assert [one.restart_ns for one in summary.rounds] == [57_000_000, 124_000_000, None]
     assert summary.lost_ns == run.lost_ns
     assert [one.lost_steps for one in summary.rounds] == [20, 40, None]
-
-
-def moved(events: Sequence[e.AnyEvent], by_ns: int, wall_s: float, **about: object) -> list:  # type: ignore[type-arg]
-    """The same events later, by another process."""
-    made = []
-    for event in events:
-        changed = {"t": event.t + by_ns, "wall": event.wall + wall_s}
-        if isinstance(event, e.RankMilestone):
-            changed["at_ns"] = event.at_ns + by_ns
-        if isinstance(event, e.RoundProgress):
-            changed["last_ns"] = event.last_ns + by_ns
-        if isinstance(event, e.FailureDetected) and event.since_ns is not None:
-            changed["since_ns"] = event.since_ns + by_ns
-        if isinstance(event, e.JournalOpened):
-            changed |= about
-        made.append(msgspec.structs.replace(event, **changed))
-    return made
 
 
 def test_a_job_that_was_launched_again_knows_what_was_done_before() -> None:

@@ -1,0 +1,112 @@
+"""What ended a round first: who is blamed, and when it happened for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from undaunted.journal import events as e
+from undaunted.journal.job.failures import Broken, broken
+from undaunted.journal.job.launches import attempts_of, launches_of
+from undaunted.journal.job.values import Failure
+from undaunted.journal.reader import Journal
+
+ENDED = e.JobEnded(t=900, round=1, outcome="finished", exit_code=0)
+
+
+def node(name: str, ranks: list[int], *events: e.AnyEvent) -> Journal:
+    about: dict[str, Any] = {"master_port": 5, "world_size": 4}
+    start: list[e.AnyEvent] = [
+        e.JournalOpened(t=0, node=name, boot_id="b"),
+        e.JobStarted(t=0, run_id="r", argv=[], nproc_per_node=2, max_restarts=1),
+        e.RoundStarted(t=10, round=0, ranks=ranks, **about),
+    ]
+    return Journal(Path(name), [*start, *events])
+
+
+def failure_of(*nodes: Journal, followed: bool = True) -> Broken | None:
+    [attempt] = attempts_of(launches_of(nodes))[0]
+    return broken(attempt.worlds[0], followed=followed)
+
+
+def crash(t: int, rank: int, line: str) -> list[e.AnyEvent]:
+    return [
+        e.FailureDetected(t=t, round=0, kind="crash", rank=rank, since_ns=t - 2),
+        e.Verdict(t=t + 3, round=0, kind="crash", rank=rank, local_rank=0, pid=1, line=line),
+    ]
+
+
+def blamed(name: str, line: str = "it was this one") -> e.RoundBlamed:
+    return e.RoundBlamed(t=300, round=0, number=0, node=name, line=line)
+
+
+def test_the_node_that_is_blamed_not_the_first_that_failed() -> None:
+    found = failure_of(
+        node("a", [0, 1], *crash(100, 0, "victim"), blamed("b")),
+        node("b", [2, 3], *crash(120, 2, "culprit"), blamed("b")),
+    )
+    assert found is not None
+    assert found.failure == Failure(kind="crash", node="b", rank=2, line="culprit")
+    assert (found.happened_ns, found.noticed_ns) == (98, 100)
+
+
+def test_without_blame_the_first_that_failed() -> None:
+    found = failure_of(
+        node("a", [0, 1], *crash(200, 0, "later")), node("b", [2, 3], *crash(120, 2, "first"))
+    )
+    assert found is not None
+    assert found.failure.line == "first"
+
+
+def test_a_hang_began_when_its_limit_did() -> None:
+    second = 1_000_000_000
+    hang = [
+        e.FailureDetected(t=10 * second, round=0, kind="hang", rank=3, since_ns=9 * second),
+        e.EvidenceCollected(t=11 * second, round=0, ranks=[3]),
+        e.Verdict(t=12 * second, round=0, kind="hang", rank=3, local_rank=1, pid=1, line="hangs",
+                  limit_s=5.0),
+    ]  # fmt: skip
+    found = failure_of(node("a", [0, 1]), node("b", [2, 3], *hang))
+    assert found is not None
+    assert found.failure.limit_ns == 5 * second
+    assert found.broke_ns == 4 * second
+    assert (found.happened_ns, found.noticed_ns, found.judged_ns) == tuple(
+        moment * second for moment in (9, 10, 11)
+    )
+
+
+def test_a_node_that_is_blamed_and_saw_nothing_was_lost() -> None:
+    decision = e.Decision(t=250, round=0, action="restart", reason="")
+    found = failure_of(node("a", [0, 1], decision, blamed("b", "b is lost")), node("b", [2, 3]))
+    assert found is not None
+    assert found.failure == Failure(kind="lost", node="b", line="b is lost")
+    assert (found.happened_ns, found.broke_ns) == (250, None)
+
+
+def test_of_a_node_without_a_journal_the_kind_is_unknown() -> None:
+    found = failure_of(node("a", [0, 1], blamed("z")))
+    assert found is not None
+    assert (found.failure.kind, found.failure.node) == ("unknown", "z")
+
+
+def test_a_launcher_that_ended_without_a_word() -> None:
+    stopped = [e.StopRequested(t=200, round=0, reason="", grace_s=1),
+               e.RoundStopped(t=201, round=0)]  # fmt: skip
+    nodes = node("a", [0, 1], *stopped, ENDED), node("b", [2, 3])
+    found = failure_of(*nodes)
+    assert found is not None
+    assert (found.failure.kind, found.failure.node) == ("lost", "b")
+    assert failure_of(*nodes, followed=False) is None
+
+
+def test_a_round_that_was_stopped_did_not_fail() -> None:
+    stopped = [e.StopRequested(t=200, round=0, reason="", grace_s=1),
+               e.RoundStopped(t=201, round=0)]  # fmt: skip
+    assert failure_of(node("a", [0, 1], *stopped, ENDED), node("b", [2, 3], *stopped)) is None
+
+
+def test_what_a_launch_is_told_is_by_its_own_clock() -> None:
+    launch = launches_of([node("a", [0, 1])])[0]
+    launch.offset_ns = -50
+    told = Broken(Failure(kind="crash"), 100, 90, 110).outside(launch, 7)
+    assert told == (7, 140, 160, None)
