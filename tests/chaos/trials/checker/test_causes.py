@@ -85,6 +85,20 @@ def test_random_state_and_what_is_drawn_from_it() -> None:
     assert "and so is what was drawn from it: the data" in finding.text
 
 
+def test_random_state_as_at_the_beginning_and_data_of_another_step() -> None:
+    def both(moment: Moment, parts: Parts) -> Parts:
+        begun = as_of(lambda i: i - 10, "rng")(moment, parts)
+        return as_of(lambda i: i - 3, "data")(moment, begun)
+
+    [finding] = differing(both, told=False).findings
+
+    assert finding.key == "rng-not-restored"
+    assert "drawn from it" not in finding.text
+    assert "The data is that of step 7: batches are skipped" in finding.text
+    assert "torch.set_rng_state" in finding.remedy
+    assert "sampler.set_epoch" in finding.remedy
+
+
 def test_random_state_as_never() -> None:
     assert cause_of(other("rng")) == "rng-not-restored"
 

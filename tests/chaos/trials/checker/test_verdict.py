@@ -97,6 +97,12 @@ def test_beginning_anew_early_in_the_run_is_but_a_note() -> None:
     assert (verdict.colour, keys(verdict)) == ("green", ["started-anew"])
 
 
+def test_beginning_anew_in_the_second_half_is_red() -> None:
+    verdict = verdict_of(fault(iteration=18, resume=0))
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["started-anew"])
+
+
 def test_a_run_that_does_not_get_over_a_fault_is_red_and_later_faults_are_skipped() -> None:
     faults = [fault(how="end", id="a"), fault("hang", iteration=15, id="b", happened=False)]
 

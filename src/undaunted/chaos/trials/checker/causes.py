@@ -32,6 +32,16 @@ _SAVE_RNG = (
     '    torch.set_rng_state(saved["rng"])'
     "\nWith undaunted's Checkpointer, put RandomState() into the state."
 )
+_OWN_GENERATOR = (
+    "\nThe iterator of a DataLoader draws from it as well; give it a generator of its own:\n"
+    "    loader = DataLoader(dataset, generator=torch.Generator())"
+)
+_RESTORE_DATA = (
+    "Make the batch a function of seed and step, or restore the sampler before the iterator is "
+    "made:\n"
+    "    sampler.set_epoch(epoch)\n"
+    "    batches = itertools.islice(loader, step_in_epoch, None)"
+)
 
 
 @dataclass(frozen=True)
@@ -195,14 +205,16 @@ def _optimizer(clue: Clue) -> Finding:
 def _rng(clue: Clue) -> Finding:
     data = "data" in clue.kinds()
     rank, instead = clue.rank_of("rng"), clue.equal_to("rng")
-    also = ", and so is what was drawn from it: the data" if data else ""
     if clue.anew("rng"):
+        elsewhere = data and clue.equal_to("data") not in (None, clue.first)
+        also = ", and so is what was drawn from it: the data" if data and not elsewhere else ""
+        more = f" The data {_order(clue)[1]}." if elsewhere else ""
         return Finding(
             "rng-not-restored",
             "red",
             f"{clue.where()}, the random state (rng) is that of the very beginning{also}: it is "
-            "seeded again and not restored.",
-            _SAVE_RNG,
+            f"seeded again and not restored.{more}",
+            f"{_SAVE_RNG}\n{_RESTORE_DATA}" if elsewhere else _SAVE_RNG,
         )
     if rank is not None:
         return Finding(
@@ -243,11 +255,17 @@ def _rng(clue: Clue) -> Finding:
             if clue.fresh
             else ": something drew from it that did not in the undisturbed run."
         ),
-        _SAVE_RNG,
+        _SAVE_RNG + _OWN_GENERATOR,
     )
 
 
 def _data(clue: Clue) -> Finding:
+    key, what = _order(clue)
+    return Finding(key, "red", f"{clue.where()}, the data {what}.", _RESTORE_DATA)
+
+
+def _order(clue: Clue) -> tuple[str, str]:
+    """What is wrong with the order of the data: the key of the finding, and in words."""
     rank, instead = clue.rank_of("data"), clue.equal_to("data")
     key = "data-order-not-restored"
     what = "is in another order: it is shuffled with another seed"
@@ -260,8 +278,9 @@ def _data(clue: Clue) -> Finding:
     elif instead is not None and instead != clue.difference.iteration:
         key = "data-at-another-position"
         what = (
-            f"is that of step {instead}: batches are skipped or seen twice. Those that workers had "
-            "fetched ahead count as seen, or the position is saved before they are used"
+            f"is that of step {instead}: batches are skipped or seen twice. The position within "
+            "the epoch is not restored, those that workers had fetched ahead count as seen, or "
+            "the position is saved before they are used"
         )
     elif not clue.fresh:
         key = "data-order-later"
@@ -269,15 +288,7 @@ def _data(clue: Clue) -> Finding:
             "comes in another order from here on, as at the beginning of an epoch: the seed or "
             "the number of the epoch is not restored"
         )
-    return Finding(
-        key,
-        "red",
-        f"{clue.where()}, the data {what}.",
-        "Make the batch a function of seed and step, or restore the sampler before the iterator is "
-        "made:\n"
-        "    sampler.set_epoch(epoch)\n"
-        "    batches = itertools.islice(loader, step_in_epoch, None)",
-    )
+    return key, what
 
 
 def _computation(clue: Clue) -> Finding:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from undaunted.chaos.trials.plan import Planned
 
 # Beginning anew after a fault that late in the run is worth a word.
-_MUCH = 1 / 3
+_MUCH, _TOO_MUCH = 1 / 3, 1 / 2
 _SEVERITIES = ("red", "yellow", "note")
 
 
@@ -178,11 +178,12 @@ class _Case:
         lasts = [line.last for line in self.lines.values() if line.last is not None]
         if not firsts or at != min(firsts) or cut.iteration <= at:
             return []
-        much = lost > (max(lasts) - min(firsts) + 1) * _MUCH
+        part = lost / (max(lasts) - min(firsts) + 1)
+        much = part > _MUCH
         return [
             Finding(
                 "started-anew",
-                "yellow" if much else "note",
+                "red" if part > _TOO_MUCH else "yellow" if much else "note",
                 f"The program started from the beginning and did {lost} steps again: there was no "
                 "checkpoint yet, or none is loaded.",
                 "Save checkpoints more often, and load the newest at the start." if much else "",
