@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.journal import sample
+from undaunted.journal import reader
 from undaunted.journal.events import JournalOpened, RankEvent
 from undaunted.journal.lines import MAX_LINE, encode
 from undaunted.journal.reader import find_journals, read_journal
@@ -122,3 +123,27 @@ def test_journals_of_all_nodes_are_found(tmp_path: Path) -> None:
     ]
     with pytest.raises(FileNotFoundError):
         find_journals(tmp_path / "missing")
+
+
+LINES = st.sampled_from([
+    b'{"event":"round_stopped","t":1}', b'{"event":"round_stopped","t":2,"unkillable":[7]}',
+    b"junk", b"", b'{"event":"teleported","t":1}', b"x" * 130, b"y" * 400, b'\xff{"t":',
+])  # fmt: skip
+
+
+@hypothesis.given(
+    lines=st.lists(LINES, max_size=12), end=st.sampled_from([b"", b"\n"]), block=st.integers(1, 150)
+)
+def test_how_much_is_read_at_once_does_not_matter(
+    lines: list[bytes], end: bytes, block: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "journal-blocks.jsonl"
+    path.write_bytes(b"\n".join(lines) + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "MAX_LINE", 120)
+        patch.setattr(reader, "_BLOCK", block)
+        found = read_journal(path)
+        patch.setattr(reader, "_take_all", lambda *_: False)
+        patch.setattr(reader, "_BLOCK", 1 << 20)
+        expected = read_journal(path)
+    assert found == expected
