@@ -81,3 +81,32 @@ def test_a_committed_checkpoint_is_not_written_again(tmp_path: Path) -> None:
         assert "in memory only" not in launcher.text
     names = {path.name for path in (tmp_path / "checkpoints").glob("step-*")}
     assert names == {"step-00000001", "step-00000002"}
+
+
+# Rank 0 exits while the others wait for it. It serves the agreements of the Checkpointer, and must
+# not wait so long for the others to take leave that it looks as if it were hung.
+EXITING = """
+    import os, sys
+    import torch, torch.distributed as dist
+    import undaunted
+    from undaunted.checkpointing import Checkpointer
+
+    dist.init_process_group("gloo")
+    with Checkpointer("checkpoints", timeout=60) as checkpoints:
+        step = checkpoints.load({"x": torch.ones(1)}) or 0
+        undaunted.step(step)
+        if step == 0:
+            checkpoints.save(1, {"x": torch.ones(1)})
+            if dist.get_rank() == 0:
+                sys.exit(3)
+            dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_exits_with_a_failure_is_gone_soon(tmp_path: Path) -> None:
+    limit = ("--ft-rank-heartbeat-timeout", "4")
+    with launched(tmp_path, EXITING, *TWO, "--max-restarts", "1", *limit) as launcher:
+        assert launcher.finish() == 0
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["kind"], verdict["rank"], verdict["exit_code"]) == ("crash", 0, 3)

@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.checkpointing import aborting, announce, finding
-from undaunted.checkpointing.agreement.connect import connect
+from undaunted.checkpointing.agreement.connect import FAREWELL_S, connect
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.errors import CheckpointError, SaveError
@@ -53,6 +53,7 @@ OnFailure = Literal["raise", "retry", "warn"]
 EXCEPTION_S = 10.0  # for what is being saved when the program leaves by an exception
 LARGEST_STEP = 1 << 63
 MOST_THREADS = 64
+FAILED_FAREWELL_S = 1.0  # for other ranks to take leave of rank 0 when it has failed
 ABORT_S = 5.0  # for the saving thread to notice that it is to stop
 STALL_S = 60.0  # a writer that has written nothing for so long is given up
 ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
@@ -258,13 +259,16 @@ class Checkpointer:
         Raises:
             SaveError: a save failed, or is not done within ``timeout``.
         """
+        self._close(FAREWELL_S)
+
+    def _close(self, farewell_s: float) -> None:
         if not self._begin_end():
             return
         try:
             self._wait()
             self._tell_failure()
         finally:
-            self._give_back(self._timeout_s)
+            self._give_back(self._timeout_s, farewell_s)
 
     def abort(self) -> None:
         """Give up what is being saved, and everything else back, without waiting for anybody."""
@@ -303,7 +307,9 @@ class Checkpointer:
         if kind is None:
             self.close()
         elif issubclass(kind, (SystemExit, KeyboardInterrupt)):
-            self._finish()
+            # The others of a rank that has failed may wait for it, and do not take leave.
+            failed = isinstance(error, SystemExit) and error.code not in (None, 0)
+            self._finish(FAILED_FAREWELL_S if failed else FAREWELL_S)
         else:
             if issubclass(kind, Exception) and self._shelf is None and not self._closed:
                 self._saves.wait(EXCEPTION_S)
@@ -344,10 +350,10 @@ class Checkpointer:
         if self._closed:
             raise ValueError("this Checkpointer is closed")
 
-    def _give_back(self, timeout_s: float) -> None:
+    def _give_back(self, timeout_s: float, farewell_s: float = FAREWELL_S) -> None:
         self._saves.close(timeout_s)
         self._writer.close(timeout_s)
-        self._links.close()
+        self._links.close(farewell_s)
         self._slots.close()
         self._storage.close()
         if self._shelf is not None:
@@ -363,10 +369,10 @@ class Checkpointer:
         else:
             self._finish()
 
-    def _finish(self) -> None:
+    def _finish(self, farewell_s: float = FAREWELL_S) -> None:
         """Close it where nobody could deal with an error."""
         try:
-            self.close()
+            self._close(farewell_s)
         except SaveError as error:
             announce.log.error("%s", error)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SESSION_BYTES = 6
 _INVITATION_BYTES = 1024
 # How long rank 0 waits for the others to have read what it said last.
-_FAREWELL_S = 5.0
+FAREWELL_S = 5.0
 
 
 class Connected:
@@ -58,7 +58,7 @@ class Connected:
         if self._farewell is not None:
             self._farewell.drop()
 
-    def close(self, timeout_s: float = _FAREWELL_S) -> None:
+    def close(self, timeout_s: float = FAREWELL_S) -> None:
         """Give the connections back; again and again without harm.
 
         Args:
