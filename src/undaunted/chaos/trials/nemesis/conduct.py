@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 OUTPUT_FILE = "output.txt"
 WORK_DIR = "work"
 
+_LOOK_S = 5.0  # how often it is looked whether this process was stopped
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -141,8 +142,7 @@ class _Conductor:
         )
 
     async def _until_done(self, work: asyncio.Task[None]) -> None:
-        done, _ = await asyncio.wait({work}, timeout=self._trial.deadline_s)
-        if not done:
+        if not await _within(work, self._trial.deadline_s):
             self._state.in_time = False
             work.cancel()
             await asyncio.wait({work})
@@ -259,6 +259,20 @@ class _Conductor:
             text=text,
         )
         self._state.notes.append(note)
+
+
+async def _within(work: asyncio.Task[None], seconds: float) -> bool:
+    """Wait for the end of a task; return False when its time is up.
+
+    Time in which this process was stopped counts for a moment only: the run may have gone on, or
+    may have been stopped with it.
+    """
+    left = seconds
+    while left > 0 and not work.done():
+        before = time.monotonic()
+        await asyncio.wait({work}, timeout=min(left, _LOOK_S))
+        left -= min(time.monotonic() - before, 2 * _LOOK_S)
+    return work.done()
 
 
 __all__ = ["OUTPUT_FILE", "WORK_DIR", "SmallDiskError", "Trial", "conduct"]
