@@ -29,7 +29,7 @@ SCRIPT = """
     first = int(file.read_text() or 0) if file.exists() else 0
     for step in range(first, 20):
         undaunted.step(step)
-        if sys.argv[2:] == ["hang"] and step == 10:
+        if first == 0 and sys.argv[2:] == [str(step)]:
             threading.Event().wait(300)
         if step % 5 == 4:
             new = file.with_suffix(".new")
@@ -39,7 +39,7 @@ SCRIPT = """
 
 
 def trial(
-    tmp_path: Path, *faults: Planned, deadline_s: float = 60.0, disk: int = 0, hang: bool = False
+    tmp_path: Path, *faults: Planned, deadline_s: float = 60.0, disk: int = 0, wait_at: int = -1
 ) -> Trial:
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
     directory = tmp_path / "run-1"
@@ -48,7 +48,7 @@ def trial(
     return Trial(
         directory=directory,
         options=["--worker-start", "fresh", "--max-restarts", "3"],
-        program=[str(tmp_path / "train.py"), str(work), *(["hang"] if hang else [])],
+        program=[str(tmp_path / "train.py"), str(work), str(wait_at)],
         environ={name: text for name, text in os.environ.items() if not name.startswith("PET_")},
         deadline_s=deadline_s,
         place=work,
@@ -89,7 +89,7 @@ def test_a_fault_of_the_rank_itself(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_was_told_to_stop_is_started_again(tmp_path: Path) -> None:
-    outcome = conduct(trial(tmp_path, planned("sigterm", 7), planned("kill", 12)))
+    outcome = conduct(trial(tmp_path, planned("sigterm", 7), planned("kill", 12), wait_at=7))
 
     assert outcome.exit_codes == [75, 0]
     assert made(outcome) == ["terminated", "restarted"]
@@ -128,7 +128,7 @@ def test_a_full_disk_is_emptied_when_the_launcher_has_ended(tmp_path: Path) -> N
 
 
 def test_a_run_whose_time_is_up_is_ended(tmp_path: Path) -> None:
-    outcome = conduct(trial(tmp_path, deadline_s=1.5, hang=True))
+    outcome = conduct(trial(tmp_path, deadline_s=1.5, wait_at=10))
 
     assert not outcome.in_time
     assert len(outcome.exit_codes) == 1
