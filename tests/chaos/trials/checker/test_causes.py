@@ -111,6 +111,8 @@ def test_random_state_of_another_rank() -> None:
 
     assert verdict.findings[0].key == "rng-of-another-rank"
     assert verdict.findings[0].text.startswith("On rank 1 at step 10")
+    assert verdict.difference is not None
+    assert verdict.difference.ranks == (1,)
     assert "that of rank 0" in verdict.findings[0].text
 
 
@@ -166,6 +168,12 @@ def test_model_that_is_not_loaded() -> None:
 
     assert cause_of(change) == "checkpoint-not-loaded"
     assert cause_of(change, told=False) == "checkpoint-not-loaded"
+
+
+def test_model_that_is_not_loaded_by_a_script_that_does_not_tell_its_steps() -> None:
+    change = as_of(lambda i: i - 10, "parameters", "buffers", "optimizer", "gradients")
+
+    assert cause_of(change, counted=True, told=False) == "checkpoint-not-loaded"
 
 
 def test_counter_and_parameters_of_different_checkpoints() -> None:

@@ -108,14 +108,6 @@ def test_records_that_are_missing_make_nothing_red(plan: list[Fault], gone: list
         rank: [record for n, record in enumerate(of_rank) if n not in gone]
         for rank, of_rank in history.records.items()
     }
-    # The last ones tell how far the program came.
-    records = {
-        rank: [*some, history.records[rank][-1]]
-        if some[-1:] != history.records[rank][-1:]
-        else some
-        for rank, some in records.items()
-    }
-
     verdicts = judge(undisturbed(), replace(history, records=records), [one.plan for one in plan])
 
     reds = {f.key for v in verdicts for f in v.findings if f.severity == "red"}

@@ -347,6 +347,27 @@ def test_without_records_it_is_not_known_whether_the_result_is_the_same() -> Non
     assert "nothing was recorded by ranks 0-1" in verdict.findings[0].text
 
 
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [((1,), "nothing was recorded by rank 1"), ((0, 1), "up to step 14 of 19")],
+    ids=["one rank", "all ranks"],
+)
+def test_records_that_end_before_the_run_does(ranks: tuple[int, ...], said: str) -> None:
+    first = 10 if len(ranks) == 1 else 15
+
+    def lost(moment: Moment, parts: Parts) -> Parts | None:
+        gone = moment.start > 0 and moment.rank in ranks and moment.iteration >= first
+        return None if gone else parts
+
+    one = fault()
+    history = Run(change=lost).history(one)
+
+    [verdict] = judge(REFERENCE, history, [one.plan])
+
+    assert (verdict.colour, keys(verdict)) == ("yellow", ["identity-unknown"])
+    assert said in verdict.findings[0].text
+
+
 def test_ranks_that_resume_apart_are_red() -> None:
     def apart(moment: Moment, parts: Parts) -> Parts | None:
         behind = moment.rank == 1 and moment.start > 0 and moment.iteration < 11

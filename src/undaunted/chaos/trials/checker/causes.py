@@ -109,6 +109,8 @@ def explain(found: Identity, lines: Mapping[int, Line]) -> Finding:
         of_rank=_other_ranks(found.pair, lines) if found.pair is not None else {},
         world_size=len(lines),
     )
+    if found.pair is not None and found.pair.record.counted and _ahead_of_parameters(clue):
+        return _not_loaded(clue, "the random state or the data goes on")
     kinds = clue.kinds()
     for kind, rule in _RULES:
         if kind in kinds:
@@ -143,14 +145,7 @@ def _parameters(clue: Clue) -> Finding:
         return _optimizer(clue)
     instead = clue.equal_to("parameters")
     if clue.anew("parameters"):
-        return Finding(
-            "checkpoint-not-loaded",
-            "red",
-            f"{clue.where()}, the parameters are those of the very beginning, while the count of "
-            "steps goes on: the model is not loaded from the checkpoint.",
-            "Load what you have saved before the first step, on every rank:\n"
-            '    model.load_state_dict(saved["model"])',
-        )
+        return _not_loaded(clue, "the count of steps goes on")
     if instead is not None and instead != clue.difference.iteration:
         return Finding(
             "counter-and-parameters-apart",
@@ -172,6 +167,24 @@ def _parameters(clue: Clue) -> Finding:
         "Write each checkpoint under a new name, make it visible by one rename when it is "
         "complete, and load with strict=True.",
     )
+
+
+def _not_loaded(clue: Clue, meanwhile: str) -> Finding:
+    return Finding(
+        "checkpoint-not-loaded",
+        "red",
+        f"{clue.where()}, the parameters are those of the very beginning, while {meanwhile}: the "
+        "model is not loaded from the checkpoint.",
+        "Load what you have saved before the first step, on every rank:\n"
+        '    model.load_state_dict(saved["model"])',
+    )
+
+
+def _ahead_of_parameters(clue: Clue) -> bool:
+    """Whether a script that was placed by its parameters has other state of a later step."""
+    if clue.difference.iteration != clue.first or not clue.fresh:
+        return False
+    return all((clue.equal_to(base(name)) or 0) > clue.first for name in clue.difference.parts)
 
 
 def _buffers(clue: Clue) -> Finding:
@@ -251,7 +264,8 @@ def _rng(clue: Clue) -> Finding:
         "red",
         f"{clue.where()}, the random state (rng) is none that the undisturbed run had"
         + (
-            ": it is not restored, or something draws from it after it was."
+            ": it is not restored, or something draws from it after it was, as making the "
+            "iterator of a DataLoader does."
             if clue.fresh
             else ": something drew from it that did not in the undisturbed run."
         ),

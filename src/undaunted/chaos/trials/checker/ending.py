@@ -47,7 +47,7 @@ def ending(
             f"{wanted.exit_code}. {_last_words(history)}",
             "See its output and its report in the directory of the run.",
         )
-    short = _short(lines, by_rank)
+    short = _short(lines, by_rank, history)
     if short:
         rank, came, last = short[0]
         more = (
@@ -86,16 +86,40 @@ def _ends_with_nan(history: History, rank: int) -> bool:
     return any(record.finite == "no" for record in same)
 
 
+def _last_told(history: History) -> int:
+    """Return the last iteration of the last round that came to one, as the journal tells it."""
+    told = [
+        one.last_iteration
+        for launch in history.launches
+        for one in launch.summary.rounds
+        if one.last_iteration is not None
+    ]
+    return told[-1] if told else -1
+
+
+def _last_round(history: History) -> tuple[int, int]:
+    rounds = history.launches[-1].summary.rounds if history.launches else []
+    return len(history.launches) - 1, rounds[-1].round if rounds else 0
+
+
 def _short(
-    lines: Mapping[int, Line], by_rank: Mapping[int, Sequence[Life]]
+    lines: Mapping[int, Line], by_rank: Mapping[int, Sequence[Life]], history: History
 ) -> list[tuple[int, int, int]]:
-    """Return ranks that did not come to their last iteration: rank, how far, last."""
+    """Return ranks that did not come to their last iteration: rank, how far, last.
+
+    Records may be lost, so that the journal is believed if it knows of later iterations.
+    """
     found = []
+    told = _last_told(history)
     for rank, line in lines.items():
         lives = by_rank.get(rank)
         if not lives or not all(life.placed for life in lives) or line.last is None:
             continue  # not known
-        came = max((key.iteration for life in lives for key in life.keys), default=-1)
+        if lives[-1].records[-1].counted and lives[-1].start[:2] != _last_round(history):
+            continue  # nothing is left of where its last process began
+        offset = lives[-1].keys[-1].iteration - lives[-1].records[-1].iteration
+        came = max(key.iteration for life in lives for key in life.keys)
+        came = max(came, told + offset)
         if came < line.last:
             found.append((rank, came, line.last))
     return found

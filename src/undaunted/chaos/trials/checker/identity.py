@@ -53,6 +53,7 @@ class Identity:
         difference: the first one.
         pair: the records that differ first.
         fresh: whether nothing of this start of the rank was compared before them.
+        ranks: those that were compared.
     """
 
     state: Literal["identical", "differs", "inherited", "unknown"]
@@ -61,6 +62,7 @@ class Identity:
     difference: Difference | None = None
     pair: Pair | None = None
     fresh: bool = False
+    ranks: tuple[int, ...] = ()
 
 
 def before_faults(
@@ -143,7 +145,9 @@ def _compare(pairs: Sequence[Pair], lines: Mapping[int, Line]) -> Identity:
     last = max(pair.key.iteration for pair in pairs)
     differing = [pair for pair in pairs if pair.differing()]
     if not differing:
-        return Identity("identical", first, last)
+        return Identity(
+            "identical", first, last, ranks=tuple(sorted({pair.rank for pair in pairs}))
+        )
     earliest = min(differing, key=lambda pair: _place(pair, lines))
     before = [
         pair
@@ -156,11 +160,17 @@ def _compare(pairs: Sequence[Pair], lines: Mapping[int, Line]) -> Identity:
         iteration=earliest.key.iteration,
         at=earliest.key.at,
         parts=earliest.differing(),
-        ranks=tuple(sorted({pair.rank for pair in differing})),
+        ranks=_ranks(earliest, differing),
         equals=_equals(earliest, lines[earliest.rank]),
     )
     fresh = not any(pair.key.iteration < earliest.key.iteration for pair in before)
     return Identity("differs", first, last, difference, earliest, fresh)
+
+
+def _ranks(earliest: Pair, differing: Sequence[Pair]) -> tuple[int, ...]:
+    """Return the ranks that differ at the same moment; others do as a consequence."""
+    moment = (earliest.start, earliest.key)
+    return tuple(sorted({pair.rank for pair in differing if (pair.start, pair.key) == moment}))
 
 
 def _place(pair: Pair, lines: Mapping[int, Line]) -> tuple[Start, int, int, int]:

@@ -37,7 +37,7 @@ class Difference(msgspec.Struct, frozen=True):
             in that run, so that it is not known with which iteration.
         at: ``step``, ``forward`` or ``update``, as in ``digests.record``.
         parts: what differs there, causes before consequences.
-        ranks: all ranks that differ from this iteration on.
+        ranks: all ranks that differ at this moment; others may later, as a consequence.
         equals: for each of ``parts`` that is equal to another moment of the undisturbed run, the
             iteration of that moment.
     """

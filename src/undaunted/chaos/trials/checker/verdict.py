@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Beginning anew after a fault that late in the run is worth a word.
 _MUCH, _TOO_MUCH = 1 / 3, 1 / 2
+# Of a model that is not loaded: where the run is placed by its parameters, it seems to start anew.
+_CONSEQUENCES = ("started-anew", "ended-early")
 _SEVERITIES = ("red", "yellow", "note")
 
 
@@ -92,6 +94,10 @@ class _Case:
         findings += self._nan(cut)
         findings += self._nemesis(cut)
         same = self._identity(cut, self.after[place], recovery, recovered=recovered)
+        if following is None and recovered:
+            same += self._incomplete(self.after[place], recovery)
+        if any(finding.key == "checkpoint-not-loaded" for finding in same):
+            findings = [one for one in findings if one.key not in _CONSEQUENCES]
         findings = sorted(findings + same, key=lambda finding: _SEVERITIES.index(finding.severity))
         identity = self.after[place]
         judged = identity.state == "identical" and self.before.state != "differs"
@@ -263,6 +269,20 @@ class _Case:
             return [self._unknown(missing)]
         return []
 
+    def _incomplete(self, found: Identity, recovery: Recovery) -> list[Finding]:
+        """What is to be said where the end of the run is equal as far as it was recorded."""
+        last = max((line.last for line in self.lines.values() if line.last is not None), default=-1)
+        silent = sorted(set(self.lines) - {*found.ranks, *recovery.lost_ranks})
+        if found.state != "identical" or ending.ranks_missing(self.lines, self.by_rank):
+            return []
+        if silent:
+            text = f"After this fault nothing was recorded by {name_ranks(silent)}."
+        elif found.last is not None and found.last < last:
+            text = f"It is as far as it was recorded: up to step {found.last} of {last}."
+        else:
+            return []
+        return [_not_known(text)]
+
     def _unknown(self, missing: Sequence[int]) -> Finding:
         if not self.lines:
             text = "The undisturbed run recorded nothing to compare with."
@@ -270,12 +290,17 @@ class _Case:
             text = f"In this run nothing was recorded by {name_ranks(missing)}."
         else:
             text = "Nothing was recorded from this fault to the next, or to the end."
-        return Finding(
-            "identity-unknown",
-            "yellow",
-            f"It is not known whether the result is the same. {text}",
-            "Give what makes up the state to undaunted.step(step, digest=model).",
-        )
+        return _not_known(text)
+
+
+def _not_known(text: str) -> Finding:
+    return Finding(
+        "identity-unknown",
+        "yellow",
+        f"It is not known whether the result is the same. {text}",
+        "Give what makes up the state to undaunted.step(step, digest=model); look into the output "
+        "of the run for a rank that could not record.",
+    )
 
 
 def _not_deterministic(before: Identity) -> Finding:
