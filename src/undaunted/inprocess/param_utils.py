@@ -81,7 +81,7 @@ def enforce_type(argument: str, value: object, wanted: type | tuple[type, ...]) 
         )
 
 
-def enforce_subclass(argument: str, value: object, wanted: type) -> None:
+def enforce_subclass(argument: str, value: object, wanted: type | tuple[type, ...]) -> None:
     """Refuse a value that is no subclass of ``wanted``.
 
     Raises:
@@ -89,7 +89,7 @@ def enforce_subclass(argument: str, value: object, wanted: type) -> None:
     """
     if not (isinstance(value, type) and issubclass(value, wanted)):
         raise TypeError(
-            f"{argument} must be a subclass of {wanted.__name__}, not {value!r} of type "
+            f"{argument} must be a subclass of {_names(wanted)}, not {value!r} of type "
             f"{type(value).__name__}"
         )
 

@@ -1,0 +1,1 @@
+"""Checkpoints, under the names of NVRx."""

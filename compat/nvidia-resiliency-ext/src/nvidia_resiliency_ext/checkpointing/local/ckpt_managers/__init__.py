@@ -1,0 +1,1 @@
+"""What saves, finds and loads the shards of a rank."""

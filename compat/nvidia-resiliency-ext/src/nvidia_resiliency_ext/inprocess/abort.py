@@ -1,0 +1,10 @@
+"""What aborts communication when an iteration is over."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.abort import Abort as Abort
+from undaunted.inprocess.abort import (
+    AbortPersistentCheckpointProcesses as AbortPersistentCheckpointProcesses,
+)
+from undaunted.inprocess.abort import AbortTorchDistributed as AbortTorchDistributed
+from undaunted.inprocess.abort import AbortTransformerEngine as AbortTransformerEngine

@@ -1,0 +1,9 @@
+"""Why an iteration was interrupted."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.attribution import Interruption as Interruption
+from undaunted.inprocess.attribution import InterruptionRecord as InterruptionRecord
+from undaunted.inprocess.attribution import (
+    format_interruption_records as format_interruption_records,
+)

@@ -1,0 +1,5 @@
+"""What is called when all ranks have completed the function."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.completion import Completion as Completion

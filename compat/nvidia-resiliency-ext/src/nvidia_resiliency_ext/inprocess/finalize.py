@@ -1,0 +1,6 @@
+"""What is called in every rank after a fault."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.finalize import Finalize as Finalize
+from undaunted.inprocess.finalize import ThreadedFinalize as ThreadedFinalize

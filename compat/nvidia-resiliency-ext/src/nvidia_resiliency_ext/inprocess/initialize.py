@@ -1,0 +1,6 @@
+"""What is called at the beginning of an iteration."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.initialize import Initialize as Initialize
+from undaunted.inprocess.initialize import RetryController as RetryController

@@ -1,0 +1,14 @@
+"""Lines that tell a launcher above what in-process restart is doing."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.nested_restarter import NestedRestarterAborted as NestedRestarterAborted
+from undaunted.inprocess.nested_restarter import (
+    NestedRestarterFinalized as NestedRestarterFinalized,
+)
+from undaunted.inprocess.nested_restarter import (
+    NestedRestarterHandlingCompleted as NestedRestarterHandlingCompleted,
+)
+from undaunted.inprocess.nested_restarter import (
+    NestedRestarterHandlingStarting as NestedRestarterHandlingStarting,
+)

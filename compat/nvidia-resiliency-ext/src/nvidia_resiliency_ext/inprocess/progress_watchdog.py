@@ -1,0 +1,5 @@
+"""When a rank has shown progress last."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.progress_watchdog import Timestamp as Timestamp

@@ -1,0 +1,1 @@
+"""Empty: silent nodes are noticed by `undaunted.inprocess.core.controller`."""

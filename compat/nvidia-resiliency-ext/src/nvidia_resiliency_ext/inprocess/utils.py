@@ -1,0 +1,59 @@
+"""Texts for log lines, and the version of torch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+from undaunted.inprocess.utils import format_exc as format_exc
+from undaunted.inprocess.utils import format_rank_set as format_rank_set
+from undaunted.inprocess.utils import format_rank_set_brief as format_rank_set_brief
+from undaunted.inprocess.utils import format_rank_set_verbose as format_rank_set_verbose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.inprocess.state import FrozenState, State
+
+_Handler = TypeVar("_Handler", bound=logging.Handler)
+
+
+def log_exc(rank_or_state: int | State | FrozenState, exc: BaseException, name: str) -> str:
+    """Return the line of a log that tells of an exception.
+
+    Args:
+        rank_or_state: who has raised.
+        exc: what.
+        name: where, for example ``fn_ex``.
+    """
+    rank = rank_or_state if isinstance(rank_or_state, int) else rank_or_state.rank
+    now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
+    return f"[{now}] rank={rank} {name}: {format_exc(exc)}"
+
+
+def torch_older_than(version: str) -> bool:
+    """Whether torch is older than a release, ``2.8`` or ``2.8.0`` say."""
+    import torch
+
+    return _release(torch.__version__) < _release(version)
+
+
+def find_nearest_handler(logger: logging.Logger, handler_cls: type[_Handler]) -> _Handler | None:
+    """Return the first handler of a class that gets what the logger logs; None = there is none."""
+    found = (each for each in _handlers(logger) if isinstance(each, handler_cls))
+    return next(found, None)
+
+
+def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
+    at: logging.Logger | None = logger
+    while at is not None:
+        yield from at.handlers
+        at = at.parent if at.propagate else None
+
+
+def _release(version: str) -> tuple[int, int, int]:
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:3]]
+    major, minor, patch = (*numbers, 0, 0, 0)[:3]
+    return major, minor, patch

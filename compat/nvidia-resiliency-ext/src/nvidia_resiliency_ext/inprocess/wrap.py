@@ -1,0 +1,6 @@
+"""What makes a function restartable, and one call of it."""
+
+from __future__ import annotations
+
+from undaunted.inprocess.call import CallWrapper as CallWrapper
+from undaunted.inprocess.wrap import Wrapper as Wrapper
