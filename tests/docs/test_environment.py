@@ -13,9 +13,10 @@ PAGE = REPOSITORY / "docs" / "environment.md"
 # How a variable is recognised: a text in capitals with an underscore, or one that is looked up.
 NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 LOOKED_UP = re.compile(r"\benv(?:iron)?(?:\.(?:get|pop|setdefault)\(|\[)\s*\"([A-Z][A-Z0-9_]*)\"")
-# Names in code; a word of the help; flags of system calls; kinds of interruptions.
+# Names in code; a word of the help; flags and settings of the system; kinds of interruptions.
 NO_VARIABLES = {
     *("TYPE_CHECKING", "NO_LEDGER", "RUN_DIR", "MEM_FORMAT_ENCODING"),
+    *("OUTPUT_FILE", "WORK_DIR", "SC_AVPHYS_PAGES", "SC_PAGE_SIZE"),
     *("RWF_NOWAIT", "MAP_POPULATE", "MADV_HUGEPAGE", "MADV_POPULATE_WRITE"),
     *Interruption.__members__,
 }
