@@ -31,7 +31,7 @@ demo: setup ## train a small language model through a crash and a hang
 test: test-unit test-e2e ## run all tests except those of the docs
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -m "not e2e and not docs" $(PYTEST_ARGS)
+	$(pytest) -n auto --maxprocesses 8 -m "not e2e and not docs" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
 	$(pytest) -m "e2e and not docs" $(PYTEST_ARGS)
