@@ -64,6 +64,7 @@ class Fault:
     killed: tuple[int, ...] = ()
     happened: bool = True
     lost: tuple[int, ...] = ()
+    delay_s: float = 0.0  # from the fault to the failure
 
 
 def fault(kind: str = "kill", iteration: int = 12, rank: int = 1, **more: Any) -> Fault:
@@ -206,6 +207,7 @@ class Run:
         plan = one.plan
         rank = plan.rank
         self._event(e.RankEvent, rank=rank, name="fault", at_ns=self.now, text=plan.id)
+        self.now += int(one.delay_s * 1e9)
         if one.how == "nothing":
             self.stepped = plan.iteration
             return plan.iteration

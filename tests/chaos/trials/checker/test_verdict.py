@@ -33,7 +33,7 @@ def test_a_restart_that_restores_everything_is_green(kind: str) -> None:
     assert (verdict.iteration, verdict.resumed_at, verdict.steps_lost) == (12, 10, 2)
     assert verdict.identical_from == 10
     assert verdict.findings == ()
-    assert verdict.back_s == pytest.approx(0.013)
+    assert verdict.back_s == pytest.approx(0.013, abs=0.0015)
     assert verdict.phases["spawn"] == pytest.approx(0.002)
 
 
@@ -274,6 +274,33 @@ def test_a_checkpoint_that_can_never_be_loaded_is_told_before_that_the_run_faile
 
     assert (verdict.colour, keys(verdict)) == ("red", ["load-failed", "did-not-recover"])
     assert verdict.findings[0].text.startswith("2 starts after the fault failed before their")
+
+
+def test_starts_that_fail_while_the_disk_is_full_are_no_wonder() -> None:
+    one = fault("disk-full", verdict={"kind": "crash", "exception": "OSError: No space left"})
+    history = Run(load_fails=2).history(one)
+    last = history.launches[0].rounds[3][0].t
+    emptied = Note(one.plan.id, "emptied", 0.0, last - 1)
+    outcome = Outcome(exit_codes=[0], notes=[emptied])
+
+    [verdict] = judge(REFERENCE, replace(history, outcome=outcome), [one.plan])
+
+    assert (verdict.colour, keys(verdict)) == ("green", ["failed-while-full"])
+
+    early = Outcome(exit_codes=[0], notes=[Note(one.plan.id, "emptied", 0.0, 1)])
+
+    [verdict] = judge(REFERENCE, replace(history, outcome=early), [one.plan])
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["load-failed"])
+
+
+def test_a_fault_that_tells_only_later_is_timed_from_then_on() -> None:
+    early, late = fault("kill"), fault("torn-write")
+    for one in (early, late):
+        one.delay_s = 5.0
+
+    assert verdict_of(early).back_s == pytest.approx(5.013)
+    assert verdict_of(late).back_s == pytest.approx(0.012)
 
 
 def test_a_torn_write_that_tore_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.journal.events import RankMilestone, RoundStarted
+from undaunted.journal.events import FailureDetected, RankMilestone, RoundStarted
 from undaunted.journal.inprocess_events import InProcessPhase
 from undaunted.journal.query import every, first
 
@@ -184,7 +184,7 @@ def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None
     moment = next((at for at in moments if at is not None), None)
     if moment is None:
         return None, {}
-    took = moment - cut.at_ns
+    took = moment - _failed_at(cut, launch.rounds.get(cut.start.round, ()))
     if KINDS[cut.fault.kind].relaunch:
         return took, _relaunched(cut, history, took)
     summary = next(one for one in launch.summary.rounds if one.round == cut.start.round)
@@ -193,6 +193,17 @@ def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None
     if known is not None and summary.outcome == "hang" and took > known:
         phases = {"limit": (took - known) / _NS, **phases}
     return took, phases
+
+
+def _failed_at(cut: Cut, events: Sequence[AnyEvent]) -> int:
+    """Return when a fault made its rank fail: some do so only later, at the next save."""
+    failures = [
+        failure.t if failure.since_ns is None else failure.since_ns
+        for failure in every(events, FailureDetected)
+    ]
+    if KINDS[cut.fault.kind].certain or not failures:
+        return cut.at_ns
+    return max(cut.at_ns, min(failures))
 
 
 def _lost_ranks(cut: Cut, following: Cut | None, history: History) -> tuple[int, ...]:

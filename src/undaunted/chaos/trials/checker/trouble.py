@@ -121,10 +121,39 @@ def _failed_again(
         and after.summary.outcome in ("crash", "hang", "spawn")
     ]
     found = _failed_inside(cut, following, history)
+    emptied = _emptied(cut, history)
+    full = [after for after in rounds if after.events[0].t < emptied]
+    rounds = [after for after in rounds if after.events[0].t >= emptied]
     loading = [after for after in rounds if stepped(after.events) is None]
     later = [after for after in rounds if stepped(after.events) is not None]
     severe = not recovered or cut.fault.kind in _DAMAGING
-    return found + _not_loaded(loading, severe=severe) + _failed_later(later)
+    return found + _no_space(full) + _not_loaded(loading, severe=severe) + _failed_later(later)
+
+
+def _emptied(cut: Cut, history: History) -> int:
+    """Return until when the disk was full because of the fault."""
+    return next(
+        (
+            note.mono_ns
+            for note in history.outcome.notes
+            if note.fault == cut.fault.id and note.what == "emptied"
+        ),
+        0,
+    )
+
+
+def _no_space(rounds: Sequence[RoundAfter]) -> list[Finding]:
+    if not rounds:
+        return []
+    starts = "1 start" if len(rounds) == 1 else f"{len(rounds)} starts"
+    return [
+        Finding(
+            "failed-while-full",
+            "note",
+            f"{starts} failed while the disk was full, which is no wonder: "
+            f"{one_line(rounds[0].summary.cause)}",
+        )
+    ]
 
 
 def _failed_inside(cut: Cut, following: Cut | None, history: History) -> list[Finding]:
