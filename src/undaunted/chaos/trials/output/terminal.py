@@ -48,7 +48,8 @@ def _table(result: Result, console: Console) -> None:
 
     wide = console.width >= _WIDTH_OF_PARTS
     parts = words.PARTS if wide else ()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    padding = (0, 2 if wide else 1, 0, 0)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
     for name in ("fault", "rank @ step", "verdict", "blamed", "back", *parts, "lost", "identical"):
         right = name in ("rank @ step", "back", "lost", *parts)
         table.add_column(name, justify="right" if right else "left", overflow="fold")
@@ -63,8 +64,11 @@ def _table(result: Result, console: Console) -> None:
             words.number(verdict.steps_lost),
             words.identical(verdict),
         )
+    console.print()
     console.print(table)
-    console.print(f"back: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps\n")
+    console.print(
+        f"\nback: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps\n"
+    )
 
 
 def _paragraph(verdict: Verdict, console: Console) -> None:
