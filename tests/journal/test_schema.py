@@ -12,14 +12,14 @@ import pytest
 from tests.journal.sample import RUN
 from undaunted.journal import events
 from undaunted.journal.lines import encode
-from undaunted.journal.schema import json_schema, page
+from undaunted.journal.schema import PARTS, json_schema, page
 from undaunted.journal.schema_words import MEANING
 
 if TYPE_CHECKING:
     import msgspec
 
 DOCS = Path(__file__).parents[2] / "docs"
-KINDS = [*get_args(events.AnyEvent), events.CheckResult]
+KINDS = [*get_args(events.AnyEvent), *PARTS]
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -39,6 +39,7 @@ Schema {schema}. Fields and kinds are only added: skip those you do not know. Th
 
 Moments in nanoseconds are CLOCK_MONOTONIC: they can be compared within one boot of one machine.
 """
+PARTS = (events.JobNodes, events.CheckResult)
 _ATTRIBUTE = re.compile(r"^ {4}(\w[\w, ]*): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 _NAMES = {int: "integer", float: "number", str: "string", bool: "true or false"}
 
@@ -47,7 +48,8 @@ def page() -> str:
     """Return the text of docs/journal-schema.md."""
     parts = [_HEAD.format(schema=SCHEMA, common="\n".join(_rows(event.Event)))]
     parts += [_of_kind(kind) for kind in get_args(AnyEvent)]
-    return "\n".join([*parts, "## Parts of events\n", _described(events.CheckResult, "###")])
+    parts += ["## Parts of events\n", *(_described(part, "###") for part in PARTS)]
+    return "\n".join(parts)
 
 
 def json_schema() -> str:
