@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.journal import sample
 from tests.journal.sample import MS, at, begin, reached
 from undaunted.journal import events as e
-from undaunted.journal.goodput import Times, account
+from undaunted.journal.goodput import Outside, Span, Times, account
 
 
 def milliseconds(times: Times) -> dict[str, float]:
@@ -169,6 +169,61 @@ def test_a_run_that_goes_on_is_told_up_to_its_last_event() -> None:
     assert account([started(), *events]).total.total_ns == 60_000 * MS
     assert account([started(), *events]).goodput == pytest.approx(1 - 35 / 60_000)
     assert account([]).total == Times()
+
+
+def works(number: int = 0) -> list[e.AnyEvent]:
+    """A round of one node whose ranks step from 10 ms on; at 100 ms it is stopped."""
+    return [
+        started(),
+        at(0, e.RoundStarted, number, world_size=4, ranks=[0, 1]),
+        at(0, e.WorkersSpawned, number, mode="warm", pids=[1, 2]),
+        mark(0, "first_line"),
+        mark(0, "initialized"),
+        mark(10, "first_step"),
+        at(99, e.RoundProgress, number, first_iteration=0, last_iteration=8, last_ns=50 * MS),
+        at(100, e.Decision, number, action="restart", reason="another node"),
+        at(100, e.StopRequested, number, reason="another node", grace_s=1.0),
+        at(110, e.RoundStopped, number),
+        ended(110, number),
+    ]
+
+
+def test_a_failure_on_another_node_ends_work_here_too() -> None:
+    alone = account(works())
+    assert milliseconds(alone.total) == {"load": 10, "productive": 90, "stop": 10}
+    elsewhere = Outside(broke_ns=60 * MS, noticed_ns=80 * MS, judged_ns=95 * MS)
+    told = account(works(), {0: elsewhere})
+    assert milliseconds(told.rounds[0]) == {
+        "load": 10, "productive": 40, "recomputed": 10, "detect": 20, "evidence": 15, "decide": 5,
+        "stop": 10,
+    }  # fmt: skip
+
+
+def test_steps_that_others_had_done_are_done_again() -> None:
+    told = account(works(), {0: Outside(done=4)})
+    assert milliseconds(told.total) == {"load": 10, "recomputed": 20, "productive": 70, "stop": 10}
+
+
+def test_stretches_of_time_are_what_the_classes_are_made_of() -> None:
+    spans = account(works()).spans
+    assert spans == [
+        Span(0, "load", 0, 10 * MS),
+        Span(0, "productive", 10 * MS, 50 * MS),
+        Span(0, "productive", 50 * MS, 100 * MS),
+        Span(0, "stop", 100 * MS, 110 * MS),
+    ]
+
+
+def test_a_node_that_stopped_by_itself_does_not_work_until_it_hears_of_a_decision() -> None:
+    events = works()
+    late = next(n for n, event in enumerate(events) if isinstance(event, e.Decision))
+    events[late:] = [
+        *events[late + 1 : -1],
+        at(200, e.Decision, 0, action="restart", reason="nodes have joined"),
+        ended(200),
+    ]
+    found = milliseconds(account(events).total)
+    assert found == {"load": 10, "productive": 90, "stop": 10, "idle": 90}
 
 
 def test_every_journal_with_one_event_missing_adds_up() -> None:

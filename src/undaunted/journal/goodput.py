@@ -217,7 +217,8 @@ def _round(
     told = time_of(first(events, StopRequested))
     decided = time_of(first(events, Decision))
     stopped = time_of(first(events, RoundStopped))
-    ended = next((moment for moment in (decided, told, stopped) if moment is not None), end)
+    # A node that is cut off stops by itself, and may hear of a decision about others later.
+    ended = min((moment for moment in (decided, told, stopped) if moment is not None), default=end)
     broke = min(ended if failure is None else failure.broke_ns, end)
     stage = _start_up(walk, events, broke)
     if not steps_known and stage != "spawn":

@@ -246,6 +246,27 @@ def test_a_node_to_which_something_has_happened_may_lose_its_seat(trouble: e.Any
     assert found(job) == set()
 
 
+def test_a_node_that_is_cut_off_may_lose_its_seat() -> None:
+    job = evicted()
+    events = job.nodes[2].events
+    at = next(n for n, x in enumerate(events) if isinstance(x, e.Decision))
+    # It stops by itself, later, and hears of a decision about others after that.
+    events[at], events[at + 1] = (
+        msgspec.structs.replace(events[at + 1], t=events[at + 1].t + 5 * S),
+        msgspec.structs.replace(events[at], t=events[at].t + 9 * S),
+    )
+    assert found(job) == set()
+
+
+def test_an_excluded_node_that_is_launched_again_is_told_so() -> None:
+    job = a_job(restarts=0)
+    launched = [x for x in job.nodes[1].events if isinstance(x, e.JournalOpened | e.JobStarted)]
+    end = e.JobEnded(t=launched[-1].t + 1, outcome="excluded", exit_code=0)
+    alone = [msgspec.structs.replace(event, node="z") for event in [*launched, end]]
+    journals = [Journal(Path(node.name), list(node.events)) for node in job.nodes]
+    assert check([*journals, Journal(Path("z"), alone)]).violations == []
+
+
 def test_a_node_is_excluded_that_never_asked_for_it() -> None:
     job = a_job(restarts=0)
     change(job, 1, e.JobEnded, 0, lambda _: {"outcome": "excluded", "exit_code": 1})

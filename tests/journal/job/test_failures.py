@@ -80,7 +80,7 @@ def test_a_node_that_is_blamed_and_saw_nothing_was_lost() -> None:
     found = failure_of(node("a", [0, 1], decision, blamed("b", "b is lost")), node("b", [2, 3]))
     assert found is not None
     assert found.failure == Failure(kind="lost", node="b", line="b is lost")
-    assert (found.happened_ns, found.broke_ns) == (250, None)
+    assert (found.happened_ns, found.broke_ns) == (250, 250)
 
 
 def test_of_a_node_without_a_journal_the_kind_is_unknown() -> None:

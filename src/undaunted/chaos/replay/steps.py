@@ -146,6 +146,8 @@ class Replay:
         if launch.end is None and event.round == max(launch.rounds):
             # Whenever it was lost in this round: something has happened to it.
             self._checker.touch(launch.node, launch.on_axis(launch.ended) - self._attempt.began)
+        if not _told_to_stop(launch, event.round):
+            self._touch(launch.node)
         about = Ledger(run_id="", epoch=1, round=event.round, table=table.seats)
         self._checker.begin(voter(launch), about)
 
@@ -158,12 +160,13 @@ class Replay:
 
     def _ended(self, launch: Launch, event: JobEnded) -> None:
         checker, seat = self._checker, voter(launch)
-        if event.outcome == "excluded" and launch.node not in checker.asked_for_exclusion:
+        asked = launch.node in checker.asked_for_exclusion or not launch.rounds
+        if event.outcome == "excluded" and not asked:
             self._version += 1
             about = Ledger(run_id="", version=self._version, excluded={launch.node: event.reason})
             checker.gone(seat)
             checker.budget(about)
-        elif not event.alone:
+        elif not event.alone and event.outcome != "excluded":
             checker.ended(seat, event.outcome, event.reason)
         checker.ended_as.setdefault(seat, (event.outcome, event.reason))
         checker.gone(seat)
@@ -185,8 +188,6 @@ class Replay:
                 self._touch(launch.node)
             case FailureDetected() | AgentPaused() | EventsLost():
                 self._touch(launch.node)
-            case StopRequested() if first(launch.rounds[event.round], Decision) is None:
-                self._touch(launch.node)  # by itself: it had lost the leader
             case _:
                 pass
 
@@ -198,6 +199,13 @@ class Replay:
         """Whether a node may lose its seat with another one's, or that is not known."""
         told = launch.started.nodes if launch.started is not None else None
         return told is None or told.grouped
+
+
+def _told_to_stop(launch: Launch, number: int) -> bool:
+    """Whether the leader told a node to stop a round; one that is cut off stops by itself."""
+    stop = first(launch.rounds[number], StopRequested)
+    decision = first(launch.rounds[number], Decision)
+    return stop is None or (decision is not None and decision.t <= stop.t)
 
 
 def _setup(attempt: Attempt, tables: list[Table]) -> _Job:

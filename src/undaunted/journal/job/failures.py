@@ -121,18 +121,15 @@ def _without_detection(world: World, blamed: RoundBlamed) -> Failure:
 
 def _lost(world: World, blamed: RoundBlamed | None, *, followed: bool) -> Broken | None:
     """A round that no node has seen fail: was one of them lost?"""
+    decided = _decided(world.launches, world)
     if blamed is not None:
-        return Broken(
-            _without_detection(world, blamed), happened_ns=_decided(world.launches, world)
-        )
+        return Broken(_without_detection(world, blamed), decided, decided, decided)
     silent = [one for one in world.launches if world.number not in one.stops and one.end is None]
     if not followed or not silent or len(silent) == len(world.launches):
         return None
     line = f"node {silent[0].node}: its launcher ended without a word"
-    return Broken(
-        Failure(kind="lost", node=silent[0].node, line=line),
-        happened_ns=_decided(world.launches, world),
-    )
+    failure = Failure(kind="lost", node=silent[0].node, line=line)
+    return Broken(failure, decided, decided, decided)
 
 
 def _decided(launches: Iterable[Launch], world: World) -> int | None:
