@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import undaunted
 from undaunted import inprocess
 
 STEPS = 60
@@ -72,10 +73,11 @@ def do_steps(call: inprocess.CallWrapper, rank: int) -> float:
     model, optimizer, first = load()
     loss = torch.zeros(())
     for step in range(first, STEPS):
+        undaunted.step(step)
         call.ping()  # "about to do a step": from now on soft_timeout counts from the last ping
         if step == FAULT_AT and call.iteration == 0:
             inject_fault()
-        loss = train_step(model, optimizer)
+        loss = train_step(model, optimizer, inputs_of(step, rank))
         if step % SAVE_EVERY == SAVE_EVERY - 1:
             with call.atomic():  # a restart waits until the checkpoint is complete
                 save(model, optimizer, step, rank)
@@ -116,8 +118,15 @@ def may_load() -> bool:
     return dist.get_rank() == 0 and CHECKPOINT.exists()
 
 
-def train_step(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    inputs = torch.randn(32, 8, device=device())
+def inputs_of(step: int, rank: int) -> torch.Tensor:
+    """Made of step and rank alone, the data after a restart are those that would have come."""
+    seeded = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(32, 8, generator=seeded).to(device())
+
+
+def train_step(
+    model: DistributedDataParallel, optimizer: torch.optim.Optimizer, inputs: torch.Tensor
+) -> torch.Tensor:
     loss: torch.Tensor = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -101,6 +101,7 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
     [
         ("minimal/train.py", ("--in-dir",)),
         ("minimal/sections.py", ("--in-dir",)),
+        ("inprocess/advanced.py", ("--in-dir", "--faults", "exception,kill")),
         ("checkpoint/fsdp2.py", ()),
         ("checkpoint/async_ddp.py", ()),
         ("checkpoint/local.py", ()),
@@ -110,7 +111,17 @@ def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) 
     place = {"checkpoint/fsdp2.py": ("--dir", "{dir}/c")}.get(example, ("{dir}/c",))
     arguments = () if "--in-dir" in words else place
 
-    ended = chaos(tmp_path, *TWO, "--faults", "kill", *words, str(EXAMPLES / example), *arguments)
+    ended = chaos(
+        tmp_path,
+        *TWO,
+        "--seed",
+        "4",
+        "--faults",
+        "kill",
+        *words,
+        str(EXAMPLES / example),
+        *arguments,
+    )
 
     assert set(ended.colours.values()) == {"green"}, ended.text
     assert ended.code == 0
