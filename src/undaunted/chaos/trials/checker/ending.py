@@ -82,8 +82,12 @@ def _ends_with_nan(history: History, rank: int) -> bool:
     if not records:
         return False
     last = records[-1]
-    same = [r for r in records if (r.pid, r.iteration) == (last.pid, last.iteration)]
-    return any(record.finite == "no" for record in same)
+    for record in reversed(records):
+        if (record.pid, record.iteration) != (last.pid, last.iteration):
+            break
+        if record.finite == "no":
+            return True
+    return False
 
 
 def _last_told(history: History) -> int:

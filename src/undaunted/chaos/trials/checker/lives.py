@@ -64,17 +64,23 @@ class Life:
 
 
 class Line:
-    """What a rank recorded in the undisturbed run, to lay others beside."""
+    """What a rank recorded in the undisturbed run, to lay others beside.
+
+    Attributes:
+        by_key: its records.
+        order: of each key.
+        begin: of each iteration, the lowest order in it.
+        first: the first iteration, None if nothing was recorded in one.
+        last: the last one.
+    """
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self.keys: list[Key] = []
         self.by_key: dict[Key, Record] = {}
         self.order: dict[Key, int] = {}
-        self.begin: dict[int, int] = {}  # of an iteration: the lowest order in it
+        self.begin: dict[int, int] = {}
         self._with_parameters: dict[str, list[int]] = {}
         for record in records:
             key = Key(record.iteration, record.at, record.n)
-            self.keys.append(key)
             self.by_key[key] = record
             self.begin.setdefault(key.iteration, len(self.order))
             self.order.setdefault(key, len(self.order))
@@ -82,16 +88,9 @@ class Line:
                 self._with_parameters.setdefault(record.parts[PARAMETERS], []).append(
                     record.iteration
                 )
-
-    @property
-    def last(self) -> int | None:
-        """The last iteration."""
-        return max((key.iteration for key in self.keys if key.iteration >= 0), default=None)
-
-    @property
-    def first(self) -> int | None:
-        """The first iteration."""
-        return min((key.iteration for key in self.keys if key.iteration >= 0), default=None)
+        iterations = [iteration for iteration in self.begin if iteration >= 0]
+        self.first = min(iterations, default=None)
+        self.last = max(iterations, default=None)
 
     def iterations_with(self, parameters: str) -> list[int]:
         """The iterations that began with these parameters, ascending."""
