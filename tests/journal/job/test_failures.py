@@ -89,6 +89,15 @@ def test_of_a_node_without_a_journal_the_kind_is_unknown() -> None:
     assert (found.failure.kind, found.failure.node) == ("unknown", "z")
 
 
+def test_a_node_that_was_lost_before_it_could_write_has_other_rounds() -> None:
+    lost = node("z", [2, 3])
+    lost.events[2:] = []
+    [attempt] = attempts_of(launches_of([node("a", [0, 1], blamed("z")), lost]))[0]
+    found = broken(attempt.worlds[0], followed=True, nodes={"a", "z"})
+    assert found is not None
+    assert found.failure.kind == "lost"
+
+
 def test_a_launcher_that_ended_without_a_word() -> None:
     stopped = [e.StopRequested(t=200, round=0, reason="", grace_s=1),
                e.RoundStopped(t=201, round=0)]  # fmt: skip

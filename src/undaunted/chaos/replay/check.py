@@ -53,7 +53,7 @@ def _missing(tables: Sequence[Table]) -> Iterator[str]:
     for ranks, rounds in numbers.items():
         yield (
             f"what became of ranks {ranks} in rounds {format_ranks(rounds)}: no journal tells of "
-            "them; put the journals of all nodes into one directory"
+            "them; their node was lost before it could write, or its journal is missing here"
         )
 
 

@@ -84,8 +84,9 @@ def _outside(
     outside: list[dict[int, Outside]] = [{} for _ in launches]
     done = 0
     for index, attempt in enumerate(attempts):
+        nodes = {launch.node for launch in attempt.launches}
         for place, world in enumerate(attempt.worlds, start=1):
-            failed = broken(world, followed=place < len(attempt.worlds))
+            failed = broken(world, followed=place < len(attempt.worlds), nodes=nodes)
             if failed is not None:
                 books.broken[index, world.number] = failed
             for launch in world.launches:

@@ -10,7 +10,7 @@ from undaunted.journal.job.values import Failure
 from undaunted.journal.query import every, first
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from undaunted.journal.events import Event
     from undaunted.journal.job.launches import Launch, World
@@ -47,24 +47,25 @@ class Broken(NamedTuple):
         )
 
 
-def broken(world: World, *, followed: bool) -> Broken | None:
+def broken(world: World, *, followed: bool, nodes: Collection[str] = ()) -> Broken | None:
     """Return how a round failed, None if it did not.
 
     Args:
         world: the round on all its nodes.
         followed: whether there was another round after it.
+        nodes: further ones that have a journal.
     """
     blamed = _blamed(world)
     detected = [one for one in world.launches if first(_of(one, world), FailureDetected)]
     if not detected:
-        return _lost(world, blamed, followed=followed)
+        return _lost(world, blamed, followed=followed, nodes=nodes)
     culprit = next((one for one in detected if blamed and one.node == blamed.node), None)
     breaks = [
         (one, found) for one in detected if (found := failure_of(_of(one, world))) is not None
     ]
     judged = [one.on_axis(each.judged_ns) for one, each in breaks if each.judged_ns is not None]
     if blamed is not None and culprit is None:
-        failure = _without_detection(world, blamed)
+        failure = _without_detection(world, blamed, nodes)
     else:
         failure = _failure(culprit or min(detected, key=lambda one: _happened(one, world)), world)
     return Broken(
@@ -112,18 +113,20 @@ def _failure(launch: Launch, world: World) -> Failure:
     return Failure(kind=detected.kind, node=launch.node, rank=detected.rank, line=detected.detail)
 
 
-def _without_detection(world: World, blamed: RoundBlamed) -> Failure:
+def _without_detection(world: World, blamed: RoundBlamed, nodes: Collection[str]) -> Failure:
     """A node is to blame that tells of no failure: it was lost, or its journal is missing."""
-    present = any(one.node == blamed.node for one in world.launches)
+    present = blamed.node in nodes or any(one.node == blamed.node for one in world.launches)
     kind = "lost" if present else "unknown"
     return Failure(kind=kind, node=blamed.node, line=blamed.line)
 
 
-def _lost(world: World, blamed: RoundBlamed | None, *, followed: bool) -> Broken | None:
+def _lost(
+    world: World, blamed: RoundBlamed | None, *, followed: bool, nodes: Collection[str]
+) -> Broken | None:
     """A round that no node has seen fail: was one of them lost?"""
     decided = _decided(world.launches, world)
     if blamed is not None:
-        return Broken(_without_detection(world, blamed), decided, decided, decided)
+        return Broken(_without_detection(world, blamed, nodes), decided, decided, decided)
     silent = [one for one in world.launches if world.number not in one.stops and one.end is None]
     if not followed or not silent or len(silent) == len(world.launches):
         return None

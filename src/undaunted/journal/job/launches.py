@@ -261,7 +261,7 @@ def _with_spares(attempts: Sequence[Attempt]) -> list[Attempt]:
     for attempt in attempts:
         if not attempt.worlds:
             best = max(ran, key=lambda other: _overlap(attempt, other))
-            if _overlap(attempt, best) > 0:
+            if _overlap(attempt, best) >= 0:
                 best.launches.extend(attempt.launches)
             else:
                 ran.append(attempt)

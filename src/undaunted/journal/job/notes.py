@@ -36,8 +36,8 @@ def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
         if len(numbers) > 1:
             which = f"{len(numbers)} rounds ({numbers[0]} to {numbers[-1]})"
         yield (
-            f"no journal tells of {_ranks(ranks)} in {which}; their time is not in the sums: put "
-            "the journals of all nodes into one directory"
+            f"no journal tells of {_ranks(ranks)} in {which}; their time is not in the sums: "
+            "either their node was lost before it could write, or its journal is missing here"
         )
 
 
