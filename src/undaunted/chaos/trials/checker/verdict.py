@@ -90,7 +90,7 @@ class _Case:
         )
         findings += unrecovered
         findings += self._steps(cut, recovery)
-        findings += self._nothing_happened(cut, blame.kind)
+        findings += self._nothing_happened(cut, following, blame.kind)
         findings += self._nan(cut)
         findings += self._nemesis(cut)
         same = self._identity(cut, self.after[place], recovery, recovered=recovered)
@@ -196,15 +196,16 @@ class _Case:
             )
         ]
 
-    def _nothing_happened(self, cut: Cut, blamed: str) -> list[Finding]:
+    def _nothing_happened(self, cut: Cut, following: Cut | None, blamed: str) -> list[Finding]:
         if cut.fault.kind != "torn-write" or blamed:
             return []
+        until = "to the end" if following is None else f"to {following.fault.id}"
         return [
             Finding(
                 "nothing-torn",
                 "yellow",
-                f"Rank {cut.fault.rank} wrote nothing large after the fault, so that nothing was "
-                "torn.",
+                f"Rank {cut.fault.rank} wrote nothing large from there {until}, so that nothing "
+                "was torn.",
                 "Plan it on a rank that writes checkpoints, well before its next one.",
             )
         ]
