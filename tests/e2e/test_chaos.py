@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.launcher import wait_until_gone
 from undaunted.base import process
+from undaunted.chaos.trials.nemesis import stage
+from undaunted.chaos.trials.nemesis.small_disk import SmallDisk, SmallDiskError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
 
@@ -255,6 +257,64 @@ def test_two_at_once_in_one_directory(tmp_path: Path) -> None:
     running.communicate(timeout=60)
     assert second.code == 2
     assert "another `undaunted chaos` uses" in second.text
+
+
+def test_a_chaos_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys, undaunted\n"
+        "for step in range(30):\n"
+        "    undaunted.step(step)\n"
+        "os.write(os.open(sys.argv[1], os.O_WRONLY), b'x')\n"
+        "os.read(os.open(sys.argv[2], os.O_RDONLY), 1)\n"
+    )
+    said, go_on = tmp_path / "said", tmp_path / "go-on"
+    os.mkfifo(said)
+    os.mkfifo(go_on)
+    words = ("--dir", "chaos", "--faults", "kill", "train.py", str(said), str(go_on))
+    running = subprocess.Popen(
+        command(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr is not None
+    with said.open("rb") as end:
+        assert end.read(1) == b"x"
+    pids = process.descendants(running.pid)
+
+    running.send_signal(signal.SIGSTOP)
+    go_on.write_bytes(b"x")
+    left = wait_until_gone(pids, 60)
+    running.send_signal(signal.SIGCONT)
+
+    assert left == []
+    assert "iterations 0 to 29" in running.stderr.readline()
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (tmp_path / "train.py").touch()
+    try:
+        disk = SmallDisk(place, 1 << 20)
+    except SmallDiskError as error:
+        pytest.skip(str(error))
+    disk.fill()
+    words = command("--dir", "place/chaos", "--faults", "kill", "train.py")
+
+    done = subprocess.run(
+        stage.command(os.getpid(), disk.namespaces, words),
+        cwd=tmp_path,
+        env=environment(),
+        pass_fds=disk.namespaces,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    disk.close()
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "--dir" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["", "[]", "faults: 3", "faults: [{kind: kil}]", "\0"])
