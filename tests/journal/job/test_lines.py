@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.journal import sample
 from tests.journal.job.moving import moved
@@ -14,6 +15,7 @@ from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import Clock, JobSummary
 from undaunted.journal.reader import Journal
 from undaunted.journal.render import plain
+from undaunted.journal.restarts import RunSummary
 
 TEXT = """\
 job demo: finished, exit code 0, goodput 27 %, ETTR 17 %
@@ -87,6 +89,20 @@ def test_how_clocks_are_related() -> None:
     other = msgspec.structs.replace(clock, uncertainty_ns=20_000_000, method="order")
     text = plain(render_job(msgspec.structs.replace(job(), clocks=[clock, other])))
     assert "clocks:   2 machines, related by the order of events to ±20 ms\n" in text
+
+
+@pytest.mark.parametrize(
+    ("running", "text"),
+    [
+        ([True, False], "still runs"),
+        ([False, False], "killed: its launcher is gone and recorded no end"),
+        ([False, None], "no end recorded: it still runs, or was killed"),
+    ],
+)
+def test_a_job_without_an_end(running: list[bool | None], text: str) -> None:
+    launches = [RunSummary(running=each) for each in running]
+    found = JobSummary(run_id="j", launches=launches)
+    assert plain(render_job(found)).startswith(f"job j: {text}\n")
 
 
 def test_an_empty_job() -> None:

@@ -49,8 +49,7 @@ def render_job(job: JobSummary, *, width: int | None = None) -> list[Line]:
 
 
 def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
-    running = any(run.running for run in job.launches)
-    outcome = job.outcome.replace("_", " ") or NO_END[True if running else None]
+    outcome = job.outcome.replace("_", " ") or NO_END[_running(job)]
     figures = []
     if job.exit_code is not None:
         figures.append(f"exit code {job.exit_code}")
@@ -79,6 +78,12 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
         yield from checkpoint_lines(job.checkpoints)
     if len(job.clocks) > 1:
         yield [("clocks:   ", "dim"), (_clocks(job), "")]
+
+
+def _running(job: JobSummary) -> bool | None:
+    """Tell whether a launcher still runs, as far as that is known of those without an end."""
+    known = {run.running for run in job.launches if not run.outcome}
+    return True if True in known else False if known == {False} else None
 
 
 def _took(job: JobSummary) -> str:
