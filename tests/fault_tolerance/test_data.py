@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.data import (
+    RankInfo,
     WorkloadAction,
     WorkloadControlRequest,
     decode_request,
@@ -42,3 +45,12 @@ def test_values_are_the_familiar_ones():
     assert [(a.name, a.value) for a in WorkloadAction] == [
         ("Continue", 0), ("ExcludeThisNode", 1), ("ShutdownWorkload", 2),
     ]  # fmt: skip
+
+
+def test_the_current_rank(monkeypatch):
+    with pytest.raises(RuntimeError, match="the rank of this process is not known"):
+        RankInfo.get_for_current_rank()
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    found = RankInfo.get_for_current_rank()
+    assert (found.global_rank, found.local_rank, found.pid) == (5, 1, os.getpid())

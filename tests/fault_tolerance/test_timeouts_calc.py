@@ -182,3 +182,22 @@ def test_loaded_limits_replace_only_what_they_have_calculated():
     )
     loaded = SectionTimeouts({}, 30.0, is_out_of_section_calculated=True)
     assert with_loaded(current, loaded).out_of_section == 30.0
+
+
+def test_limits_are_valid_when_all_are_known():
+    some = [(None, None), (1.0, None), (None, 1.0), (1.0, 2.0)]
+    found = [HeartbeatTimeouts(*limits).are_valid for limits in some]
+    assert found == [False, False, False, True]
+    assert not SectionTimeouts().are_valid
+    assert not SectionTimeouts({"a": 1.0}).are_valid
+    assert not SectionTimeouts({"a": None}, 2.0).are_valid
+    assert SectionTimeouts({"a": 1.0}, 2.0).are_valid
+    assert SectionTimeouts({}, 2.0).are_valid
+
+
+def test_limits_were_calculated_when_all_were():
+    limits = {"a": 1.0}
+    assert not SectionTimeouts(limits, 2.0, frozenset({"a"})).were_calculated
+    assert not SectionTimeouts(limits, 2.0, frozenset(), True).were_calculated
+    assert SectionTimeouts(limits, 2.0, frozenset({"a"}), True).were_calculated
+    assert SectionTimeouts({}, None, frozenset(), True).were_calculated

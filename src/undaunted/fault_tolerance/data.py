@@ -50,6 +50,22 @@ class RankInfo:
     host: str
     pid: int
 
+    @staticmethod
+    def get_for_current_rank() -> RankInfo:
+        """Return who this process is: by torch.distributed if it is set up, else by RANK.
+
+        Raises:
+            RuntimeError: neither says it.
+        """
+        from undaunted.fault_tolerance.rank_identity import knows_rank, who_am_i
+
+        if not knows_rank():
+            raise RuntimeError(
+                "the rank of this process is not known: torch.distributed is not initialized and "
+                "RANK is not set; start it with `undaunted run`"
+            )
+        return who_am_i()
+
 
 def encode_request(request: WorkloadControlRequest) -> bytes:
     """Return what goes through the mailbox for a request."""

@@ -31,6 +31,11 @@ class HeartbeatTimeouts:
     subsequent: float | None = None
     were_calculated: bool = False
 
+    @property
+    def are_valid(self) -> bool:
+        """Whether both limits are known."""
+        return self.initial is not None and self.subsequent is not None
+
 
 @dataclass(frozen=True)
 class SectionTimeouts:
@@ -47,6 +52,16 @@ class SectionTimeouts:
     out_of_section: float | None = None
     calculated_sections: frozenset[str] = frozenset()
     is_out_of_section_calculated: bool = False
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether all limits are known."""
+        return None not in (self.out_of_section, *self.section.values())
+
+    @property
+    def were_calculated(self) -> bool:
+        """Whether all limits come from measurements."""
+        return self.is_out_of_section_calculated and self.calculated_sections >= set(self.section)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ NAMED = CROSS | {"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "rack2
         (BLOCK | {"SLURM_TOPOLOGY_NODES_PER_BLOCK": "18"}, 2 * 18 + 7),
         (BLOCK | {"SLURM_TOPOLOGY_ADDR_PATTERN": "switch.node"}, 2 * 4 + 3),
         (BLOCK | {"SLURM_TOPOLOGY_ADDR": ""}, 2 * 4 + 3),
+        (BLOCK | {"SLURM_TOPOLOGY_ADDR_PATTERN": "Block.Node"}, 2 * 10**10 + 7),
         (CROSS, 41),
         (NAMED, 2013),
         (NAMED | {"NVRX_INFRA_RANK_FROM_NODENAME": ""}, 41),

@@ -47,7 +47,7 @@ def infrastructure_rank(
         return _from_node_name(env)
     if "CROSS_SLURM_PROCID" in env:
         return _number(env, "CROSS_SLURM_PROCID")
-    in_blocks = env.get("SLURM_TOPOLOGY_ADDR_PATTERN") == _BLOCK_PATTERN
+    in_blocks = env.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").lower() == _BLOCK_PATTERN
     if not skip_nodename_logic and in_blocks and "SLURM_TOPOLOGY_ADDR" in env:
         return _from_block(env)
     if "SLURM_ARRAY_TASK_ID" in env:
