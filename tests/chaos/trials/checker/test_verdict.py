@@ -210,6 +210,25 @@ def test_an_exception_that_is_swallowed_before_another_fault_of_the_round() -> N
     assert (keys(first), second.colour) == (["exception-swallowed"], "green")
 
 
+def test_faults_that_overtake_each_other() -> None:
+    torn = fault("torn-write", iteration=11, how="nothing", id="torn")
+    stopped = fault("stop", iteration=12, rank=0, id="stop")
+    stopped.verdict = {"kind": "crash", "rank": 1, "signal": "SIGXFSZ"}  # of the other
+
+    first, second = judge(REFERENCE, Run().history(torn, stopped), [torn.plan, stopped.plan])
+
+    assert (first.blame.rank, first.blame.right, keys(first)) == (1, True, [])
+    assert (second.colour, keys(second)) == ("yellow", ["overtaken"])
+    assert "torn ended the round" in second.findings[0].text
+
+    hang = fault("hang", iteration=11, how="nothing", id="hang")
+    killed = fault("kill", iteration=12, rank=0, id="kill")
+
+    first, second = judge(REFERENCE, Run().history(hang, killed), [hang.plan, killed.plan])
+
+    assert (keys(first), keys(second)) == (["overtaken"], [])
+
+
 def test_a_kill_that_nobody_notices_is_red() -> None:
     assert keys(verdict_of(fault("kill", how="nothing"))) == ["not-noticed"]
 

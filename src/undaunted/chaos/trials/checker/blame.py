@@ -41,6 +41,9 @@ def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, li
         return _by_verdict(verdict, cut, kind)
     if kind.blame == "none" or not kind.certain:
         return Blame(), []
+    owner = None if verdict is None else _owner(verdict, cut, cuts)
+    if owner is not None and (kind.blame == "hang" or cuts.index(owner) < cuts.index(cut)):
+        return Blame(), [_overtaken(owner)]
     blame = Blame(right=False)
     return blame, [_swallowed(cut, kind, blame)]
 
@@ -135,6 +138,15 @@ def _by_reasons(reasons: list[str], cut: Cut, kind: KindOf) -> tuple[Blame, list
     right = kind.blame != "none" and (kind.anyone or rank == cut.fault.rank)
     blame = Blame("crash" if kind.blame == "none" else kind.blame, rank, reasons[0], right)
     return blame, [] if right else [_wrong(blame, cut, kind)]
+
+
+def _overtaken(owner: Cut) -> Finding:
+    return Finding(
+        "overtaken",
+        "yellow",
+        f"Nobody could notice the fault: {owner.fault.id} ended the round at almost the same time.",
+        "Plan them further apart.",
+    )
 
 
 def _swallowed(cut: Cut, kind: KindOf, blame: Blame) -> Finding:
