@@ -7,12 +7,25 @@ from typing import NoReturn
 SENTENCES = {
     "attribution": "Programs that analyse logs and traces are not built; "
     "`undaunted report` and `undaunted doctor --read-log` say what went wrong.",
+    "fault_tolerance.c10d_monkey_patch": "Nothing of torch is patched; the store's connection is "
+    "the coordinator's.",
+    "fault_tolerance.ft_rendezvous_barrier": "Nodes do not meet in a store; the coordinator of "
+    "`undaunted run` decides who takes part.",
+    "fault_tolerance.per_cycle_logs": "The launcher writes the logs of each round itself, with "
+    "--ft-per-cycle-applog-prefix.",
     "ptl_resiliency": "The callbacks of Lightning are not built; call RankMonitorClient and "
     "inprocess.Wrapper in the training loop.",
     "services": "The servers of attribution are not built; --ft-attribution-endpoint takes the "
     "address of a running one.",
+    "shared_utils.grpc_log_server": "The log server does not speak gRPC; --ft-enable-log-server "
+    "starts undaunted's.",
+    "shared_utils.health_check": "Health checks are made by `undaunted run` before each round, in "
+    "a program of their own.",
+    "shared_utils.storage_probe": "Storage is checked by `undaunted run` with "
+    "--ft-storage-health-check-path.",
     "straggler": "The detection of slow ranks by timing GPU kernels is not built; `undaunted top` "
     "shows who is slow.",
+    "testing_utils": "Failing health checks are simulated with NVRX_INJECT_GPU_FAILURE alone.",
 }
 """What is said, by module below `nvidia_resiliency_ext`."""
 

@@ -31,6 +31,7 @@ class Connection:
         self._sock = sock
         self._fds = fds
         self._writer = writer
+        self._pid = os.getpid()
 
     def close(self) -> None:
         """Give the page back: what this process tells goes nowhere from now on."""
@@ -38,8 +39,9 @@ class Connection:
         for fd in self._fds:
             os.close(fd)
         self._fds = []
-        with contextlib.suppress(OSError):  # the monitor may be gone
-            self._sock.send(GOODBYE)  # a forked child may keep the socket open
+        if os.getpid() == self._pid:  # not for a forked child, which keeps the socket open
+            with contextlib.suppress(OSError):  # the monitor may be gone
+                self._sock.send(GOODBYE)
         self._sock.close()
 
 

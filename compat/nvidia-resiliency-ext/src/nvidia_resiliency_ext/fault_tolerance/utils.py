@@ -1,0 +1,202 @@
+"""Ranks of the infrastructure, processes, and messages on sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base.process import open_pidfd, state, wait_pidfd
+from undaunted.base.text import format_ranks
+from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+from undaunted.fault_tolerance import ipc_messages
+from undaunted.fault_tolerance.rank_identity import knows_rank, who_am_i
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator, Iterable
+    from types import TracebackType
+
+_FROM_NODENAME = "NVRX_INFRA_RANK_FROM_NODENAME"
+_ENDED = ("", "Z", "X")
+
+
+def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
+    """Return this node's place in the order that the scheduler gives its nodes, -1 = not known.
+
+    See `undaunted.coordinator.topology.infra_rank.infrastructure_rank` for what says it.
+
+    Args:
+        skip_nodename_logic: leave out what reads names of nodes.
+
+    Raises:
+        ValueError: a variable that applies makes no sense, or names of nodes were asked for
+            and there is none.
+        RuntimeError: in a job of Slurm, a variable is missing that it sets for each task.
+    """
+    asked = not skip_nodename_logic and os.environ.get(_FROM_NODENAME)
+    if asked and not os.environ.get("SLURMD_NODENAME"):
+        raise ValueError(f"{_FROM_NODENAME} is set, but SLURMD_NODENAME is not")
+    found = infrastructure_rank(os.environ, skip_nodename_logic=skip_nodename_logic)
+    return -1 if found is None else found
+
+
+def is_slurm_job_array() -> bool:
+    """Whether this is a task of a job array of Slurm."""
+    return os.environ.get("SLURM_ARRAY_TASK_ID") is not None
+
+
+def get_rank() -> int | None:
+    """Return the global rank of this process; None = nothing says it."""
+    return who_am_i().global_rank if knows_rank() else None
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def is_process_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    return state(pid) not in _ENDED
+
+
+def wait_until_process_terminated(pid: int, timeout: float = 0) -> None:
+    """Wait until a process has ended.
+
+    Args:
+        pid: of the process.
+        timeout: for how long, seconds; 0 = it has to have ended already.
+
+    Raises:
+        TimeoutError: it runs on.
+    """
+    pidfd = open_pidfd(pid)
+    if pidfd is None:
+        return
+    try:
+        if not wait_pidfd(pidfd, timeout):
+            raise TimeoutError(f"process {pid} still runs after {timeout:g} s")
+    finally:
+        os.close(pidfd)
+
+
+def wait_for_mp_events(events: Iterable[Any], timeout: float = 60) -> None:
+    """Wait until all events of `multiprocessing` are set.
+
+    Raises:
+        RuntimeError: one is not within ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    for event in events:
+        if not event.wait(max(0.0, deadline - time.monotonic())):
+            raise RuntimeError(f"not all events were set within {timeout:g} s")
+
+
+def install_exception_handler() -> None:
+    """Have an exception that nobody catches end this process at once, with exit code 1.
+
+    Its traceback is written first. KeyboardInterrupt is left to Python.
+    """
+    sys.excepthook = _leave
+
+
+def _leave(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, value, trace)
+        return
+    traceback.print_exception(kind, value, trace)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def patched_method(
+    obj: object, method_name: str, new_method: Callable[..., Any]
+) -> Generator[None, None, None]:
+    """Replace a method of one object within a ``with`` block; ``self`` is not passed to it."""
+    own = vars(obj).get(method_name)
+    setattr(obj, method_name, new_method)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(obj, method_name)
+        else:
+            setattr(obj, method_name, own)
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def set_ipc_socket_timeouts(fileno: int, timeout: float) -> None:
+    """Have each read and write of a socket take ``timeout`` seconds at most."""
+    duration = struct.pack("ll", int(timeout), int(timeout % 1 * 1e6))
+    with socket.socket(fileno=os.dup(fileno)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, duration)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, duration)
+
+
+def recv_all(sock: socket.socket, n: int) -> bytes:
+    """Return exactly ``n`` bytes; fewer only at the end of the connection."""
+    return ipc_messages.receive_all(sock, n)
+
+
+def read_obj_from_ipc_socket(sock: socket.socket, raise_exc: bool = False) -> Any:
+    """Return a message, see `undaunted.fault_tolerance.ipc_messages`; None = there is none.
+
+    Args:
+        sock: connected.
+        raise_exc: raise what went wrong instead of returning None.
+    """
+    try:
+        return ipc_messages.receive(sock)
+    except (OSError, EOFError, ValueError):
+        if raise_exc:
+            raise
+        return None
+
+
+def write_object_to_ipc_socket(obj: object, sock: socket.socket) -> None:
+    """Send a message.
+
+    Raises:
+        TypeError: it holds what JSON does not.
+    """
+    sock.sendall(ipc_messages.encode(obj))
+
+
+async def read_obj_from_ipc_stream(stream: asyncio.StreamReader) -> Any:
+    """Return a message from a stream."""
+    size = ipc_messages.length(await stream.readexactly(ipc_messages.HEADER.size))
+    return ipc_messages.decode(await stream.readexactly(size))
+
+
+async def write_obj_to_ipc_stream(obj: object, stream: asyncio.StreamWriter) -> None:
+    """Send a message through a stream."""
+    stream.write(ipc_messages.encode(obj))
+    await stream.drain()
+
+
+__all__ = [
+    "format_ranks",
+    "get_infrastructure_rank",
+    "get_rank",
+    "install_exception_handler",
+    "is_process_alive",
+    "is_slurm_job_array",
+    "patched_method",
+    "read_obj_from_ipc_socket",
+    "read_obj_from_ipc_stream",
+    "recv_all",
+    "set_ipc_socket_timeouts",
+    "wait_for_mp_events",
+    "wait_until_process_terminated",
+    "write_obj_to_ipc_stream",
+    "write_object_to_ipc_socket",
+]
