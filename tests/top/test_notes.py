@@ -90,3 +90,12 @@ def test_the_newest_and_each_only_once() -> None:
     notes += [Note(wall=2.0, text="b", key="k"), Note(wall=0.0, text="old")]
     assert [note.text for note in merged(notes, 2)] == ["b", "c"]
     assert [note.text for note in merged(notes, 9)] == ["old", "b", "c"]
+
+
+def test_what_a_rank_told_is_shown_when_it_happened() -> None:
+    written = e.RankEvent(
+        t=5_000_000_000, wall=105.0, rank=0, name="fault", at_ns=3_000_000_000, text="exit-1"
+    )
+    note = note_of(written)
+    assert note is not None
+    assert note.wall == 103.0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST = 300
+_NS = 1_000_000_000
 _NUMBER = re.compile(r"(\w+)=([0-9.]+)")
 _CHECKPOINT = "checkpoint"  # events of ranks, see `undaunted.checkpointing.announce`
 _FAULT = "fault"
@@ -50,7 +51,9 @@ def worth_a_note(event: e.Event) -> bool:
 def note_of(event: e.Event) -> Note | None:
     """Return what is worth saying of an event of a journal, None for most."""
     if isinstance(event, e.RankEvent):
-        return ring_note(event.rank, event.name, event.text, wall=event.wall, node=event.node)
+        # Launchers empty the pages of the ranks now and then: the journal has it later.
+        when = event.wall - max(0, event.t - event.at_ns) / _NS
+        return ring_note(event.rank, event.name, event.text, wall=when, node=event.node)
     say = _TEXTS.get(type(event))
     told = say(event) if say else None
     if told is None:

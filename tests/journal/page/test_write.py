@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -45,6 +47,26 @@ def test_the_file_is_private_and_replaced(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text().startswith("<!doctype html>")
     assert [one.name for one in file.parent.iterdir()] == ["report.html"]
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "report.html").write_text("old")
+    (tmp_path / "link").symlink_to("report.html")
+    write_page(*job(), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "rb") as reader:
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+        write_page(*job(), pipe)
+        assert os.read(reader.fileno(), 15) == b"<!doctype html>"
+    assert pipe.is_fifo()
+    with pytest.raises(IsADirectoryError):
+        write_page(*job(), tmp_path)
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):

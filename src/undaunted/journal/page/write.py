@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,26 @@ def write_page(job: JobSummary, journals: Sequence[Journal], file: str | os.Path
     Args:
         job: its summary.
         journals: those that was made from.
-        file: the path; what is there is replaced once all is written.
+        file: the path; a file that is there is replaced once all is written, also where a link
+            leads to it. What is no file, such as /dev/stdout, is written to.
 
     Raises:
         OSError: the file cannot be written.
     """
-    replace_text(os, os.fspath(file), page(job, journals))
+    content = page(job, journals)
+    if _is_file(file):
+        replace_text(os, os.path.realpath(file), content)
+        return
+    with Path(file).open("w", encoding="utf-8", errors="backslashreplace") as stream:
+        stream.write(content)
+
+
+def _is_file(file: str | os.PathLike[str]) -> bool:
+    """Tell whether this is a file, or may become one."""
+    try:
+        return stat.S_ISREG(Path(file).stat().st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def page(job: JobSummary, journals: Sequence[Journal]) -> str:
