@@ -54,6 +54,8 @@ def test_torchruns_contract() -> None:
         "TORCHELASTIC_RUN_ID": "r",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": "/e",
+        "FT_LAUNCHER_IPC_SOCKET": "/run/launcher.socket",
+        "FT_RANK_MONITOR_IPC_SOCKET": "/run/rank-1.socket",
     }
     assert wanted.items() <= env.items()
 

@@ -68,6 +68,9 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": place.error_file,
         "UNDAUNTED_PAGE": place.page,
+        # Programs of NVRx ask whether these are set. Nobody listens there: ranks have their page.
+        "FT_LAUNCHER_IPC_SOCKET": f"{config.run_dir}/launcher.socket",
+        "FT_RANK_MONITOR_IPC_SOCKET": f"{config.run_dir}/rank-{place.local_rank}.socket",
         "UNDAUNTED_RUN_DIR": config.run_dir,
         "UNDAUNTED_INPROCESS": place.guard,
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
