@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -78,12 +79,16 @@ def chaos(tmp_path: Path, *words: str) -> Ended:
 def test_the_demo_survives_six_kinds_of_faults(tmp_path: Path) -> None:
     script = str(EXAMPLES / "char_lm" / "train.py")
 
-    ended = chaos(tmp_path, *TWO, script, "--steps", "60", "--dir", "{dir}/checkpoints")
+    words = ("--steps", "60", "--checkpoint-every", "5", "--dir", "{dir}/checkpoints")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = chaos(tmp_path, *TWO, script, *words)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
 
     assert set(ended.colours.values()) == {"green"}, ended.text
     assert len(ended.colours) == 6
     assert ended.code == 0
-    assert ended.result["seconds"] < 180
+    # It is to take less than 3 minutes on two quiet cores; here others may compute as well.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 180
     assert all(verdict["identical_from"] is not None for verdict in ended.result["verdicts"])
 
 
@@ -141,10 +146,16 @@ def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) 
         ("sigterm", "sigterm", "sigterm-swallowed"),
         ("exception", "exception", "exception-swallowed"),
         ("nan", "nan", "nan-kept"),
+        ("checksum", "corrupt-checkpoint", "damage-not-noticed"),
     ],
 )
 def test_the_bug_is_named(tmp_path: Path, bug: str, fault: str, reason: str) -> None:
-    ended = chaos(tmp_path, *TWO, "--faults", fault, SCRIPT, "--dir", "{dir}", "--bug", bug)
+    seed = {"checksum": "3"}.get(
+        bug, "0"
+    )  # there, the damage is a byte and not the end of the file
+    words = ("--faults", fault, "--seed", seed)
+
+    ended = chaos(tmp_path, *TWO, *words, SCRIPT, "--dir", "{dir}", "--bug", bug)
 
     assert set(ended.colours.values()) == {"red"}, ended.text
     assert reason in ended.reasons, ended.text

@@ -6,6 +6,8 @@ undaunted chaos --nproc-per-node 2 train.py --dir {dir} [--bug NAME]
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import os
 import signal
 from pathlib import Path
@@ -22,7 +24,7 @@ STEPS = 60
 SAVE_EVERY = 10
 WIDTH = 128  # so that a checkpoint is larger than what a torn write leaves of it
 SEED = 5
-BUGS = ("rng", "sampler", "torn", "sigterm", "exception", "nan")
+BUGS = ("rng", "sampler", "torn", "sigterm", "exception", "nan", "checksum")
 
 
 class Training:
@@ -62,11 +64,16 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "ranks": states,
         }
+        buffer = io.BytesIO()
+        torch.save(whole, buffer)
+        content = hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
         if self.bug == "torn":
-            torch.save(whole, self.file)
+            self.file.write_bytes(content)
             return
         new = self.file.with_suffix(".new")
-        torch.save(whole, new)
+        new.write_bytes(content)
+        if self.file.exists():
+            self.file.replace(self.file.with_suffix(".old"))
         new.replace(self.file)
 
     def own_state(self) -> dict[str, Any]:
@@ -74,11 +81,21 @@ class Training:
         state.pop({"rng": "rng", "sampler": "order"}.get(self.bug, ""), None)
         return state
 
+    def newest(self) -> Any:
+        """Read the newest checkpoint that is whole, None if there is none."""
+        for file in (self.file, self.file.with_suffix(".old")):
+            content = file.read_bytes() if file.exists() else b""
+            checksum, payload = content[:32], content[32:]
+            checked = self.bug not in ("torn", "checksum")
+            if content and (not checked or hashlib.sha256(payload).digest() == checksum):
+                return torch.load(io.BytesIO(payload), weights_only=True)
+        return None
+
     def load(self) -> int:
         """Load the checkpoint; return how many steps are done."""
-        if not self.file.exists():
+        whole = self.newest()
+        if whole is None:
             return 0
-        whole = torch.load(self.file, weights_only=True)
         self.model.module.load_state_dict(whole["model"])
         self.optimizer.load_state_dict(whole["optimizer"])
         own = whole["ranks"][dist.get_rank()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from tests.chaos.trials.histories import Moment, Parts, Run, fault, parts_of, undisturbed
 from undaunted.chaos.trials.checker.verdict import judge
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.chaos.trials.checker.values import Verdict
+    from undaunted.chaos.trials.history import History
+    from undaunted.digests.record import Record
 
 Change = "Callable[[Moment, Parts], Parts]"
 
@@ -76,6 +79,16 @@ def test_random_state_as_at_the_beginning() -> None:
     assert verdict.difference is not None
     assert verdict.difference.parts == ("rng",)
     assert verdict.difference.equals == {"rng": 0}
+
+
+def test_a_damaged_checkpoint_that_was_loaded() -> None:
+    one = fault("corrupt-checkpoint", iteration=12, resume=10)
+    change = other("rng")
+    run = Run(change=lambda m, p: change(m, p) if m.start else p)
+
+    [verdict] = judge(undisturbed(), run.history(one), [one.plan])
+
+    assert (verdict.colour, verdict.findings[0].key) == ("red", "damage-not-noticed")
 
 
 def test_random_state_and_what_is_drawn_from_it() -> None:
@@ -174,6 +187,25 @@ def test_model_that_is_not_loaded_by_a_script_that_does_not_tell_its_steps() -> 
     change = as_of(lambda i: i - 10, "parameters", "buffers", "optimizer", "gradients")
 
     assert cause_of(change, counted=True, told=False) == "checkpoint-not-loaded"
+
+
+def test_further_model_that_is_not_loaded() -> None:
+    def record(history: History, of: Callable[[Record], int]) -> None:
+        for records in history.records.values():
+            for place, one in reversed(list(enumerate(records))):
+                if one.at == UPDATE:
+                    parts = {"parameters": f"other-{of(one)}"}
+                    records.insert(place, structs.replace(one, at=FORWARD, n=1, parts=parts))
+
+    one = fault(iteration=12, resume=10)
+    reference, history = undisturbed(), Run().history(one)
+    record(reference, lambda record: record.iteration)
+    record(history, lambda record: record.iteration - (10 if record.round else 0))
+    [verdict] = judge(reference, history, [one.plan])
+
+    [finding] = verdict.findings
+    assert finding.key == "checkpoint-not-loaded"
+    assert "of a further model" in finding.text
 
 
 def test_counter_and_parameters_of_different_checkpoints() -> None:

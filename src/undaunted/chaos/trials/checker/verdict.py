@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MUCH, _TOO_MUCH = 1 / 3, 1 / 2
 # Of a model that is not loaded: where the run is placed by its parameters, it seems to start anew.
 _CONSEQUENCES = ("started-anew", "ended-early")
+_DAMAGE = "corrupt-checkpoint"
 _SEVERITIES = ("red", "yellow", "note")
 
 
@@ -261,6 +262,8 @@ class _Case:
                     "The result differs from here on, as it may: an update was left out.",
                 )
             ]
+        if found.state == "differs" and cut.fault.kind == _DAMAGE and found.fresh:
+            return [_damage_not_noticed(self.history, cut)]
         if found.state == "differs":
             return [causes.explain(found, self.lines)]
         if found.state == "inherited":
@@ -322,3 +325,17 @@ def _not_deterministic(before: Identity) -> Finding:
 def _colour(findings: Iterable[Finding]) -> Colour:
     severities = {finding.severity for finding in findings}
     return "red" if "red" in severities else "yellow" if "yellow" in severities else "green"
+
+
+def _damage_not_noticed(history: History, cut: Cut) -> Finding:
+    notes = history.outcome.notes
+    what = next((note.text for note in notes if note.fault == cut.fault.id and note.text), "")
+    where = f" ({what})" if what else ""
+    return Finding(
+        "damage-not-noticed",
+        "red",
+        f"The ranks went on with a checkpoint that was damaged{where}: nothing checks what is "
+        "loaded, so that a bit that a disk loses changes the result.",
+        "Keep a checksum with each file and compare it before loading; torch.load does not. "
+        "undaunted's Checkpointer checks every byte and falls back to an older checkpoint.",
+    )
