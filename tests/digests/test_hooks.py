@@ -156,6 +156,17 @@ def test_several_optimizers(watch: Watch) -> None:
     assert watch.kinds == [(0, FORWARD, 0), (0, UPDATE, 0), (0, FORWARD, 1), (0, UPDATE, 1)]
 
 
+def test_further_models_of_an_update(watch: Watch) -> None:
+    one, other = model(), model()
+    frozen = model().requires_grad_(requires_grad=False)
+    watch.observer.step(0, None)
+    for net in (one, other, frozen, other):
+        net(data(0)).sum()
+    assert watch.kinds == [(0, FORWARD, n) for n in range(3)]
+    state = {"data", "rng", "parameters", "buffers"}
+    assert [set(record.parts) for record in watch.records] == [state, state, {"data", "rng"}]
+
+
 def test_two_optimizers_of_one_pass_are_one_counted_iteration(watch: Watch) -> None:
     net = model()
     optimizers = [torch.optim.SGD(net[at].parameters(), lr=0.1) for at in (0, 2)]
@@ -217,7 +228,7 @@ def test_a_restart_inside_of_the_process(watch: Watch) -> None:
     watch.observer.step(3, None)
     again = model()
     descend(again, torch.optim.SGD(again.parameters(), lr=0.1), data(3))
-    assert watch.kinds == [(4, FORWARD, 0), (3, FORWARD, 0), (3, UPDATE, 0)]
+    assert watch.kinds == [(4, FORWARD, 0), (4, FORWARD, 1), (3, FORWARD, 0), (3, UPDATE, 0)]
 
 
 def test_modules_with_parameters_of_their_own_making(watch: Watch) -> None:
@@ -250,7 +261,7 @@ def test_what_backward_computes_anew_is_no_pass(watch: Watch) -> None:
     result = after(checkpoint(net, data(0).requires_grad_(), use_reentrant=False))
     optimizer.step()  # of another model, say: the next pass would begin an update
     result.sum().backward()
-    assert watch.kinds == [(0, FORWARD, 0), (0, UPDATE, 0)]
+    assert watch.kinds == [(0, FORWARD, 0), (0, FORWARD, 1), (0, UPDATE, 0)]
 
 
 def test_gradients_that_are_not_finite(watch: Watch) -> None:

@@ -37,7 +37,8 @@ class Hooks:
         self._observer = observer
         self._pid = os.getpid()
         self._thread = threading.local()
-        self._model: int | None = None  # id of the module that began the update
+        self._modules: set[int] = set()  # ids of those with a pass in this update
+        self._beginner = 0  # thread that began it; the passes of others come in any order
         self._passes = 0
         self._ever_passed = False
         self._returns = 0
@@ -79,29 +80,31 @@ class Hooks:
             self._observer.update_begins()
             self._observer.announce()
         self._observer.update(optimizer)
-        self._model = None
+        self._modules.clear()
 
     def _outermost(
         self, module: torch.nn.Module, args: tuple[Any, ...], keywords: Callable[[], object]
     ) -> None:
-        first = self._model is None
-        if first:
-            if not _trains(module):
-                return  # a loss, or what prepares the data
-            self._model, self._passes = id(module), 0
+        begins, first = not self._modules, id(module) not in self._modules
+        if first and not _trains(module):
+            return  # a loss, or what prepares the data
+        if begins:
+            self._passes, self._beginner = 0, threading.get_ident()
             self._ever_passed = True
             self._observer.update_begins()
-        elif self._model != id(module) or self._passes == _MAX_PASSES:
+        elif self._passes == _MAX_PASSES or self._beginner != threading.get_ident():
             return
+        self._modules.add(id(module))
         self._passes += 1
         self._observer.forward(module, (args, keywords()), first=first)
-        if first:  # with its record written, as a fault may happen now
+        if begins:  # with its record written, as a fault may happen now
             self._observer.announce()
 
     def _begin_anew(self) -> None:
         """Forget an update that was broken off, as by a restart inside of the process."""
         self._returns = self._observer.returns
-        self._thread.inside = self._model = None
+        self._thread.inside = None
+        self._modules.clear()
 
     def _is_ours(self) -> bool:
         """Tell whether this is the program itself, computing: no child of it, nothing recorded."""

@@ -84,7 +84,7 @@ class Observer:
             self._release()
 
     def forward(self, module: Module, inputs: object, *, first: bool) -> None:
-        """An outermost forward pass begins; ``first``: the first one of an update."""
+        """An outermost forward pass begins; ``first``: the module's first one of an update."""
         self._record(FORWARD, lambda: self._at_forward(module, inputs, first))
 
     def announce(self) -> None:

@@ -192,6 +192,7 @@ def test_model_that_is_not_loaded_by_a_script_that_does_not_tell_its_steps() -> 
 def test_further_model_that_is_not_loaded() -> None:
     def record(history: History, of: Callable[[Record], int]) -> None:
         for records in history.records.values():
+            assert isinstance(records, list)
             for place, one in reversed(list(enumerate(records))):
                 if one.at == UPDATE:
                     parts = {"parameters": f"other-{of(one)}"}

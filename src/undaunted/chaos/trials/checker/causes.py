@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from undaunted.chaos.trials.checker.identity import base
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.chaos.trials.checker.words import name_ranks
-from undaunted.digests.record import UPDATE
+from undaunted.digests.record import FORWARD, UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +54,7 @@ class Clue:
         first: first iteration of the undisturbed run.
         of_rank: for each part, another rank that had it in the undisturbed run at this moment.
         world_size: ranks of the undisturbed run.
+        further: whether it is of a model that is not the first one which the step uses.
     """
 
     difference: Difference
@@ -61,6 +62,7 @@ class Clue:
     first: int
     of_rank: dict[str, int]
     world_size: int
+    further: bool = False
 
     def kinds(self) -> set[str]:
         """What differs: ``parameters``, ``rng``, ..., and names that the script gave."""
@@ -82,6 +84,12 @@ class Clue:
     def rank_of(self, kind: str) -> int | None:
         """Which other rank had what differs."""
         return self.of_rank.get(self.name(kind))
+
+    def parameters(self) -> str:
+        """``the parameters``, and of which model."""
+        return "the parameters" + (
+            " of a further model (not the one that the step uses first)" if self.further else ""
+        )
 
     def where(self) -> str:
         """``On rank 1 at step 50, right after the restart``."""
@@ -108,6 +116,7 @@ def explain(found: Identity, lines: Mapping[int, Line]) -> Finding:
         first=line.first or 0,
         of_rank=_other_ranks(found.pair, lines) if found.pair is not None else {},
         world_size=len(lines),
+        further=found.pair is not None and found.pair.key.at == FORWARD and found.pair.key.n > 0,
     )
     if found.pair is not None and found.pair.record.counted and _ahead_of_parameters(clue):
         return _not_loaded(clue, "the random state or the data goes on")
@@ -150,8 +159,8 @@ def _parameters(clue: Clue) -> Finding:
         return Finding(
             "counter-and-parameters-apart",
             "red",
-            f"{clue.where()}, the parameters are those of step {instead}: the count of steps and "
-            "the model come from different checkpoints, or the count that is saved is off by "
+            f"{clue.where()}, {clue.parameters()} are those of step {instead}: the count of steps "
+            "and the model come from different checkpoints, or the count that is saved is off by "
             f"{abs(clue.difference.iteration - instead)}.",
             "Save the number of the next step in the same file as the model, after the update:\n"
             '    saved = {"model": model.state_dict(), "next_step": step + 1}',
@@ -161,9 +170,9 @@ def _parameters(clue: Clue) -> Finding:
     return Finding(
         "parameters-differ",
         "red",
-        f"{clue.where()}, the parameters are none of the undisturbed run at that point: what is "
-        "loaded is a mixture (only a part of the keys, or files of different checkpoints), or the "
-        "checkpoint was taken in the middle of an update.",
+        f"{clue.where()}, {clue.parameters()} are none of the undisturbed run at that point: what "
+        "is loaded is a mixture (only a part of the keys, or files of different checkpoints), or "
+        "the checkpoint was taken in the middle of an update.",
         "Write each checkpoint under a new name, make it visible by one rename when it is "
         "complete, and load with strict=True.",
     )
@@ -173,8 +182,8 @@ def _not_loaded(clue: Clue, meanwhile: str) -> Finding:
     return Finding(
         "checkpoint-not-loaded",
         "red",
-        f"{clue.where()}, the parameters are those of the very beginning, while {meanwhile}: the "
-        "model is not loaded from the checkpoint.",
+        f"{clue.where()}, {clue.parameters()} are those of the very beginning, while {meanwhile}: "
+        "the model is not loaded from the checkpoint.",
         "Load what you have saved before the first step, on every rank:\n"
         '    model.load_state_dict(saved["model"])',
     )
@@ -316,8 +325,9 @@ def _computation(clue: Clue) -> Finding:
         "yellow" if many else "red",
         f"{clue.where()}, the {base(clue.difference.parts[0])} differ although everything seen "
         "before them is equal: state that is neither parameters, buffers, optimizer, random state "
-        "nor data was not restored, such as the scale of a GradScaler or a generator of the "
-        f"script's own; or the computation itself is not deterministic{why if many else ''}.",
+        "nor data was not restored, such as another model, the scale of a GradScaler or a "
+        "generator of the script's own; or the computation itself is not deterministic"
+        f"{why if many else ''}.",
         "Save such state too. To see whether it is the computation:\n"
         "    torch.use_deterministic_algorithms(True)\n"
         "    torch.set_num_threads(1)",
