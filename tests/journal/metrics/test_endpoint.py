@@ -95,6 +95,8 @@ def test_other_requests(request_text: str, status: str) -> None:
     [
         (("Authorization: Bearer the right token",), "200"),
         (("authorization:Bearer the right token",), "200"),
+        (("Authorization: bearer  the right token",), "200"),
+        (("Authorization: the right token",), "401"),
         (("Authorization: Bearer the wrong token",), "401"),
         (("Authorization: Basic the right token",), "401"),
         ((), "401"),
@@ -132,19 +134,19 @@ def test_who_asks_at_once_again_gets_the_same() -> None:
 
 
 def test_silent_scrapers_do_not_keep_others_out() -> None:
-    with serving(deadline_s=0.05) as address, contextlib.ExitStack() as silent:
+    with serving(deadline_s=3600) as address, contextlib.ExitStack() as silent:
         for _ in range(3 * MOST):
             connection = socket.create_connection(address, timeout=WAIT_S)
             silent.enter_context(connection)
             connection.sendall(b"GET /metr")
-        assert "200 OK" in ask_patiently(address)
+        assert "200 OK" in ask(address, get())
 
 
-def ask_patiently(address: tuple[str, int]) -> str:
-    """On a loaded machine the short deadline may end this one as well."""
-    while not (answer := ask(address, get())):
-        pass
-    return answer
+def test_a_silent_one_is_let_go_in_the_end() -> None:
+    with serving(deadline_s=0.05) as address:
+        connection = socket.create_connection(address, timeout=WAIT_S)
+        with connection:
+            assert connection.recv(1) == b""
 
 
 def test_those_who_do_not_read_their_answers_are_let_go() -> None:
@@ -154,12 +156,12 @@ def test_those_who_do_not_read_their_answers_are_let_go() -> None:
             family.add(1, node=f"a node with a long name {number}")
         return [family]
 
-    with serving(much, deadline_s=0.2) as address, contextlib.ExitStack() as lazy:
-        for _ in range(MOST):
+    with serving(much, deadline_s=3600) as address, contextlib.ExitStack() as lazy:
+        for _ in range(2 * MOST):
             connection = socket.create_connection(address, timeout=WAIT_S)
             lazy.enter_context(connection)
             connection.sendall(get().replace("\n", "\r\n").encode())
-        assert "200 OK" in ask_patiently(address)
+        assert "200 OK" in ask(address, get())
 
 
 def test_an_end_does_not_wait_for_those_being_served() -> None:

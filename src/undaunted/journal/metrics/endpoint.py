@@ -1,7 +1,8 @@
 """Answers `GET /metrics`, in a thread of its own with an event loop of its own.
 
-Whoever asks gets at most 10 s, and at most 8 are served at a time; others wait in the kernel. So a
-scraper that stalls costs a socket for a while, and nobody a wait.
+Whoever asks gets at most 10 s, and at most 8 are served at a time: one more takes the place of the
+one that has been there longest. So a scraper that stalls costs a socket for a while, and nobody a
+wait.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Endpoint:
         """
         self._listener = listener
         self._read = read
-        self._expected = b"Bearer " + token if token else b""
+        self._token = token
         self._tls = tls
         self._deadline_s = deadline_s
         self._families: list[Family] = []
@@ -66,6 +67,7 @@ class Endpoint:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._served: set[asyncio.Task[None]] = set()
+        self._staying: dict[asyncio.Task[None], None] = {}  # those not let go, the oldest first
         self._thread = threading.Thread(target=self._run, name="undaunted-metrics", daemon=True)
         self._thread.start()
 
@@ -108,14 +110,17 @@ class Endpoint:
         connection.setblocking(False)
         task = self._loop.create_task(self._converse(connection))
         self._served.add(task)
+        self._staying[task] = None
         task.add_done_callback(partial(self._done, connection))
-        if len(self._served) >= MOST:
-            self._loop.remove_reader(self._listener)
+        if len(self._staying) > MOST:
+            oldest = next(iter(self._staying))
+            del self._staying[oldest]
+            oldest.cancel()
 
     def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         connection.close()  # also of a task that was cancelled before it began
         self._served.discard(task)
-        self._listen()
+        self._staying.pop(task, None)
 
     async def _converse(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError):
@@ -154,8 +159,9 @@ class Endpoint:
                 return _response("405 Method Not Allowed", "only GET\n", "Allow: GET, HEAD")
             case _:
                 return _response("400 Bad Request", "this is no request of HTTP/1.1\n")
-        given = headers.get("authorization", "").encode("latin-1")
-        if self._expected and not hmac.compare_digest(given, self._expected):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        shown = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        if self._token and not hmac.compare_digest(shown, self._token):
             text = "show the token of --metrics-token-file: Authorization: Bearer TOKEN\n"
             return _response("401 Unauthorized", text, "WWW-Authenticate: Bearer")
         if path != "/metrics":
