@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 import warnings
+import zipfile
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -86,11 +87,12 @@ def imported_names(path: Path) -> set[str]:
     }
 
 
-def test_importing_does_not_import_torch() -> None:
-    fresh(
-        "import sys, nvidia_resiliency_ext, nvidia_resiliency_ext.fault_tolerance, "
-        "nvidia_resiliency_ext.shared_utils; assert 'torch' not in sys.modules"
-    )
+def test_launchers_and_monitors_do_not_import_torch() -> None:
+    from scripts import nvrx_names
+
+    listed = [*nvrx_names.rows("fault_tolerance"), *nvrx_names.rows("shared_utils")]
+    names = [f"nvidia_resiliency_ext.{name}" for name in listed]
+    fresh(f"import sys, {', '.join(names)}; assert 'torch' not in sys.modules")
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,20 @@ def test_scripts_are_those_of_undaunted() -> None:
     ours = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     undaunteds = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
     assert ours == {name: undaunteds[name] for name in ("ft_launcher", "nvrx-control")}
+
+
+@pytest.mark.e2e
+def test_the_wheel_has_every_module(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is in the group 'test': run `make setup`")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=PROJECT, check=True, timeout=60, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        shipped = set(wheel.namelist())
+        place = next(name for name in shipped if name.endswith("METADATA")).rpartition("/")[0]
+        metadata = wheel.read(f"{place}/METADATA").decode()
+        licence = wheel.read(f"{place}/licenses/LICENSE").decode()
+    modules = {str(path.relative_to(PACKAGE.parent)) for path in module_files().values()}
+    assert modules | {"nvidia_resiliency_ext/py.typed"} <= shipped
+    assert "Private :: Do Not Upload" in metadata
+    assert "Requires-Dist: undaunted" in metadata
+    assert "END OF TERMS AND CONDITIONS" in licence
