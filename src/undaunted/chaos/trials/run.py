@@ -236,6 +236,7 @@ class Campaign:
             faults=faults,
             small_disk_bytes=self._disk_bytes(reference) if small else 0,
             disk_full_s=bounds.disk_full_seconds(reference.seconds),
+            last=reference.last,
         )
 
     def _options(self, reference: Reference, faults: int) -> list[str]:

@@ -9,7 +9,9 @@ import pytest
 
 from tests.chaos.trials.histories import Fault, Moment, Parts, Run, fault, undisturbed
 from undaunted.chaos.trials.checker.verdict import judge
+from undaunted.chaos.trials.history import Launch
 from undaunted.chaos.trials.outcome import Note, Outcome
+from undaunted.journal.events import JobEnded, SignalReceived
 
 if TYPE_CHECKING:
     from undaunted.chaos.trials.checker.values import Verdict
@@ -261,8 +263,6 @@ def test_ranks_that_go_on_to_the_end_in_spite_of_sigterm(
 ) -> None:
     one = fault("sigterm", iteration=iteration, how="nothing")
     history = Run().history(one)
-    from undaunted.chaos.trials.history import Launch
-    from undaunted.journal.events import SignalReceived
 
     events = list(history.launches[0].events)
     at = next(n for n, event in enumerate(events) if getattr(event, "text", "") == one.plan.id)
@@ -272,6 +272,19 @@ def test_ranks_that_go_on_to_the_end_in_spite_of_sigterm(
 
     assert (verdict.colour, keys(verdict)) == (colour, [key])
     assert said in verdict.findings[0].text
+
+
+def test_ranks_that_leave_with_0_on_sigterm_are_green() -> None:
+    one = fault("sigterm", iteration=12, resume=13)
+    history = Run().history(one)
+    first, second = history.launches
+    events = list(first.events)
+    events[-1] = JobEnded(t=events[-1].t, outcome="finished", exit_code=0)
+
+    launches = [Launch.of(events), second]
+    [verdict] = judge(REFERENCE, replace(history, launches=launches), [one.plan])
+
+    assert (verdict.colour, keys(verdict)) == ("green", [])
 
 
 def test_other_ranks_that_had_to_be_killed_are_worth_a_word() -> None:

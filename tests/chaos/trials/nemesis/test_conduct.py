@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-    import os, sys, threading, undaunted
+    import os, signal, sys, threading, undaunted
     from pathlib import Path
     file = Path(sys.argv[1], "done")
     first = int(file.read_text() or 0) if file.exists() else 0
     for step in range(first, 20):
         undaunted.step(step)
-        if first == 0 and sys.argv[2:] == [str(step)]:
+        if sys.argv[3:] == ["leave"]:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        if first == 0 and sys.argv[2] == str(step):
             threading.Event().wait(300)
         if step % 5 == 4:
             new = file.with_suffix(".new")
@@ -97,6 +100,19 @@ def test_a_launcher_that_was_told_to_stop_is_started_again(tmp_path: Path) -> No
     first, second = read_history(tmp_path / "run-1").launches
     assert [fault.text for fault in first.faults()] == ["sigterm-1"]
     assert [fault.text for fault in second.faults()] == ["kill-1"]
+
+
+@pytest.mark.parametrize(("last", "codes"), [(19, [0, 0]), (7, [0])])
+def test_a_launcher_whose_ranks_leave_with_0_is_started_again_if_work_is_left(
+    last: int, codes: list[int], tmp_path: Path
+) -> None:
+    one = trial(tmp_path, planned("sigterm", 7), wait_at=7)
+
+    outcome = conduct(replace(one, program=[*one.program, "leave"], last=last))
+
+    assert outcome.exit_codes == codes
+    assert made(outcome)[0] == "terminated"
+    assert iterations_of(read_history(tmp_path / "run-1")) == (0, last)
 
 
 def test_a_damaged_checkpoint(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
     came = next((r.last_iteration for r in launch.rounds if r.round == cut.start.round), None)
     if signalled is None or launch.outcome != "finished" or came is None:
         return []
+    if len(history.launches) > cut.start.launch + 1:
+        return []  # it was not done: the ranks have saved and left
     steps = came - cut.fault.iteration
     if steps <= _STEPS_TO_AGREE:
         return [

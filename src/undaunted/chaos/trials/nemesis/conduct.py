@@ -51,6 +51,7 @@ class Trial:
         cwd: where the launcher is started; None = where this process is.
         small_disk_bytes: size of the file system on ``place``; 0 = none of its own.
         disk_full_s: how long a full disk stays full if nothing fails, seconds.
+        last: iteration with which the program is done, None = not known.
     """
 
     directory: Path
@@ -64,6 +65,7 @@ class Trial:
     seed: int = 0
     small_disk_bytes: int = 0
     disk_full_s: float = 5.0
+    last: int | None = None
 
 
 @dataclass
@@ -167,10 +169,10 @@ class _Conductor:
             code = await self._launcher.ended()
             self._launcher = None
             self._state.exit_codes.append(code)
-            again = self._state.terminated_by or self._state.full_since
-            self._state.terminated_by = ""
+            terminated, self._state.terminated_by = self._state.terminated_by, ""
+            again = terminated or self._state.full_since
             self._give_space_back()
-            if code == 0 or not again:
+            if not again or (code == 0 and not (terminated and self._work_is_left())):
                 return
             self._note(again, "restarted")
             left = self._left()
@@ -195,6 +197,13 @@ class _Conductor:
         for launch in read_history(self._trial.directory).launches:
             happened.update(event.text for event in launch.faults())
         return [fault for fault in self._trial.faults if fault.id not in happened]
+
+    def _work_is_left(self) -> bool:
+        """Tell whether the program was not done when it ended: it has saved and left."""
+        launches = read_history(self._trial.directory).launches
+        reached = [one.last_iteration for run in launches[-1:] for one in run.summary.rounds]
+        last = self._trial.last
+        return last is not None and max((i for i in reached if i is not None), default=-1) < last
 
     # --- faults ---------------------------------------------------------------------------------
 
