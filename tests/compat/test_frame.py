@@ -8,7 +8,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -46,17 +46,6 @@ def fresh(code: str) -> str:
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
-
-
-def other(version: str) -> Distribution:
-    class Other(Distribution):
-        metadata = {"Version": version}  # noqa: RUF012
-
-        def read_text(self, filename: str) -> None: ...
-        def locate_file(self, path: object) -> Path:
-            return Path()
-
-    return Other()
 
 
 def test_only_public_names_of_undaunted_are_imported() -> None:
@@ -123,16 +112,30 @@ def test_every_sentence_belongs_to_a_module_and_is_one() -> None:
     assert refusing == {f"nvidia_resiliency_ext.{area}" for area in SENTENCES}
 
 
-def test_another_distribution_is_warned_of() -> None:
+def test_another_distribution_is_warned_of(tmp_path: Path) -> None:
     from nvidia_resiliency_ext._installed import VERSION, others, warn_of_another
 
-    found = [other("0.5.1"), other(VERSION)]
-    assert others(found) == ["0.5.1"]
-    with pytest.warns(RuntimeWarning, match=r"nvidia-resiliency-ext 0\.5\.1 is installed"):
-        warn_of_another(found)
+    ours, theirs = tmp_path / "a", tmp_path / "b"
+    (ours / f"nvidia_resiliency_ext-{VERSION}.dist-info").mkdir(parents=True)
+    (theirs / "nvidia_resiliency_ext-0.5.1.dist-info").mkdir(parents=True)
+    (theirs / "nvidia_resiliency_ext-0.4.1-py3.11.egg-info").touch()
+    path = [str(ours), str(theirs), str(tmp_path / "none"), __file__]
+    assert others(path) == ["0.4.1", "0.5.1"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_another([other(VERSION)])
+        warn_of_another([str(ours)])
+        with pytest.raises(RuntimeWarning, match=r"nvidia-resiliency-ext 0\.4\.1 is installed"):
+            warn_of_another(path)
+
+
+def test_the_import_warns_of_another_distribution(tmp_path: Path) -> None:
+    (tmp_path / "nvidia_resiliency_ext-0.5.1.dist-info").mkdir()
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); import nvidia_resiliency_ext"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0
+    assert "RuntimeWarning: nvidia-resiliency-ext 0.5.1 is installed beside" in result.stderr
 
 
 def test_it_is_installed_and_has_one_version() -> None:

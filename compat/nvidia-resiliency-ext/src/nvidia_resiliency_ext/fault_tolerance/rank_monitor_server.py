@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from undaunted.fault_tolerance.rank_monitor.server import serve
 from undaunted.fault_tolerance.rank_monitor.settings import settings_of
 from undaunted.fault_tolerance.rank_monitor.start import (
     INIT_TIMEOUT_S,
@@ -67,6 +66,8 @@ class RankMonitorServer:
         Raises:
             OSError: the path cannot be used.
         """
+        from undaunted.fault_tolerance.rank_monitor.server import serve
+
         del is_restarter_logger
         event = rank_monitor_ready_event
         serve(settings_of(cfg, ipc_socket_path), (lambda: None) if event is None else event.set)
