@@ -84,6 +84,7 @@ def test_nodes_that_met() -> None:
     assert "met 9 nodes: n0, n1, n2, n3, n4, n5, n6, n7 and 1 more" in text(
         nodes=[f"n{number}" for number in range(9)]
     )
+    assert "met no other node\n" in text(nodes=["n0"])
 
 
 def test_json() -> None:

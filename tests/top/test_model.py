@@ -99,6 +99,16 @@ def test_several_nodes() -> None:
     ]  # fmt: skip
 
 
+def test_a_job_that_one_node_saw_finish_has_finished() -> None:
+    model = Model("run")
+    model.take(NAME, sample.RUN)
+    model.take("journal-n1.jsonl", [msgspec.structs.replace(e, node="n1") for e in BEGIN])
+    launches = {NAME: Launch(running=False), "journal-n1.jsonl": Launch(running=False)}
+    job = model.job(launches, now_ns=20 * SECOND, wall=1020.0)
+    assert job.nodes == ["n0", "n1"]
+    assert (job.state, job.style) == ("finished, exit code 0", "green")
+
+
 def with_node(model: Model, node: str, number: int, ranks: list[int], ms: float = 10) -> None:
     """A node takes part in a round with these ranks."""
     begin = [*sample.OPENING, at(ms, e.RoundStarted, number, world_size=4, ranks=ranks)]

@@ -100,7 +100,12 @@ def _head(report: Report, columns: int) -> Iterator[Line]:
     for line in _wrapped(", ".join(known), columns + _INDENT):
         yield [(line, "dim")]
     if report.nodes:
-        met = f"met {len(report.nodes)} nodes: {_some(report.nodes)}"
+        others = len(report.nodes) - 1
+        met = (
+            f"met {len(report.nodes)} nodes: {_some(report.nodes)}"
+            if others
+            else "met no other node"
+        )
         for line in _wrapped(met, columns + _INDENT):
             yield [(line, "dim")]
 

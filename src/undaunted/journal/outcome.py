@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from undaunted.journal.restarts import RunSummary
 
 # Said by one node, these hold for the job: nobody is told so without the others.
-_FOR_ALL = ("finished", "no_restart")
+FOR_ALL = ("finished", "no_restart")
 
 
 class JobOutcome(NamedTuple):
@@ -45,7 +45,7 @@ def job_outcome(launches: Iterable[RunSummary]) -> JobOutcome | None:
     ends = [each for each in ended if each[0] >= last_start]
     if not ends:
         return None
-    for outcome in _FOR_ALL:
+    for outcome in FOR_ALL:
         for _, launch in ends:
             if launch.outcome == outcome:
                 return _of(launch)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.journal.outcome import FOR_ALL
 from undaunted.top.attention import look_closer
 from undaunted.top.nodes import Node
 from undaunted.top.notes import Note, merged, ring_note
@@ -250,8 +251,9 @@ def _span(
 
 def _state(nodes: Sequence[Node], running: Sequence[bool | None], newest: Node) -> tuple[str, str]:
     ended = [node.ended for node in nodes if node.ended is not None]
-    if ended and len(ended) == len(nodes):
-        end = max(ended, key=lambda each: (not each.alone, each.wall))
+    of_job = [end for end in ended if end.outcome in FOR_ALL]  # whatever became of other launchers
+    if of_job or (ended and len(ended) == len(nodes)):
+        end = max(of_job or ended, key=lambda each: (not each.alone, each.wall))
         code = f", exit code {end.exit_code}"
         return end.outcome.replace("_", " ") + code, "red" if end.exit_code else "green"
     alive = [
