@@ -10,9 +10,6 @@ if TYPE_CHECKING:
 
     from undaunted.chaos.trials.plan import Planned
 
-SLOW_DISK_SECONDS = 5.0
-SLOW_NETWORK_SECONDS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class KindOf:
@@ -33,7 +30,6 @@ class KindOf:
         outside: the nemesis makes it; the rank only tells when it is time.
         relaunch: the launcher ends and is started again.
         alters: what comes after may rightly differ from the undisturbed run.
-        seconds: how long it lasts by default; None = it does not last, or for ever.
         needs: what the machine must allow, "" = nothing special.
     """
 
@@ -49,7 +45,6 @@ class KindOf:
     outside: bool = False
     relaunch: bool = False
     alters: bool = False
-    seconds: float | None = None
     needs: str = ""
 
     def injection(self, planned: Planned) -> str:
@@ -130,16 +125,14 @@ _ALL = (
         "the disk is slow for a while",
         ("call",),
         outside=True,
-        seconds=SLOW_DISK_SECONDS,
-        needs="root and control groups (cgroup v2 with the io controller)",
+        needs="control groups of version 2 with the io controller, and a disk",
     ),
     KindOf(
         "slow-network",
         "the network is slow for a while",
         ("call",),
         outside=True,
-        seconds=SLOW_NETWORK_SECONDS,
-        needs="root and a network namespace",
+        needs="a network namespace",
     ),
 )
 

@@ -17,7 +17,8 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         fault: id of the planned fault.
-        what: ``terminated``, ``restarted``, ``damaged``, ``filled``, ``emptied``, ``failed``.
+        what: ``terminated``, ``restarted``, ``damaged``, ``filled``, ``emptied``, ``slowed``,
+            ``lifted``, ``failed``.
         wall: Unix time, seconds.
         mono_ns: CLOCK_MONOTONIC.
         rank: the rank that called, -1 if none did.

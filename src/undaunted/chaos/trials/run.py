@@ -14,8 +14,9 @@ from undaunted.chaos.trials.checker.verdict import judge
 from undaunted.chaos.trials.generator import settle
 from undaunted.chaos.trials.history import read_history
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.chaos.trials.nemesis import small_disk
-from undaunted.chaos.trials.nemesis.conduct import WORK_DIR, SmallDiskError, Trial, conduct
+from undaunted.chaos.trials.nemesis import slow_disk, slow_network, small_disk
+from undaunted.chaos.trials.nemesis.conduct import WORK_DIR, Trial, conduct
+from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 from undaunted.chaos.trials.outcome import Outcome, write_outcome
 from undaunted.chaos.trials.places import (
     PLACEHOLDER,
@@ -228,7 +229,10 @@ class Campaign:
     def _with_faults(
         self, trial: Trial, faults: tuple[Planned, ...], reference: Reference
     ) -> Trial:
-        small = any(fault.kind == "disk-full" for fault in faults)
+        kinds = {fault.kind for fault in faults}
+        small = "disk-full" in kinds
+        slow_s = bounds.slow_seconds(reference.limit_s)
+        slow_bytes_per_s = bounds.slow_disk_bytes_per_s(reference.left_bytes, slow_s)
         if small:
             trial.place.mkdir(mode=0o700, exist_ok=True)
         return replace(
@@ -236,6 +240,10 @@ class Campaign:
             faults=faults,
             small_disk_bytes=self._disk_bytes(reference) if small else 0,
             disk_full_s=bounds.disk_full_seconds(reference.seconds),
+            slow_network="slow-network" in kinds,
+            # The small disk is in memory, where nothing can be slow.
+            slow_disk_bytes_per_s=slow_bytes_per_s if "slow-disk" in kinds and not small else 0,
+            slow_s=slow_s,
             last=reference.last,
         )
 
@@ -254,23 +262,32 @@ class Campaign:
             check_checkpoint_dir(self._request.checkpoint_dir)
         try:
             return conduct(trial)
-        except SmallDiskError as error:
+        except NotPossibleError as error:
             raise ChaosError(
-                f"{trial.place}: no small disk can be made there any more: {error}"
+                f"{trial.directory.name}: what its faults need cannot be made any more: {error}"
             ) from None
         finally:
             keep_checkpoints(trial.place, trial.directory)
 
     def _not_possible(self, plan: Plan, reference: Reference) -> dict[str, str]:
         """Return the kinds of the plan that this machine does not allow, and why."""
-        kinds = {fault.kind for fault in plan.faults if KINDS[fault.kind].needs}
-        reasons = {kind: f"it needs {KINDS[kind].needs}" for kind in kinds}
+        kinds = {fault.kind for fault in plan.faults}
+        place = self._request.checkpoint_dir or self._place.path
+        reasons = {}
         if "disk-full" in kinds:
             trial = self._place.path / "try"
             trial.mkdir(mode=0o700)
             reasons["disk-full"] = small_disk.not_possible(trial, self._disk_bytes(reference))
             trial.rmdir()
-        return {kind: reason for kind, reason in reasons.items() if reason}
+        if "slow-disk" in kinds:
+            reasons["slow-disk"] = slow_disk.not_possible(place)
+        if "slow-network" in kinds:
+            reasons["slow-network"] = slow_network.not_possible()
+        return {
+            kind: f"it needs {KINDS[kind].needs}: {reason}"
+            for kind, reason in reasons.items()
+            if reason
+        }
 
     def _disk_bytes(self, reference: Reference) -> int:
         return self._request.disk_bytes or bounds.small_disk_bytes(reference.left_bytes)

@@ -7,6 +7,7 @@ was full, is started again without the faults that have happened, as a scheduler
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -17,8 +18,9 @@ from undaunted.chaos.trials.history import DIGESTS_DIR, RUN_DIR, read_history
 from undaunted.chaos.trials.kinds import KINDS, injections
 from undaunted.chaos.trials.nemesis import calls
 from undaunted.chaos.trials.nemesis.damage import damage_newest
+from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 from undaunted.chaos.trials.nemesis.launcher import Launcher
-from undaunted.chaos.trials.nemesis.small_disk import SmallDisk, SmallDiskError
+from undaunted.chaos.trials.nemesis.surroundings import Surroundings
 from undaunted.chaos.trials.outcome import Note, Outcome, write_outcome
 from undaunted.digests.record import VARIABLE as DIGESTS_VARIABLE
 
@@ -51,6 +53,9 @@ class Trial:
         cwd: where the launcher is started; None = where this process is.
         small_disk_bytes: size of the file system on ``place``; 0 = none of its own.
         disk_full_s: how long a full disk stays full if nothing fails, seconds.
+        slow_network: whether the run has a network of its own, which can be made slow.
+        slow_disk_bytes_per_s: what a slow disk lets through; 0 = the disk is never slow.
+        slow_s: how long a disk or the network is slow, seconds.
         last: iteration with which the program is done, None = not known.
     """
 
@@ -65,6 +70,9 @@ class Trial:
     seed: int = 0
     small_disk_bytes: int = 0
     disk_full_s: float = 5.0
+    slow_network: bool = False
+    slow_disk_bytes_per_s: int = 0
+    slow_s: float = 2.5
     last: int | None = None
 
 
@@ -87,18 +95,18 @@ def conduct(trial: Trial) -> Outcome:
 
     Raises:
         OSError: the directory of the run cannot be written, or nothing can be started.
-        SmallDiskError: there is no small disk.
+        NotPossibleError: the machine does not allow what the faults need.
     """
-    disk = None
-    if trial.small_disk_bytes:
-        disk = SmallDisk(trial.place, trial.small_disk_bytes)
-    try:
-        outcome = asyncio.run(_Conductor(trial, disk).run())
-        if disk is not None:
-            disk.copy_to(trial.directory / WORK_DIR)
-    finally:
-        if disk is not None:
-            disk.close()
+    around = Surroundings(
+        trial.place,
+        small_disk_bytes=trial.small_disk_bytes,
+        slow_network=trial.slow_network,
+        slow_disk_bytes_per_s=trial.slow_disk_bytes_per_s,
+    )
+    with contextlib.closing(around):
+        outcome = asyncio.run(_Conductor(trial, around).run())
+        if around.disk is not None:
+            around.disk.copy_to(trial.directory / WORK_DIR)
     write_outcome(trial.directory, outcome)
     return outcome
 
@@ -106,14 +114,17 @@ def conduct(trial: Trial) -> Outcome:
 class _Conductor:
     """One run in its event loop."""
 
-    def __init__(self, trial: Trial, disk: SmallDisk | None) -> None:
+    def __init__(self, trial: Trial, around: Surroundings) -> None:
         self._trial = trial
-        self._disk = disk
+        self._around = around
+        self._disk = around.disk
         self._state = _State()
         self._faults = {fault.id: fault for fault in trial.faults}
         self._calls = calls.CallServer(trial.directory, self._act)
         self._launcher: Launcher | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # What is slow now, by kind: the fault that made it so, and when that is over.
+        self._slowed: dict[str, tuple[str, asyncio.TimerHandle]] = {}
 
     async def run(self) -> Outcome:
         started_wall, started = time.time(), time.monotonic()
@@ -131,6 +142,8 @@ class _Conductor:
                 loop.remove_signal_handler(number)
             if self._timer is not None:
                 self._timer.cancel()
+            for _, timer in self._slowed.values():
+                timer.cancel()
             await self._calls.close()
         return Outcome(
             exit_codes=self._state.exit_codes,
@@ -187,9 +200,14 @@ class _Conductor:
             DIGESTS_VARIABLE: str(trial.directory / DIGESTS_DIR),
             calls.VARIABLE: str(self._calls.path),
         }
-        namespaces = self._disk.namespaces if self._disk is not None else ()
-        output = trial.directory / OUTPUT_FILE
-        return Launcher([*options, *trial.program], environ, output, namespaces, trial.cwd)
+        return Launcher(
+            [*options, *trial.program],
+            environ,
+            trial.directory / OUTPUT_FILE,
+            self._around.namespaces,
+            trial.cwd,
+            self._around.group,
+        )
 
     def _left(self) -> list[Planned]:
         """Return the faults that have not happened yet."""
@@ -215,7 +233,9 @@ class _Conductor:
             return self._make(fault, call)
         except OSError as error:
             self._note(fault.id, "failed", os.strerror(error.errno or 0), call)
-            return "failed"
+        except NotPossibleError as error:
+            self._note(fault.id, "failed", str(error), call)
+        return "failed"
 
     def _make(self, fault: Planned, call: calls.Call) -> str:
         if fault.kind == "sigterm":
@@ -224,8 +244,7 @@ class _Conductor:
             return self._damage(fault, call)
         if fault.kind == "disk-full":
             return self._fill(fault, call)
-        self._note(fault.id, "failed", "this machine cannot make it", call)
-        return "failed"
+        return self._slow(fault, call)
 
     def _terminate(self, fault: Planned, call: calls.Call) -> str:
         if self._launcher is None or not self._launcher.send(signal.SIGTERM):
@@ -257,6 +276,29 @@ class _Conductor:
             self._note(self._state.full_since, "emptied")
             self._state.full_since = ""
 
+    def _slow(self, fault: Planned, call: calls.Call) -> str:
+        if fault.kind not in self._around.slow:
+            raise NotPossibleError(f"this run has nothing for {fault.kind}")
+        self._lift(fault.kind)  # an earlier one that still lasts is over with this one
+        how = self._around.slow[fault.kind].slow()
+        seconds = fault.seconds or self._trial.slow_s
+        timer = asyncio.get_running_loop().call_later(seconds, self._lift, fault.kind)
+        self._slowed[fault.kind] = fault.id, timer
+        self._note(fault.id, "slowed", f"for {seconds:g} s: {how}", call)
+        return ""
+
+    def _lift(self, kind: str) -> None:
+        if kind not in self._slowed:
+            return
+        fault, timer = self._slowed.pop(kind)
+        timer.cancel()
+        try:
+            self._around.slow[kind].lift()
+        except NotPossibleError as error:
+            self._note(fault, "failed", f"it stays slow: {error}")
+        else:
+            self._note(fault, "lifted")
+
     def _note(self, fault: str, what: str, text: str = "", call: calls.Call | None = None) -> None:
         note = Note(
             fault,
@@ -284,4 +326,4 @@ async def _within(work: asyncio.Task[None], seconds: float) -> bool:
     return work.done()
 
 
-__all__ = ["OUTPUT_FILE", "WORK_DIR", "SmallDiskError", "Trial", "conduct"]
+__all__ = ["OUTPUT_FILE", "WORK_DIR", "Trial", "conduct"]

@@ -6,31 +6,23 @@ it. A helper process makes both; the descriptors that are opened then keep them 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.base import process
-from undaunted.chaos.trials.nemesis import namespaces
+from undaunted.chaos.trials.nemesis import helper, namespaces
+from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_READY = "ready"
-_START_S = 30.0
+SmallDiskError = NotPossibleError
 _FILL = ".undaunted-chaos-fill"
 _CHUNK = bytes(1 << 20)
-_ANSWER_BYTES = 1000
 _MOST_OF_MEMORY = 0.25
-
-
-class SmallDiskError(Exception):
-    """This machine does not allow it; the message says why."""
 
 
 class SmallDisk:
@@ -40,23 +32,18 @@ class SmallDisk:
         """Make a file system of this size on an empty directory.
 
         Raises:
-            SmallDiskError: the machine does not allow it.
+            NotPossibleError: the machine does not allow it.
         """
-        helper = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(directory), str(size_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
         self.namespaces: tuple[int, ...] = ()
         self._fd = -1
-        try:
-            _wait_until_ready(helper)
-            self._open(helper.pid, directory)
-        except OSError as error:
-            self.close()
-            raise SmallDiskError(f"its namespace cannot be entered: {error}") from None
-        finally:
-            _end(helper)
+        with helper.running(__name__, [str(directory), str(size_bytes)]) as pid:
+            try:
+                self.namespaces = helper.open_namespaces(pid, ("user", "mnt"))
+                inside = f"/proc/{pid}/root{directory}"
+                self._fd = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                self.close()
+                raise NotPossibleError(f"its namespace cannot be entered: {error}") from None
 
     @property
     def directory(self) -> Path:
@@ -97,16 +84,6 @@ class SmallDisk:
                 os.close(fd)
         self.namespaces, self._fd = (), -1
 
-    def _open(self, pid: int, directory: Path) -> None:
-        place = Path(f"/proc/{pid}")
-        names = ["mnt"]
-        if (place / "ns/user").stat().st_ino != Path("/proc/self/ns/user").stat().st_ino:
-            names.insert(0, "user")  # entered first: it gives the right to enter the other
-        for name in names:
-            self.namespaces += (os.open(place / "ns" / name, os.O_RDONLY | os.O_CLOEXEC),)
-        inside = f"{place}/root{directory}"
-        self._fd = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
 
 def not_possible(directory: Path, size_bytes: int) -> str:
     """Say why this machine allows no small disk of this size, "" if it does.
@@ -122,35 +99,13 @@ def not_possible(directory: Path, size_bytes: int) -> str:
         )
     try:
         SmallDisk(directory, len(_CHUNK)).close()
-    except SmallDiskError as error:
+    except NotPossibleError as error:
         return str(error)
     return ""
 
 
 def _free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _wait_until_ready(helper: subprocess.Popen[bytes]) -> None:
-    assert helper.stdout is not None
-    fd = helper.stdout.fileno()
-    if not process.wait_readable(fd, _START_S):
-        raise SmallDiskError(f"the helper that mounts it did not answer within {_START_S:g} s")
-    answer = os.read(fd, _ANSWER_BYTES).decode(errors="replace").strip()
-    if answer != _READY:
-        raise SmallDiskError(answer or "the helper that mounts it has died")
-
-
-def _end(helper: subprocess.Popen[bytes]) -> None:
-    assert helper.stdin is not None
-    assert helper.stdout is not None
-    helper.stdin.close()
-    helper.stdout.close()
-    try:
-        helper.wait(_START_S)
-    except subprocess.TimeoutExpired:
-        helper.kill()
-        helper.wait()
 
 
 def main(words: Sequence[str]) -> int:
@@ -160,12 +115,9 @@ def main(words: Sequence[str]) -> int:
         namespaces.make_mount_namespace()
         namespaces.mount_tmpfs(Path(directory), int(size))
     except OSError as error:
-        answer = f"no file system can be mounted here ({error})"
+        helper.answer(f"no file system can be mounted here ({error})")
     else:
-        answer = _READY
-    with contextlib.suppress(OSError):
-        os.write(1, answer.encode())
-        os.read(0, 1)
+        helper.answer()
     return 0
 
 
