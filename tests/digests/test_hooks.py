@@ -126,6 +126,20 @@ def test_a_process_that_resumes_goes_on_counting(tmp_path: Path) -> None:
     assert records[12:16] == records[6:10]
 
 
+def test_a_process_that_goes_on_after_the_last_update_goes_on_counting(tmp_path: Path) -> None:
+    net = model()
+    for iterations in (range(3), range(3, 5)):
+        watch = Watch(tmp_path)
+        hooks = Hooks(watch.observer)
+        try:
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for iteration in iterations:
+                descend(net, optimizer, data(iteration))
+        finally:
+            hooks.remove()
+        assert watch.announced == list(iterations)
+
+
 def test_accumulated_gradients(watch: Watch) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

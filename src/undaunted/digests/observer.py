@@ -116,7 +116,7 @@ class Observer:
         }
         if first:
             parts |= state.module_parts(module)
-            self._place(parts)
+            self._place(module, parts)
         return parts, True
 
     def _at_update(self, optimizer: Optimizer) -> Taken:
@@ -139,9 +139,12 @@ class Observer:
         if self._past.counted:
             self._position.nobody_counts()
 
-    def _place(self, parts: state.Parts) -> None:
+    def _place(self, module: Module, parts: state.Parts) -> None:
         past, self._past = self._past, None
-        if past is not None and (iteration := past.iteration_of(parts)) is not None:
+        if past is None:
+            return
+        iteration = past.iteration_of(parts, lambda: state.digest_of(list(module.parameters())))
+        if iteration is not None:
             self._position.begins_at(iteration)
 
     def _record(self, at: str, take: Callable[[], Taken]) -> None:
