@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import socket
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.__main__ import machine
 from benchmarks.cost import usage
 from benchmarks.launchers import source_path
+from benchmarks.nvidia import has_nvrx
 from benchmarks.table import Result, markdown
 from undaunted.base.process import become_subreaper, descendants, end_descendants
 
@@ -96,8 +96,7 @@ def _run(name: str, sizes: Sequence[int], rounds: int) -> Iterator[Result]:
 
 def contestants() -> list[str]:
     """Return what can be measured here; the first is ours."""
-    has_nvrx = importlib.util.find_spec("nvidia_resiliency_ext") is not None
-    return ["undaunted", *(["nvrx", "nvrx-short"] if has_nvrx else []), "in-job"]
+    return ["undaunted", *(["nvrx", "nvrx-short"] if has_nvrx() else []), "in-job"]
 
 
 def _restarts(backend: str, ranks: int, rounds: int) -> Result:

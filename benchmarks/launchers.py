@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.nvidia import has_nvrx
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,7 +48,7 @@ def available() -> list[Launcher]:
         Launcher("undaunted", undaunted_command, env={"PYTHONPATH": source_path()}),
         Launcher("torchrun", torchrun_command, detects_hangs=False),
     ]
-    if importlib.util.find_spec("nvidia_resiliency_ext") is not None:
+    if has_nvrx():
         # Outside Slurm its version 0.5 refuses to start without GROUP_RANK.
         found.append(Launcher("nvrx", nvrx_command, env={"GROUP_RANK": "0"}))
     return found

@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+from benchmarks.nvidia import has_nvrx
 from undaunted.checkpointing.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -165,11 +166,10 @@ def available() -> dict[str, Callable[[Path], Contender]]:
     }
     if dist.is_initialized():  # torch's process needs a group
         found["dcp.async_save process"] = partial(DcpAsync, how=AsyncCheckpointerType.PROCESS)
-    try:
+    if has_nvrx():
         from benchmarks.checkpoint.nvrx import Nvrx
-    except ImportError:
-        return found
-    found["NVRx"] = Nvrx
+
+        found["NVRx"] = Nvrx
     return found
 
 
