@@ -114,6 +114,37 @@ def test_ranks_cannot_be_asked_without_a_group():
         measured().synchronize_all()
 
 
+@pytest.mark.e2e
+@pytest.mark.torch
+def test_ranks_agree_on_the_longest(tmp_path):
+    pytest.importorskip("torch")
+    code = """
+import os
+import torch.distributed as dist
+from nvidia_resiliency_ext.fault_tolerance.timeouts_calc import TimeoutsCalc
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+calc = TimeoutsCalc(start_time=0.0, safety_factor=2.0)
+calc.update_on_heartbeat(5.0 + rank)
+calc.update_on_heartbeat(9.0 - rank)
+calc.synchronize_all()
+print(calc.get_hb_timeouts(), flush=True)
+dist.destroy_process_group()
+"""
+    (tmp_path / "train.py").write_text(code)
+    module = "nvidia_resiliency_ext.fault_tolerance.launcher"
+    result = subprocess.run(
+        [sys.executable, "-m", module, "--nproc-per-node=2", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("initial=12.0, subsequent=8.0") == 2
+
+
 # --- states ---------------------------------------------------------------------------------------
 
 

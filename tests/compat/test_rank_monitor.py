@@ -209,3 +209,23 @@ def test_control_requests_go_to_the_launchers_socket(tmp_path, monkeypatch):
     ((rank, received),) = launcher.fetch_received()
     launcher.stop_receiving()
     assert (rank.global_rank, rank.pid, received) == (5, os.getpid(), request)
+
+
+@pytest.mark.e2e
+def test_a_monitor_that_dies_does_not_disturb_training(serve):
+    server = serve(rank_heartbeat_timeout=50)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    server.kill()
+    server.join(LONG_S)
+    assert server.exitcode == -signal.SIGKILL
+    client.send_heartbeat()
+    client.start_section("step")
+    client.end_all_sections()
+    client.shutdown_workload_monitoring()
+    with pytest.raises(RankMonitorClientError, match="no rank monitor answers"):
+        client.init_workload_monitoring()
+    serve(rank_heartbeat_timeout=50)
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.shutdown_workload_monitoring()
