@@ -148,3 +148,35 @@ def test_hang_protection_by_the_names_of_nvrx(guard: FakeGuard) -> None:
         return depths
 
     assert call(train, None) == [1, 0]
+
+
+def test_atomic_parts_by_a_lock(guard: FakeGuard) -> None:
+    def train(wrapper: CallWrapper) -> list[int]:
+        lock = wrapper.atomic_lock
+        depths = []
+        if lock.acquire():
+            with wrapper.atomic_lock:
+                depths.append(guard.read_page().atomic)
+            lock.release()
+        return [*depths, guard.read_page().atomic]
+
+    assert call(train, None) == [2, 0]
+
+
+def test_a_fault_waits_for_the_release_of_the_lock(guard: FakeGuard) -> None:
+    finished: list[str] = []
+
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration == 0:
+            wrapper.atomic_lock.acquire()
+            guard.stop(0, 0)
+            deadline = time.monotonic() + 0.05
+            while time.monotonic() < deadline:
+                pass
+            finished.append("the part")
+            wrapper.atomic_lock.release()
+            time.sleep(60)
+        return wrapper.iteration
+
+    assert call(train, None) == 1
+    assert finished == ["the part"]

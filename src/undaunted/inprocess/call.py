@@ -107,6 +107,11 @@ class CallWrapper:
         gate = self._session.gate
         return Section(gate.enter_atomic, gate.leave_atomic, gate.raise_if_wanted)
 
+    @property
+    def atomic_lock(self) -> Section:
+        """What `atomic` returns, as a lock: it may be acquired again before it is released."""
+        return self.atomic()
+
     def disable_hang_protection(self) -> Section:
         """Return a context manager: soft and hard timeout do not run in it. It may be nested."""
         return Section(self._disable_hang_protection, self._enable_hang_protection)
@@ -135,7 +140,7 @@ class CallWrapper:
 
 
 class Section:
-    """A part of the user's code that begins and ends with a call; made for one use."""
+    """A part of the user's code that begins and ends with a call."""
 
     def __init__(
         self,
@@ -146,6 +151,16 @@ class Section:
         self._enter = enter
         self._leave = leave
         self._after = after
+
+    def acquire(self) -> bool:
+        """Begin; always True."""
+        self._enter()
+        return True
+
+    def release(self) -> None:
+        """End."""
+        self._leave()
+        self._after()
 
     def __enter__(self) -> None:
         self._enter()
