@@ -178,6 +178,29 @@ def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no round 9; the journal has rounds 0 to 2" in capsys.readouterr().err
 
 
+def test_one_round_of_several_nodes_says_whose_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "r")
+    make_run(run, CONTENT.replace(b'"n0"', b'"n1"'), node="n1")
+    assert main([str(run), "--round", "1"]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("run")] == [
+        "run demo on n0, started 1970-01-01 00:16:40 UTC",
+        "run demo on n1, started 1970-01-01 00:16:40 UTC",
+    ]
+    assert main([str(run), "--round", "1", "--node", "n1"]) == 0
+    assert "run demo" not in capsys.readouterr().out
+
+
+def test_one_journal_of_several_nodes_says_what_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = CONTENT.replace(b'"world_size":2', b'"world_size":4')
+    assert main([str(make_run(tmp_path / "r", content))]) == 0
+    assert "note: no journal tells of ranks 2-3 in 3 rounds (0 to 2)" in capsys.readouterr().out
+
+
 def test_the_newest_run_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,6 +143,7 @@ def test_the_short_form_stays_short() -> None:
 
 def test_a_run_without_an_end_says_so() -> None:
     text = plain(render_run(summarize(sample.RUN[:-1])))
+    assert "UTC, told up to 9.0 s later" in text
     assert "no end recorded: it still runs, or was killed" in text
     assert ": still runs" in plain(render_run(summarize(sample.RUN[:-1], running=True)))
     assert ": killed: its" in plain(render_run(summarize(sample.RUN[:-1], running=False)))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.text import one_line
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.job.cost import Price, parse_price
 from undaunted.journal.job.lines import render_job
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.owner import is_running
-from undaunted.journal.render import plain, render_round, render_run
+from undaunted.journal.render import labelled, plain, render_round, render_run, utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,8 +202,13 @@ def _body(job: JobSummary, number: int | None, node: str | None) -> list[Line]:
         raise NoRunError(f"there is no journal of node {node!r}; nodes: {', '.join(job.nodes)}")
     parts: list[list[Line]] = []
     if number is not None:
-        parts = [render_round(launch, number, width=width) for launch in launches]
-        if not any(parts):
+        found = [(launch, render_round(launch, number, width=width)) for launch in launches]
+        parts = [
+            [_whose(launch), *lines] if len(launches) > 1 else lines
+            for launch, lines in found
+            if lines
+        ]
+        if not parts:
             raise NoRunError(_no_round(number, launches))
     else:
         if len(job.launches) > 1 and node is None:
@@ -212,12 +218,21 @@ def _body(job: JobSummary, number: int | None, node: str | None) -> list[Line]:
         else:
             text = f"{len(launches)} launches on {len(job.nodes)} nodes; one in full: --node NAME"
             parts.append([[(text, "dim")]])
+        if len(job.launches) == 1:
+            for note in job.notes:  # with more launches they are below the job
+                parts[-1].extend(labelled("note: ", one_line(note), width, style="yellow"))
     lines: list[Line] = []
     for part in parts:
         if lines and part:
             lines.append([])
         lines.extend(part)
     return lines
+
+
+def _whose(run: RunSummary) -> Line:
+    when = "" if run.started_wall is None else f", started {utc(run.started_wall)}"
+    name = f"run {one_line(run.run_id)}" if run.run_id else "run of unknown name"
+    return [(name, "bold"), (f" on {one_line(run.node)}{when}", "")]
 
 
 def _no_round(number: int, launches: Sequence[RunSummary]) -> str:

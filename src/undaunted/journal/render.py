@@ -120,11 +120,19 @@ def _header(run: RunSummary, width: int | None) -> Iterator[Line]:
         program = one_line(" ".join(run.argv), longest=200) + ranks
         yield from labelled("program:  ", program, width)
     if run.started_wall is not None:
-        took = "" if run.duration_ns is None else f", took {format_duration(run.duration_ns / 1e9)}"
+        if run.duration_ns is not None:
+            took = f", took {format_duration(run.duration_ns / 1e9)}"
+        else:
+            took = told_for(run.times.total_ns)
         yield [("started:  ", "dim"), (utc(run.started_wall) + took, "")]
     yield [("restarts: ", "dim"), (_restarts(run), "")]
     if run.checkpoints is not None:
         yield from checkpoint_lines(run.checkpoints)
+
+
+def told_for(ns: int) -> str:
+    """Return how much a journal without an end tells: goodput and times are of that alone."""
+    return f", told up to {format_duration(ns / 1e9)} later" if ns else ""
 
 
 def _restarts(run: RunSummary) -> str:

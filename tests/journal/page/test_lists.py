@@ -66,6 +66,7 @@ def test_every_round_is_listed():
 def test_rounds_of_several_launches_are_told_apart():
     summary = msgspec.structs.replace(job()[0], attempts=2)
     assert "launch.round" in lists.rounds(summary)
+    assert "0.0" in lists.rounds(summary)  # as in the text and in JSON
 
 
 def test_every_node_has_ranks_failures_and_a_clock():

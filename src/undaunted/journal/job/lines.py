@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, one_line
 from undaunted.journal.checkpoint_lines import checkpoint_lines
-from undaunted.journal.render import INDENT, NO_END, STYLES, count, labelled, utc, wrap
+from undaunted.journal.render import INDENT, NO_END, STYLES, count, labelled, told_for, utc, wrap
 from undaunted.journal.tables import CLASSES, percent
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
         program = f"{one_line(' '.join(job.argv), longest=200)} ({where})"
         yield from labelled("program:  ", program, width)
     if job.started_wall is not None:
-        yield [("started:  ", "dim"), (f"{utc(job.started_wall)}, took {_took(job)}", "")]
+        yield [("started:  ", "dim"), (utc(job.started_wall) + _took(job), "")]
     yield [("restarts: ", "dim"), (_restarts(job), "")]
     if job.failures.count:
         yield from labelled("failures: ", _failures(job), width)
@@ -87,7 +87,9 @@ def _running(job: JobSummary) -> bool | None:
 
 
 def _took(job: JobSummary) -> str:
-    text = format_duration(job.duration_ns / 1e9)
+    text = f", took {format_duration(job.duration_ns / 1e9)}"
+    if not job.outcome:
+        text = told_for(job.duration_ns)
     if job.attempts > 1:
         text += f" in {job.attempts} launches, {format_duration(job.between_ns / 1e9)} between them"
     return text

@@ -73,7 +73,7 @@ def rounds(job: JobSummary) -> str:
     shown = job.rounds[-_MOST_ROWS:]
     rows = []
     for one in shown:
-        name = f"{one.attempt + 1}.{one.round}" if several else str(one.round)
+        name = f"{one.attempt}.{one.round}" if several else str(one.round)
         length = None if one.stopped_ns is None else one.stopped_ns - one.began_ns
         rows.append(
             [
