@@ -12,7 +12,7 @@ pytest_plugins = ["tests.leaks"]
 IN_CI = os.environ.get("CI") == "true"
 
 # What the shell of a developer, or a launcher around pytest, would tell the code under test.
-OUTSIDE = ("UNDAUNTED_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "OMP_NUM_THREADS")
+OUTSIDE = ("UNDAUNTED_", "FT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "OMP_NUM_THREADS")
 OUTSIDE_EXACT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 for _name in [n for n in os.environ if n.startswith(OUTSIDE) or n in OUTSIDE_EXACT]:
     del os.environ[_name]

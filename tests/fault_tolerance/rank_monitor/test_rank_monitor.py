@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
 
 from undaunted.base.process import open_pidfd, wait_pidfd
 from undaunted.fault_tolerance import FaultToleranceConfig, RankMonitorClient
-from undaunted.fault_tolerance.rank_monitor import start
+from undaunted.fault_tolerance.rank_monitor import connection, start
 from undaunted.fault_tolerance.rank_monitor.connection import MonitorUnavailableError, connect
 from undaunted.fault_tolerance.rank_monitor.settings import settings_of
 
@@ -127,14 +128,14 @@ def test_one_rank_after_another_has_the_page(monitor, tmp_path):
 @pytest.mark.e2e
 def test_what_needs_a_launcher_is_refused(monitor, tmp_path):
     monitor()
-    connection = connect(str(tmp_path / "m.socket"), 0, LONG_S)
+    connected = connect(str(tmp_path / "m.socket"), 0, LONG_S)
     from undaunted.progress.writer import current_writer
 
     assert b"no launcher" in current_writer().request(b'{"action": "ShutdownWorkload"}', LONG_S)
     assert b"makes no sense" in current_writer().request(b"{", LONG_S)
     assert b"make no sense" in current_writer().request(b'{"timeouts": {"x": 1}}', LONG_S)
     assert current_writer().request(b'{"confirm": true}', LONG_S) == b"ok"
-    connection.close()
+    connected.close()
 
 
 @pytest.mark.e2e
@@ -177,6 +178,35 @@ def test_a_path_that_cannot_be_used_is_said(tmp_path, monitor):
 def test_nobody_at_the_path(tmp_path):
     with pytest.raises(MonitorUnavailableError, match="no rank monitor answers"):
         connect(str(tmp_path / "none"), 0, LONG_S)
+
+
+def test_monitors_of_other_users_are_refused(tmp_path, monkeypatch):
+    path = str(tmp_path / "m")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(path)
+        listening.listen(1)
+        monkeypatch.setattr(connection, "peer", lambda sock: (1, 4711))
+        with pytest.raises(MonitorUnavailableError, match="belongs to a process of user 4711"):
+            connect(path, 0, LONG_S)
+
+
+def test_what_is_no_monitor_is_refused(tmp_path):
+    path = str(tmp_path / "m")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(path)
+        listening.listen(1)
+        answer = threading.Thread(target=lambda: _answer(listening))
+        answer.start()
+        with pytest.raises(MonitorUnavailableError, match="does not lead to a rank monitor"):
+            connect(path, 0, LONG_S)
+        answer.join(LONG_S)
+
+
+def _answer(listening):
+    connected, _ = listening.accept()
+    with connected, Path(os.devnull).open() as file:
+        socket.send_fds(connected, [b"12"], [file.fileno()])
+        connected.recv(100)
 
 
 def test_settings_follow_the_configuration():

@@ -64,6 +64,7 @@ def connect(path: str, rank: int, timeout_s: float) -> Connection:
         try:
             sock.settimeout(timeout_s)
             sock.connect(path)
+            _check_owner(sock, path)
             received = receive(sock, LONGEST, _DESCRIPTORS)
             for fd in received.fds:
                 undo.callback(os.close, fd)
@@ -80,6 +81,12 @@ def connect(path: str, rank: int, timeout_s: float) -> Connection:
         writer = _attach(received, path)
         undo.pop_all()
     return Connection(sock, received.fds, writer)
+
+
+def _check_owner(sock: socket.socket, path: str) -> None:
+    _, uid = peer(sock)
+    if uid not in (0, os.geteuid()):
+        raise MonitorUnavailableError(f"{path} belongs to a process of user {uid}")
 
 
 def _attach(received: Received, path: str) -> PageWriter:
