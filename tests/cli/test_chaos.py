@@ -41,6 +41,7 @@ def test_all_kinds_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--faults", "kil", "train.py"], "did you mean 'kill'?"),
         (["--plan", "missing.yaml", "train.py"], "missing.yaml cannot be read"),
         (["--junit", "missing/chaos.xml", "train.py"], "its directory cannot be written to"),
+        (["--html", ".", "train.py"], "--html . is a directory; name a file"),
         (["--dir", "train.py/x", "train.py"], "cannot be used: Not a directory"),
         (["--dir", ".", "train.py"], "is not empty"),
     ],

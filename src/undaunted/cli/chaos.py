@@ -110,7 +110,13 @@ def _check_files(arguments: Arguments) -> None:
     """Make sure before hours have passed that results can be written."""
     for name in ("junit", "html", "save-plan"):
         path: Path | None = arguments.own[name]
-        if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        if path is None:
+            continue
+        if path.is_dir():
+            raise UsageError(f"--{name} {path} is a directory; name a file")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise UsageError(f"--{name} {path} cannot be written to; name another file")
+        if not path.exists() and not os.access(path.absolute().parent, os.W_OK):
             raise UsageError(f"--{name} {path}: its directory cannot be written to; name another")
 
 

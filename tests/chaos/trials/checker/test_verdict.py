@@ -11,12 +11,14 @@ from tests.chaos.trials.histories import Fault, Moment, Parts, Run, fault, undis
 from undaunted.chaos.trials.checker.verdict import judge
 from undaunted.chaos.trials.history import Launch
 from undaunted.chaos.trials.outcome import Note, Outcome
+from undaunted.digests.record import FORWARD, UPDATE
 from undaunted.journal.events import JobEnded, SignalReceived
 
 if TYPE_CHECKING:
     from undaunted.chaos.trials.checker.values import Verdict
 
 REFERENCE = undisturbed()
+UNTOLD = undisturbed(told=False)
 
 
 def verdict_of(one: Fault, reference: Any = REFERENCE, **options: Any) -> Verdict:
@@ -196,6 +198,37 @@ def test_an_exception_that_the_script_swallows_is_red() -> None:
         True,
         ["exception-swallowed"],
     )
+
+
+def test_what_follows_from_a_swallowed_exception_is_not_explained_otherwise() -> None:
+    def change(moment: Moment, parts: Parts) -> Parts:
+        if moment.iteration >= 12 and moment.at == UPDATE:
+            parts["gradients"] += "x"
+        return parts
+
+    verdict = verdict_of(fault("exception", how="nothing"), change=change)
+
+    assert keys(verdict) == ["exception-swallowed"]
+    assert verdict.difference is not None
+
+
+def test_a_difference_without_a_restart_is_not_said_to_be_after_one() -> None:
+    def change(moment: Moment, parts: Parts) -> Parts:
+        if moment.iteration >= 12 and moment.at == FORWARD:
+            parts["rng"] = "x"
+        return parts
+
+    verdict = verdict_of(fault("slow"), change=change, told=False, reference=UNTOLD)
+
+    assert keys(verdict) == ["rng-not-restored"]
+    assert verdict.findings[0].text.startswith("On ranks 0-1 at step 12, the random state")
+
+
+def test_a_start_from_the_beginning_after_a_torn_file_may_have_lost_the_old_one() -> None:
+    verdict = verdict_of(fault("torn-write", iteration=18, resume=0))
+
+    assert (verdict.colour, keys(verdict)) == ("red", ["started-anew"])
+    assert "removed before the next is complete" in verdict.findings[0].text
 
 
 def test_an_exception_that_is_swallowed_and_leaves_the_others_waiting() -> None:

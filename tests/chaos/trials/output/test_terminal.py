@@ -33,6 +33,8 @@ def test_a_row_per_fault_and_a_paragraph_on_what_is_not_green() -> None:
     assert "YELLOW  hang-1: rank 1 hangs in Python code at step 12" in text
     assert "SKIPPED  disk-full-1" in text
     assert "GREEN" not in text
+    paragraphs = text[text.index("RED  exception-1") :].splitlines()
+    assert [line for line in paragraphs if line != line.rstrip()] == []
     assert "no: rng" in text
     assert '        torch.set_rng_state(saved["rng"])' in text
     assert text.splitlines()[-1] == (

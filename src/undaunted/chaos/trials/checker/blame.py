@@ -157,7 +157,7 @@ def _swallowed(cut: Cut, kind: KindOf, blame: Blame) -> Finding:
             "red",
             f"Rank {rank} {kind.text}, and the launcher did not notice before the round was over.",
         )
-    instead = "nobody learns of such failures"
+    instead = "nobody learns of such failures."
     if blame.line:
         instead = f"the ranks wait for each other instead: {one_line(blame.line)}"
     return Finding(

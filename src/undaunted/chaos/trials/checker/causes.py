@@ -216,8 +216,8 @@ def _optimizer(clue: Clue) -> Finding:
         "optimizer-not-restored",
         "red",
         f"{clue.where()}, the optimizer differs{': ' + how if how else ''}. Its state (moments, "
-        "number of updates), the learning rate or its schedule is not in the checkpoint or not "
-        "loaded.",
+        "number of updates), the learning rate or its schedule is not in the checkpoint, not "
+        "loaded, or was taken before the update.",
         "Save and load the optimizer and what changes its learning rate:\n"
         '    saved |= {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}\n'
         '    optimizer.load_state_dict(saved["optimizer"])',

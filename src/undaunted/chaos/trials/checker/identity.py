@@ -88,6 +88,8 @@ def after_faults(
             went_on = replace(cut, interrupted=False)
             part = [pair for pair in before if _is_after(pair, went_on)]
         one = _nowhere(by_rank, cut, following) or _compare(part, lines)
+        if one.pair is not None and one.pair.start == cut.start:
+            one = replace(one, fresh=False)  # nothing was restarted
         if one.state == "differs" and spoilt:
             one = replace(one, state="inherited")
         spoilt = spoilt or one.state == "differs"

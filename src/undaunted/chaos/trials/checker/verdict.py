@@ -31,6 +31,11 @@ _MUCH, _TOO_MUCH = 1 / 3, 1 / 2
 # Of a model that is not loaded: where the run is placed by its parameters, it seems to start anew.
 _CONSEQUENCES = ("started-anew", "ended-early")
 _DAMAGE = "corrupt-checkpoint"
+# Faults that end a save, so that what was removed before it is missing.
+_WHILE_SAVING = ("torn-write", "disk-full")
+_SAVE = "Save checkpoints more often, and load the newest at the start."
+_OR_REMOVED = ", or the one there was is removed before the next is complete"
+_KEEP = " Remove or replace the old checkpoint only when the new one is complete."
 _SEVERITIES = ("red", "yellow", "note")
 
 
@@ -99,6 +104,8 @@ class _Case:
             same += self._incomplete(self.after[place], recovery)
         if any(finding.key == "checkpoint-not-loaded" for finding in same):
             findings = [one for one in findings if one.key not in _CONSEQUENCES]
+        if any(finding.key == "exception-swallowed" for finding in findings):
+            same = []  # that the result differs follows from it
         findings = sorted(findings + same, key=lambda finding: _SEVERITIES.index(finding.severity))
         identity = self.after[place]
         judged = identity.state == "identical" and self.before.state != "differs"
@@ -186,14 +193,14 @@ class _Case:
         if not firsts or at != min(firsts) or cut.iteration <= at:
             return []
         part = lost / (max(lasts) - min(firsts) + 1)
-        much = part > _MUCH
+        much, torn = part > _MUCH, cut.fault.kind in _WHILE_SAVING
         return [
             Finding(
                 "started-anew",
                 "red" if part > _TOO_MUCH else "yellow" if much else "note",
                 f"The program started from the beginning and did {lost} steps again: there was no "
-                "checkpoint yet, or none is loaded.",
-                "Save checkpoints more often, and load the newest at the start." if much else "",
+                f"checkpoint yet, or none is loaded{_OR_REMOVED if torn else ''}.",
+                _SAVE + (_KEEP if torn else "") if much else "",
             )
         ]
 

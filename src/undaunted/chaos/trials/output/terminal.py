@@ -72,16 +72,24 @@ def _table(result: Result, console: Console) -> None:
 
 
 def _paragraph(verdict: Verdict, console: Console) -> None:
-    from rich.padding import Padding
     from rich.text import Text
 
     head = Text(verdict.colour.upper(), _STYLES[verdict.colour])
     console.print(head.append(f"  {words.title(verdict)}", "bold"))
     if verdict.skipped:
-        console.print(Padding(Text(printable(verdict.skipped)), (0, 0, 0, _INDENT)))
+        _indented(printable(verdict.skipped), console)
     for finding in verdict.findings:
-        console.print(Padding(Text(_said(finding)), (0, 0, 0, _INDENT)))
+        _indented(_said(finding), console)
     console.print()
+
+
+def _indented(text: str, console: Console) -> None:
+    """Print text without the blanks at the ends of lines that a padding of rich has."""
+    from rich.text import Text
+
+    for line in Text(text).wrap(console, max(console.width - _INDENT, _INDENT)):
+        line.rstrip()
+        console.print(Text(" " * _INDENT).append_text(line), soft_wrap=True)
 
 
 def _said(finding: Finding) -> str:
