@@ -41,3 +41,13 @@ def test_every_fault_may_need_a_restart_or_two() -> None:
 def test_a_small_disk_holds_what_is_normal() -> None:
     assert bounds.small_disk_bytes(0) >= 1 << 20
     assert bounds.small_disk_bytes(1 << 30) >= 2 << 30
+
+
+def test_nothing_is_slow_for_as_long_as_a_hang_takes() -> None:
+    assert bounds.slow_seconds(5) == 2.5
+    assert bounds.slow_seconds(600) == 5
+
+
+def test_a_slow_disk_takes_several_times_as_long_as_the_fault_lasts() -> None:
+    assert bounds.slow_disk_bytes_per_s(0, 2.5) == 65536
+    assert bounds.slow_disk_bytes_per_s(250_000_000, 2.5) == 10_000_000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.chaos.trials.history import read_history
+from undaunted.chaos.trials.nemesis import slow_network
 from undaunted.chaos.trials.nemesis.conduct import OUTPUT_FILE, Trial, conduct
 from undaunted.chaos.trials.nemesis.small_disk import not_possible
 from undaunted.chaos.trials.outcome import read_outcome
@@ -141,6 +142,25 @@ def test_a_full_disk_is_emptied_when_the_launcher_has_ended(tmp_path: Path) -> N
     assert made(outcome) == ["filled", "emptied", "restarted"]
     assert "No space left on device" in (tmp_path / "run-1" / OUTPUT_FILE).read_text()
     assert (tmp_path / "run-1" / "work" / "done").read_text().split() == ["20"]
+
+
+def test_a_slow_network_is_as_before_when_its_time_is_over(tmp_path: Path) -> None:
+    if reason := slow_network.not_possible():
+        pytest.skip(reason)
+    fault = Planned("slow-network-1", "slow-network", 0, 7, 1, seconds=0.01)
+
+    outcome = conduct(replace(trial(tmp_path, fault), slow_network=True))
+
+    assert outcome.exit_codes == [0]
+    assert made(outcome) == ["slowed", "lifted"]
+    assert outcome.notes[0].text.startswith("for 0.01 s: ")
+
+
+def test_a_run_with_nothing_that_can_be_slow(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("slow-disk", 7)))
+
+    assert outcome.exit_codes == [0]
+    assert made(outcome) == ["failed"]
 
 
 def test_a_run_whose_time_is_up_is_ended(tmp_path: Path) -> None:
