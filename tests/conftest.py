@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -16,6 +17,13 @@ OUTSIDE = ("UNDAUNTED_", "FT_", "PET_", "TORCHELASTIC_", "SLURM_", "MASTER_", "O
 OUTSIDE_EXACT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 for _name in [n for n in os.environ if n.startswith(OUTSIDE) or n in OUTSIDE_EXACT]:
     del os.environ[_name]
+
+# What is ignored here (under nohup, or in the background of a script) would be ignored by all
+# programs that tests start. Handlers are not inherited.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 # A busy machine is no bug, and a failure in CI must be reproducible by running it again.
 hypothesis.settings.register_profile("undaunted", deadline=None, derandomize=IN_CI)

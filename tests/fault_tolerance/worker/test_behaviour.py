@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,8 +61,6 @@ def run_plain(
             stdout=out,
             stderr=err,
             start_new_session=True,
-            # Ignored where the tests run under nohup; workers begin with defaults anyway.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             timeout=DEADLINE_S,
         )
     return take(done.returncode, tmp)
