@@ -83,6 +83,9 @@ def test_checkpoints_elsewhere_are_kept_with_the_run(tmp_path: Path) -> None:
     assert not place.exists()
     keep_checkpoints(place, run)  # nothing there: nothing to do
     keep_checkpoints(run / "work", run)
+    place.mkdir()
+    keep_checkpoints(place, run, was_there=True)
+    assert place.exists()
     assert (run / "work" / "latest").exists()
 
 

@@ -111,8 +111,13 @@ def check_checkpoint_dir(path: Path) -> None:
         )
 
 
-def keep_checkpoints(place: Path, run_directory: Path) -> None:
+def keep_checkpoints(place: Path, run_directory: Path, *, was_there: bool = False) -> None:
     """Move what a run has left at a place of its own to the run's directory.
+
+    Args:
+        place: where the checkpoints are.
+        run_directory: of the run.
+        was_there: the place was there before all runs, so that each must find it there.
 
     Raises:
         OSError: it cannot be moved.
@@ -122,7 +127,8 @@ def keep_checkpoints(place: Path, run_directory: Path) -> None:
         return
     for path in place.iterdir():
         shutil.move(path, work / path.name)
-    place.rmdir()
+    if not was_there:
+        place.rmdir()
 
 
 def size_of(directory: Path) -> int:

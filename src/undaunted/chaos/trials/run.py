@@ -95,6 +95,8 @@ class Campaign:
         self._place = place
         self._say = say
         self.plan: Plan | None = None
+        kept = request.checkpoint_dir
+        self._place_was_there = kept is not None and kept.exists()
         self.result = Result(
             version=request.version,
             argv=list(request.program),
@@ -267,7 +269,7 @@ class Campaign:
                 f"{trial.directory.name}: what its faults need cannot be made any more: {error}"
             ) from None
         finally:
-            keep_checkpoints(trial.place, trial.directory)
+            keep_checkpoints(trial.place, trial.directory, was_there=self._place_was_there)
 
     def _not_possible(self, plan: Plan, reference: Reference) -> dict[str, str]:
         """Return the kinds of the plan that this machine does not allow, and why."""
