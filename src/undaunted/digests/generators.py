@@ -1,4 +1,4 @@
-"""Digest of a rank's random generators: those that the program has made deterministic.
+"""Digests of a rank's random generators: those that the program has made deterministic.
 
 Torch begins every process with the same seed. The generators of `random` and numpy begin anywhere;
 they count from the moment at which the program first seeds them, in this process or in an earlier
@@ -14,11 +14,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from undaunted.digests.imports import after_import
+from undaunted.digests.record import RNG
 from undaunted.digests.state import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from undaunted.digests.state import Parts
 
 _PYTHON, _NUMPY = "random", "numpy"
 
@@ -53,20 +56,21 @@ class Generators:
 
         return end
 
-    def digest(self) -> str:
-        """Return the digest of the generators' states."""
+    def parts(self) -> Parts:
+        """Return the digests of their states: ``rng`` is torch's, ``numpy.rng``, ``random.rng``."""
         states: list[object] = []
-        if _PYTHON in self._seeded:
-            states.append(repr(random.getstate()))  # shorter to hash than its 625 numbers
-        numpy: Any = sys.modules.get("numpy.random")
-        if _NUMPY in self._seeded and numpy is not None:
-            states.append(numpy.get_state())
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             states.append(torch.get_rng_state())
             if torch.cuda.is_initialized():
                 states.append(torch.cuda.get_rng_state())
-        return digest_of(states)
+        parts = {RNG: digest_of(states)}
+        if _PYTHON in self._seeded:  # its text is shorter to hash than its 625 numbers
+            parts[f"{_PYTHON}.{RNG}"] = digest_of(repr(random.getstate()))
+        numpy: Any = sys.modules.get("numpy.random")
+        if _NUMPY in self._seeded and numpy is not None:
+            parts[f"{_NUMPY}.{RNG}"] = digest_of(numpy.get_state())
+        return parts
 
     def _note(self, name: str) -> None:
         # Workers that load data seed their own.

@@ -101,7 +101,7 @@ class Observer:
         self._record(UPDATE, lambda: self._at_update(optimizer))
 
     def _at_step(self, digest: object) -> Taken:
-        parts = {"rng": self._generators.digest()}
+        parts = self._generators.parts()
         try:
             parts = state.parts_of(digest) | parts
         except ValueError as error:
@@ -110,10 +110,7 @@ class Observer:
         return parts, tensors.finite(state.tensors_of(digest))
 
     def _at_forward(self, module: Module, inputs: object, first: bool) -> Taken:
-        parts = {
-            "data": state.digest_of(inputs, strict=False),
-            "rng": self._generators.digest(),
-        }
+        parts = {"data": state.digest_of(inputs, strict=False), **self._generators.parts()}
         if first:
             parts |= state.module_parts(module)
             self._place(module, parts)

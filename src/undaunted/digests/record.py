@@ -17,6 +17,7 @@ STEP, FORWARD, UPDATE = "step", "forward", "update"
 """Values of ``Record.at``."""
 
 PARAMETERS = "parameters"
+RNG = "rng"  # of torch; NAME.rng of others
 """The part that tells one moment of training from another."""
 
 _PREFIX, _SUFFIX = "rank-", ".jsonl"

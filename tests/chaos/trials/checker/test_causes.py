@@ -189,6 +189,22 @@ def test_model_that_is_not_loaded_by_a_script_that_does_not_tell_its_steps() -> 
     assert cause_of(change, counted=True, told=False) == "checkpoint-not-loaded"
 
 
+def test_random_state_of_python_alone() -> None:
+    def change(moment: Moment, parts: Parts) -> Parts:
+        if moment.at == FORWARD:
+            parts["random.rng"] = f"y{moment.iteration - (10 if moment.start else 0)}"
+            parts["data"] += "x" if moment.start else ""
+        return parts
+
+    reference = undisturbed(change=change, told=False)
+    one = fault(iteration=12, resume=10)
+    [verdict] = judge(reference, Run(change=change, told=False).history(one), [one.plan])
+
+    [finding] = verdict.findings
+    assert finding.key == "rng-not-restored"
+    assert "the random state of random is that of the very beginning" in finding.text
+
+
 def test_further_model_that_is_not_loaded() -> None:
     def record(history: History, of: Callable[[Record], int]) -> None:
         for records in history.records.values():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from undaunted.chaos.trials.checker.identity import base
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.chaos.trials.checker.words import name_ranks
-from undaunted.digests.record import FORWARD, UPDATE
+from undaunted.digests.record import FORWARD, RNG, UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +70,8 @@ class Clue:
 
     def name(self, kind: str) -> str:
         """The first part of a kind, as the record calls it."""
-        return next(name for name in self.difference.parts if base(name) == kind)
+        names = [name for name in self.difference.parts if base(name) == kind]
+        return kind if kind in names else names[0]
 
     def equal_to(self, kind: str) -> int | None:
         """Which iteration of the undisturbed run had what differs; None if none."""
@@ -84,6 +85,13 @@ class Clue:
     def rank_of(self, kind: str) -> int | None:
         """Which other rank had what differs."""
         return self.of_rank.get(self.name(kind))
+
+    def rng(self) -> str:
+        """``the random state (rng)``, and of which generators."""
+        names = [name for name in self.difference.parts if base(name) == RNG]
+        if RNG in names:
+            return "the random state (rng)"
+        return f"the random state of {' and '.join(n.rpartition('.')[0] for n in names)}"
 
     def parameters(self) -> str:
         """``the parameters``, and of which model."""
@@ -234,7 +242,7 @@ def _rng(clue: Clue) -> Finding:
         return Finding(
             "rng-not-restored",
             "red",
-            f"{clue.where()}, the random state (rng) is that of the very beginning{also}: it is "
+            f"{clue.where()}, {clue.rng()} is that of the very beginning{also}: it is "
             f"seeded again and not restored.{more}",
             f"{_SAVE_RNG}\n{_RESTORE_DATA}" if elsewhere else _SAVE_RNG,
         )
@@ -242,7 +250,7 @@ def _rng(clue: Clue) -> Finding:
         return Finding(
             "rng-of-another-rank",
             "red",
-            f"{clue.where()}, the random state (rng) is that of rank {rank}: one rank's state was "
+            f"{clue.where()}, {clue.rng()} is that of rank {rank}: one rank's state was "
             "saved and all ranks load it.",
             "Save the random state of every rank under its own name:\n"
             '    saved[f"rng-{rank}"] = torch.get_rng_state()',
@@ -251,13 +259,13 @@ def _rng(clue: Clue) -> Finding:
         return Finding(
             "rng-of-another-step",
             "red",
-            f"{clue.where()}, the random state (rng) is that of step {instead}: it was saved at "
+            f"{clue.where()}, {clue.rng()} is that of step {instead}: it was saved at "
             "another moment than the parameters.",
             "Take all parts of a checkpoint at the same point of the loop, after the update.",
         )
     if data and _is_anew(clue, "data"):
         return _data(clue)
-    if data:
+    if data and RNG in clue.difference.parts:
         return Finding(
             "iterator-made-after-restore",
             "red",
@@ -271,7 +279,7 @@ def _rng(clue: Clue) -> Finding:
     return Finding(
         "rng-not-restored",
         "red",
-        f"{clue.where()}, the random state (rng) is none that the undisturbed run had"
+        f"{clue.where()}, {clue.rng()} is none that the undisturbed run had"
         + (
             ": it is not restored, or something draws from it after it was, as making the "
             "iterator of a DataLoader does."
