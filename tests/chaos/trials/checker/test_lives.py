@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.chaos.trials.histories import Run, fault, undisturbed
 from undaunted.chaos.trials.checker.lives import Start, lives, reference_lines
-from undaunted.digests.record import FORWARD, Record
+from undaunted.digests.record import FORWARD, UPDATE, Record
 
 COUNTED = {"counted": True, "told": False}
 
@@ -117,4 +117,19 @@ def test_a_step_that_is_begun_again_where_it_was() -> None:
     assert [[(key.iteration, key.n) for key in life.keys] for life in found] == [
         [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)],
         [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)],
+    ]
+
+
+def test_a_step_that_is_begun_again_from_a_later_one_that_recorded_nothing() -> None:
+    def step(iteration: int) -> list[Record]:
+        return [Record(0, iteration, at, 0, {}, pid=5) for at in (FORWARD, UPDATE)]
+
+    reference = replace(undisturbed(), records={0: [*step(0), *step(1), *step(2)]})
+    again = [*step(0), *step(1), *step(1), *step(2)]
+
+    found = lives(replace(reference, records={0: again}), reference_lines(reference))[0]
+
+    assert [[(key.iteration, key.n) for key in life.keys] for life in found] == [
+        [(0, 0), (0, 0), (1, 0), (1, 0)],
+        [(1, 0), (1, 0), (2, 0), (2, 0)],
     ]

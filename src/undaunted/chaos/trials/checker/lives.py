@@ -168,8 +168,12 @@ def _told(process: Sequence[Record], start: Start, line: Line) -> Iterator[Life]
     for record in process:
         if record.iteration != iteration:
             iteration, seen, before = record.iteration, {}, {}
+        # Or from 0 again, where it was begun anew from a later one that has recorded nothing.
+        anew = record.n < seen.get(record.at, 0)
+        if anew:
+            seen = {}
         key = Key(iteration, record.at, record.n - before.get(record.at, 0))
-        if _goes_back(life, key, line):
+        if anew or _goes_back(life, key, line):
             yield life
             life = Life(life.start._replace(part=life.start.part + 1))
             before = dict(seen)
