@@ -212,9 +212,10 @@ class _Case:
             Finding(
                 "nothing-torn",
                 "yellow",
-                f"Rank {cut.fault.rank} wrote nothing large from there {until}, so that nothing "
-                "was torn.",
-                "Plan it on a rank that writes checkpoints, well before its next one.",
+                f"Rank {cut.fault.rank} wrote no file of more than 64 KiB from there {until}, so "
+                "that nothing was torn.",
+                "Plan it on a rank that writes checkpoints, well before its next one. Small "
+                "ones are not torn.",
             )
         ]
 

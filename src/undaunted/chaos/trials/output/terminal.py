@@ -18,6 +18,10 @@ _WIDTH_OF_FILES = 120
 # From here on the parts of the time have columns of their own.
 _WIDTH_OF_PARTS = 110
 _OF_WHICH = ", of which notice + stop + start + load in seconds"
+_COMPARED = (
+    "identical: parameters, buffers, optimizer, random state and data; other state, such as an "
+    "average of\nthe parameters, if it is given to undaunted.step(i, digest=...)"
+)
 _STYLES: dict[Colour, str] = {
     "red": "bold red",
     "yellow": "bold yellow",
@@ -66,9 +70,8 @@ def _table(result: Result, console: Console) -> None:
         )
     console.print()
     console.print(table)
-    console.print(
-        f"\nback: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps\n"
-    )
+    console.print(f"\nback: until every rank stepped again{_OF_WHICH if wide else ''}; lost: steps")
+    console.print(f"{_COMPARED}\n")
 
 
 def _paragraph(verdict: Verdict, console: Console) -> None:
