@@ -72,6 +72,12 @@ def test_a_launcher_that_was_killed() -> None:
     assert job.running_s == pytest.approx(0.045)  # its last event
 
 
+def test_a_launcher_that_was_stopped_by_a_signal() -> None:
+    job = job_after(*BEGIN, launch=Launch(running=True, stopped=True))
+    assert len(job.problems) == 1
+    assert job.problems[0].startswith("n0: the launcher was stopped by a signal: until it gets SIG")
+
+
 def test_pages_that_cannot_be_read() -> None:
     launch = Launch(running=True, problem="not shown to this user")
     job = job_after(*BEGIN, launch=launch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,22 @@ def test_an_agent_that_has_ended() -> None:
     pages = Pages(msgspec.structs.replace(ME, pid=other.pid, start_ticks=start))
     assert pages.look() == []
     assert (pages.running, pages.problem) == (False, "")
+
+
+def test_an_agent_that_was_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        try:
+            start = process.start_time(other.pid) or 0
+            pages = Pages(msgspec.structs.replace(ME, pid=other.pid, start_ticks=start))
+            pages.look()
+            assert (pages.running, pages.stopped) == (True, False)
+            other.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+            pages.look()
+            assert (pages.running, pages.stopped) == (True, True)
+        finally:
+            other.kill()
+            pages.close()
 
 
 def test_another_process_with_the_same_pid(area: PageArea) -> None:

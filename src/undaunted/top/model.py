@@ -25,16 +25,23 @@ _NOTES = 50
 _ACCOUNT_NS = 5 * _NS
 
 
+_STOPPED = (
+    "the launcher was stopped by a signal: until it gets SIGCONT, crashes and hangs go unnoticed"
+)
+
+
 class Launch(msgspec.Struct, kw_only=True, frozen=True):
     """What is known of the process that writes a journal.
 
     Attributes:
         running: it runs; None = not known.
+        stopped: by a signal, or by a debugger.
         looks: its pages, by local rank.
         problem: why there are none, "" = there are, or it does not run.
     """
 
     running: bool | None = None
+    stopped: bool = False
     looks: Sequence[Look] = ()
     problem: str = ""
 
@@ -147,6 +154,8 @@ class Model:
             job.nodes.append(node.name or name)
             notes += node.notes()
             notes += _ring_notes(node, launch, now_ns, wall)
+            if launch.stopped:
+                job.problems.append(f"{node.name}: {_STOPPED}")
             if launch.problem and node.ended is None:
                 job.problems.append(f"{node.name}: {launch.problem}; shown is what was known last")
             counted = _count(known, rows, launch, now_ns)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from undaunted.journal.events import JournalOpened
     from undaunted.progress.snapshot import PageSnapshot
 
+# States of a process, as in /proc/PID/stat.
+_STOPPED = ("T", "t")
 # More ranks than any node has; bounds what is mapped.
 _MOST_RANKS = 4096
 
@@ -42,18 +44,21 @@ class Pages:
     Attributes:
         opened: the launch they belong to.
         running: whether the agent runs; None = that cannot be known here.
+        stopped: it was stopped by a signal, or by a debugger.
         problem: why the pages cannot be read, "" = they can, or the agent has ended.
     """
 
     def __init__(self, opened: JournalOpened) -> None:
         self.opened = opened
         self.running: bool | None = None
+        self.stopped = False
         self.problem = ""
         self._memory: mmap.mmap | None = None
 
     def look(self) -> list[Look]:
         """Return what each local rank shows; nothing if the pages cannot be read."""
         self.running = is_running(self.opened)
+        self.stopped = bool(self.running) and process.state(self.opened.pid) in _STOPPED
         if not self.running:
             self.close()
             self.problem = _ELSEWHERE if self.running is None else ""

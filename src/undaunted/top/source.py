@@ -60,7 +60,9 @@ class Source:
                     pages.close()
                 pages = self._pages[name] = Pages(node.opened)
             looks = pages.look()
-            launches[name] = Launch(running=pages.running, looks=looks, problem=pages.problem)
+            launches[name] = Launch(
+                running=pages.running, stopped=pages.stopped, looks=looks, problem=pages.problem
+            )
         return self._model.job(
             launches, now_ns=time.monotonic_ns(), wall=time.time(), problems=self._problems()
         )
