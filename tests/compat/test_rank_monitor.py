@@ -212,7 +212,7 @@ def test_control_requests_go_to_the_launchers_socket(tmp_path, monkeypatch):
 
 
 @pytest.mark.e2e
-def test_a_monitor_that_dies_does_not_disturb_training(serve):
+def test_a_monitor_that_dies_does_not_disturb_training(serve, caplog):
     server = serve(rank_heartbeat_timeout=50)
     client = RankMonitorClient()
     client.init_workload_monitoring()
@@ -220,8 +220,12 @@ def test_a_monitor_that_dies_does_not_disturb_training(serve):
     server.join(LONG_S)
     assert server.exitcode == -signal.SIGKILL
     client.send_heartbeat()
+    client.send_heartbeat()
     client.start_section("step")
     client.end_all_sections()
+    assert not client.calculate_and_set_hb_timeouts()
+    assert "not applied: the rank monitor has ended" in caplog.text, "and nobody was waited for"
+    assert client.hb_timeouts.were_calculated
     client.shutdown_workload_monitoring()
     with pytest.raises(RankMonitorClientError, match="no rank monitor answers"):
         client.init_workload_monitoring()

@@ -175,6 +175,14 @@ def test_a_path_that_cannot_be_used_is_said(tmp_path, monitor):
     assert monitor(tmp_path / "old").is_alive()
 
 
+@pytest.mark.e2e
+def test_a_monitor_leaves_the_socket_of_another_that_took_its_path(tmp_path, monitor):
+    first, _ = monitor(), monitor()
+    first.terminate()
+    first.join(LONG_S)
+    connect(str(tmp_path / "m.socket"), 0, LONG_S).close()
+
+
 def test_nobody_at_the_path(tmp_path):
     with pytest.raises(MonitorUnavailableError, match="no rank monitor answers"):
         connect(str(tmp_path / "none"), 0, LONG_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 
@@ -32,6 +33,13 @@ class Connection:
         self._fds = fds
         self._writer = writer
         self._pid = os.getpid()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the monitor has ended, so that nobody answers."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Give the page back: what this process tells goes nowhere from now on."""

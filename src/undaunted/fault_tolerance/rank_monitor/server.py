@@ -226,7 +226,7 @@ async def _serve(settings: MonitorSettings, ready: Callable[[], object]) -> None
             undo.callback(loop.remove_reader, pidfd)
         area = undo.enter_context(PageArea.create(1))
         monitor = RankMonitor(settings, listen(settings.path), area, _say)
-        undo.callback(_remove, settings.path)
+        undo.callback(_remove, settings.path, _place(settings.path))
         undo.callback(monitor.close)
         ready()
         await stop.wait()
@@ -249,9 +249,16 @@ def main() -> int:
     return 0
 
 
-def _remove(path: str) -> None:
+def _place(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _remove(path: str, place: tuple[int, int]) -> None:
+    """Remove our socket, not that of a monitor which has taken over the path."""
     with contextlib.suppress(OSError):
-        Path(path).unlink()
+        if _place(path) == place:
+            Path(path).unlink()
 
 
 def _say(line: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nvidia_resiliency_ext.fault_tolerance.data import (
     FT_LAUNCHER_IPC_SOCKET_ENV_VAR,
@@ -68,6 +69,14 @@ class RankMonitorClient(UndauntedClient):
         """End monitoring; see the class it differs from."""
         super().shutdown_workload_monitoring()
         self._give_back()
+
+    def _apply(self, limits: dict[str, Any]) -> bool:
+        if self._connection is None or not self._connection.lost:
+            return super()._apply(limits)
+        logging.getLogger("nvrx").warning(
+            "calculated timeouts are not applied: the rank monitor has ended"
+        )
+        return False
 
     def _give_back(self) -> None:
         if self._connection is not None:
