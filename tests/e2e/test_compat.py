@@ -101,8 +101,9 @@ def test_processes_are_restarted(tmp_path: Path, fault: str) -> None:
 INSIDE = ("--async-save", "--inprocess-restart", "--fault")
 
 
-def test_a_fault_in_a_collective_is_restarted_inside(tmp_path: Path) -> None:
-    text = pretrain(tmp_path, ("--nproc-per-node=3",), *INSIDE, "exception")
+@pytest.mark.parametrize("more", [(), ("--share-store",)], ids=["prefixes", "one store"])
+def test_a_fault_in_a_collective_is_restarted_inside(tmp_path: Path, more: tuple[str, ...]) -> None:
+    text = pretrain(tmp_path, ("--nproc-per-node=3",), *INSIDE, "exception", *more)
     assert "in-process restart 1: 3 ranks running again" in text
     for process in range(3):
         assert f"process {process} begins at iteration 16, rank {process} of 3" in text

@@ -83,6 +83,7 @@ def wrap(train, args):
     )
 
     def adapted(*given, call: Optional[inprocess.CallWrapper] = None):  # noqa: UP045 - as users do
-        return train(*given, store=dist.PrefixStore(str(call.iteration), store), call=call)
+        own = store if args.share_store else dist.PrefixStore(str(call.iteration), store)
+        return train(*given, store=own, call=call)
 
     return wrapper(adapted)

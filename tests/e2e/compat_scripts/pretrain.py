@@ -24,6 +24,7 @@ def parse():
     parser.add_argument("--async-save", action="store_true")
     parser.add_argument("--calc-ft-timeouts", action="store_true")
     parser.add_argument("--inprocess-restart", action="store_true")
+    parser.add_argument("--share-store", action="store_true", help="among iterations")
     parser.add_argument("--active-world-size", type=int)
     parser.add_argument("--soft-timeout", type=float, default=60)
     parser.add_argument("--fault", help="rank_killed, rank_hung, exception or silent, in rank 1")

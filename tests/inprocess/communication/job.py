@@ -149,7 +149,8 @@ def accept(rank: Rank) -> None:
     store = dist.PrefixStore(f"accept/{rank.round}/{rank.rank}", rank.store)
 
     def publish() -> None:
-        other = dist.PrefixStore(f"accept/{rank.round}/{rank.rank}", rank.store.clone())
+        own = dist.PrefixStore(f"accept/{rank.round}/{rank.rank}", rank.store.clone())
+        other = dist.PrefixStore(f"accept/{rank.round}", own)  # as `watch` has it
         address = other.get(f"0//cpu//0/{rank.rank}")
         host = address.index(b"\x7f\0\0\x01")
         port = int.from_bytes(address[host - 2 : host], "big") + 1

@@ -80,6 +80,19 @@ def test_a_group_by_the_environment_has_keys_of_this_run_only() -> None:
         assert [key for key in keys if not key.startswith((f"{run}/", "init/"))] == []
 
 
+def test_groups_in_a_store_of_the_user_have_keys_of_this_run_only() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, None, True, TIMEOUT)
+    for run in ("call/0", "call/1"):
+        before = {*store.list_keys()}
+        with creation.watch(run):
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=TIMEOUT)
+            dist.new_group([0])
+            new = {*store.list_keys()} - before
+            dist.destroy_process_group()
+        assert new
+        assert [key for key in new if not key.startswith(f"{run}/")] == []
+
+
 def test_after_an_abort_no_group_is_made_until_the_watch_is_left() -> None:
     def make() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

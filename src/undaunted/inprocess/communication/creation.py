@@ -41,7 +41,7 @@ class Creations:
     """The groups that are being made in one run of the function.
 
     Attributes:
-        prefix: of all keys in stores that `init_process_group` makes; the same in all ranks.
+        prefix: of all keys of process groups, in whatever store; the same in all ranks.
         temporary: ports of servers whose clients nobody needs when the function has been left.
     """
 
@@ -143,9 +143,9 @@ def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
     nothing where torch.distributed was not imported.
 
     Args:
-        prefix: of the keys in stores that `init_process_group` makes, "" = none. With one that is
-            different in every run, and the same in all ranks, a store that lives longer than one
-            run has no keys of an earlier one.
+        prefix: of the keys by which the ranks of process groups find each other, "" = none. With
+            one that is different in every run, and the same in all ranks, they find no keys of an
+            earlier run in a store that lives longer, be it torch's or one that the user gives.
         temporary: ports of servers whose clients need no new connection after an abort.
     """
     global _active  # noqa: PLW0603
@@ -202,15 +202,20 @@ def _replace(
 
 
 def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return what makes groups, and says so."""
+    """Return what makes groups, with keys of this run, and says so."""
     signature = inspect.signature(original)
-    if not {"group_size", "store"} <= signature.parameters.keys():
+    if not {"group_size", "store", "global_ranks_in_group"} <= signature.parameters.keys():
         return None
 
     def new_process_group(*args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(*args, **kwargs).arguments
+        from torch.distributed import PrefixStore
+
+        bound = signature.bind(*args, **kwargs)
+        arguments = bound.arguments
+        if creations.prefix and not arguments["global_ranks_in_group"]:  # others use its store
+            arguments["store"] = PrefixStore(creations.prefix, arguments["store"])
         with creations.underway(arguments["group_size"], arguments["store"]):
-            return original(*args, **kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return new_process_group
 
