@@ -17,7 +17,8 @@ import pytest
 from tests.e2e.launcher import wait_until_gone
 from undaunted.base import process
 from undaunted.chaos.trials.nemesis import stage
-from undaunted.chaos.trials.nemesis.small_disk import SmallDisk, SmallDiskError
+from undaunted.chaos.trials.nemesis.helper import NotPossibleError
+from undaunted.chaos.trials.nemesis.small_disk import SmallDisk
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
 
@@ -307,7 +308,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     try:
         disk = SmallDisk(place, 1 << 20)
-    except SmallDiskError as error:
+    except NotPossibleError as error:
         pytest.skip(str(error))
     disk.fill()
     words = command("--dir", "place/chaos", "--faults", "kill", "train.py")

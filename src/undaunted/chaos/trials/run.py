@@ -179,7 +179,8 @@ class Campaign:
         outcome = Outcome()
         if left:
             options = [*self._options(reference, len(left)), *self._request.options]
-            deadline_s = self._request.deadline_s or bounds.run_deadline(
+            lasting_s = sum(fault.seconds or 0.0 for fault in left)
+            deadline_s = self._request.deadline_s or lasting_s + bounds.run_deadline(
                 reference.seconds, len(left), reference.limit_s, reference.grace_s
             )
             trial = self._trial(directory, options, deadline_s)

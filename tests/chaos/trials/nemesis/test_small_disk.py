@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.chaos.trials.nemesis import small_disk, stage
-from undaunted.chaos.trials.nemesis.small_disk import SmallDisk, SmallDiskError
+from undaunted.chaos.trials.nemesis.helper import NotPossibleError
+from undaunted.chaos.trials.nemesis.small_disk import SmallDisk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def place(tmp_path: Path) -> Path:
 def disk(place: Path) -> Iterator[SmallDisk]:
     try:
         disk = SmallDisk(place, SIZE)
-    except SmallDiskError as error:
+    except NotPossibleError as error:
         pytest.skip(str(error))
     yield disk
     disk.close()
@@ -81,7 +82,7 @@ def test_what_is_left_can_be_kept(disk: SmallDisk, place: Path) -> None:
 
 
 def test_a_place_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(SmallDiskError):
+    with pytest.raises(NotPossibleError):
         SmallDisk(tmp_path / "missing", SIZE)
     assert small_disk.not_possible(tmp_path / "missing", SIZE)
 

@@ -45,12 +45,12 @@ class Group:
         try:
             self.path.mkdir(mode=0o755)
             self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # others hold it for a moment at most
         except OSError as error:
             raise NotPossibleError(
                 f"{parent}: no control group can be made there ({error.strerror}); run as root, or "
                 "where that directory is yours"
             ) from None
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, name: str, text: str) -> None:
         """Set something.

@@ -19,7 +19,6 @@ from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SmallDiskError = NotPossibleError
 _FILL = ".undaunted-chaos-fill"
 _CHUNK = bytes(1 << 20)
 _MOST_OF_MEMORY = 0.25
