@@ -37,8 +37,17 @@ def test_a_run_without_an_end_says_so():
 
 
 def test_a_run_that_goes_on_says_so():
-    launches = [msgspec.structs.replace(one, running=True) for one in job()[0].launches]
-    assert "still runs" in figures.heading(changed(outcome="", launches=launches))
+    launches = [msgspec.structs.replace(one, running=True, outcome="") for one in job()[0].launches]
+    going_on = changed(outcome="", launches=launches)
+    assert "still runs" in figures.heading(going_on)
+    assert "told up to 9.0 s later" in figures.about(going_on)
+
+
+def test_a_run_whose_launchers_are_gone_says_so():
+    launches = [
+        msgspec.structs.replace(one, running=False, outcome="") for one in job()[0].launches
+    ]
+    assert "killed" in figures.heading(changed(outcome="", launches=launches))
 
 
 def test_what_was_run_and_for_how_long():

@@ -86,6 +86,10 @@ def test_launches_of_a_node_that_ran_twice_follow_each_other():
     data = timeline(*job(journal([*RUN, *later])))
     (node,) = data["nodes"]
     assert node["rounds"]["number"] == [0, 1, 2, 0, 1, 2]
+    begins = list(accumulate(data["rounds"]["at"]))
+    # The last round of a launch does not go on until the next launch begins.
+    assert data["rounds"]["until"][1] <= begins[2]
+    assert data["rounds"]["until"][2] < begins[3]
     assert module._NO_LAUNCHER in node["classes"]
     assert node["from"] + sum(node["lengths"]) == data["length"]
 

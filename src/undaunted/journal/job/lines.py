@@ -49,7 +49,7 @@ def render_job(job: JobSummary, *, width: int | None = None) -> list[Line]:
 
 
 def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
-    outcome = job.outcome.replace("_", " ") or NO_END[_running(job)]
+    outcome = job.outcome.replace("_", " ") or NO_END[still_runs(job)]
     figures = []
     if job.exit_code is not None:
         figures.append(f"exit code {job.exit_code}")
@@ -80,7 +80,7 @@ def _header(job: JobSummary, width: int | None) -> Iterator[Line]:
         yield [("clocks:   ", "dim"), (_clocks(job), "")]
 
 
-def _running(job: JobSummary) -> bool | None:
+def still_runs(job: JobSummary) -> bool | None:
     """Tell whether a launcher still runs, as far as that is known of those without an end."""
     known = {run.running for run in job.launches if not run.outcome}
     return True if True in known else False if known == {False} else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from undaunted.journal.job.lines import still_runs
 from undaunted.journal.job.spent import SPARE
 from undaunted.journal.page.markup import Cell, for_people, table, text
 from undaunted.journal.tables import CLASSES, percent
@@ -18,6 +19,7 @@ _SECOND_NS = 1_000_000_000
 # Units of rank-time, and from how much in all they are used.
 _UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _LEAST_UNITS = 10
+_NO_END = {True: "still runs", False: "killed", None: "no end recorded"}
 # (sign in the legend, what it says)
 _SIGNS = (
     ("crash", "\N{MULTIPLICATION SIGN} in a circle: crash, or a node that was lost"),
@@ -32,8 +34,7 @@ def heading(job: JobSummary) -> str:
     good = job.outcome == "finished"
     outcome = job.outcome.replace("_", " ")
     if not outcome:
-        runs = any(one.running for one in job.launches)
-        outcome = "still runs" if runs else "no end recorded"
+        outcome = _NO_END[still_runs(job)]
     kind = "good" if good else "bad" if job.outcome else "dim"
     name = text(job.run_id or "run of unknown name")
     return f'{name} <span class="badge {kind}">{text(outcome)}</span>'
@@ -49,7 +50,8 @@ def about(job: JobSummary) -> str:
         facts.append(f"{job.attempts} launches")
     if (when := _utc(job.started_wall)) is not None:
         facts.append(f"started {when}")
-    facts.append(f"took {for_people(job.duration_ns)}")
+    length = for_people(job.duration_ns)
+    facts.append(f"took {length}" if job.outcome else f"told up to {length} later")
     paragraphs.append(" \N{MIDDLE DOT} ".join(text(fact) for fact in facts))
     if job.reason:
         paragraphs.append(text(job.reason))

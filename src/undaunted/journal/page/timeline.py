@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.journal.goodput import Span
-    from undaunted.journal.job.values import JobSummary
+    from undaunted.journal.job.values import JobRound, JobSummary
     from undaunted.journal.reader import Journal
 
 FORMAT = 1
@@ -66,6 +66,7 @@ def timeline(job: JobSummary, journals: Sequence[Journal]) -> dict[str, Any]:
         "rounds": {
             "number": [one.round for one in job.rounds],
             "at": differences(to_ms(one.began_ns) for one in job.rounds),
+            "until": [to_ms(_until_ns(one)) for one in job.rounds],
             "outcome": [texts.place(one.outcome) for one in job.rounds],
         },
         "nodes": nodes,
@@ -94,6 +95,14 @@ class _Launch:
     def ms(self, t: int) -> int:
         """Return a moment of the launch's clock on the axis of the job."""
         return to_ms(t + self.offset_ns) if t + self.offset_ns > 0 else 0
+
+
+def _until_ns(one: JobRound) -> int:
+    """Return the end of a round; of one without an end, of what is told of it."""
+    if one.stopped_ns is not None:
+        return one.stopped_ns
+    told = (part.began_ns + part.times.total_ns for part in one.parts)
+    return max(told, default=one.began_ns)
 
 
 def _by_node(job: JobSummary, journals: Sequence[Journal]) -> dict[str, list[_Launch]]:

@@ -92,7 +92,10 @@ function decode(raw) {
     length: Math.max(1, raw.length), text: raw.text, classes, nodes, marks,
     detailed: raw.detailed_from, // milestones of ranks before are not in the page
     starting, working, class: Object.fromEntries(classes.map((name, i) => [name, i])),
-    rounds: { number: raw.rounds.number, at: summed(raw.rounds.at), outcome: raw.rounds.outcome },
+    rounds: {
+      number: raw.rounds.number, at: summed(raw.rounds.at), until: raw.rounds.until,
+      outcome: raw.rounds.outcome,
+    },
   };
 }
 

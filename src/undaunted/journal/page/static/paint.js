@@ -202,14 +202,15 @@ class Painter {
 
   rounds() {
     const { context, view, model, palette: colours } = this;
-    const { at, number } = model.rounds;
+    const { at, until, number } = model.rounds;
     context.textAlign = "center";
     const left = Math.max(0, after(at, view.from) - 1);
     let drawn = -Infinity;
     for (let i = left; i < at.length && at[i] < view.to; i++) {
       const x0 = Math.max(0, view.x(at[i]));
-      const x1 = Math.min(view.width, view.x(i + 1 < at.length ? at[i + 1] : model.length));
-      if (x1 - drawn < 1) continue; // several on one pixel
+      const end = Math.min(until[i], i + 1 < at.length ? at[i + 1] : model.length);
+      const x1 = Math.min(view.width, view.x(end)); // a gap follows where no launcher ran
+      if (x1 < 0 || x1 - drawn < 1) continue; // out of sight, or several on one pixel
       drawn = x1;
       context.fillStyle = i % 2 ? colours.band : colours.line;
       context.fillRect(GUTTER + x0, AXIS, Math.max(1, x1 - x0 - 1), BANDS - 3);
