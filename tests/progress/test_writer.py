@@ -222,7 +222,7 @@ def test_the_null_writer_does_everything(caplog):
         ("v1:1:2:3:4:-5", "cannot read"),
         ("v1:1:0:3:4:99999999", "launcher is gone"),
         ("v1:99999999999999999999:0:3:4:1", "launcher"),
-        (f"v1:0:0:3:4:{os.getpid()}", "gone"),
+        pytest.param(f"v1:0:0:3:4:{os.getpid()}", "gone", id="of-this-process"),
     ],
 )
 def test_an_unusable_value(value, reason):
