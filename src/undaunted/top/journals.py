@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, field
+from errno import ELOOP
 from typing import TYPE_CHECKING
 
 from undaunted.base.inotify import Inotify
@@ -128,7 +129,8 @@ class Journals:
             return file.read()
         except OSError as error:
             file.behind = 0
-            self.problem = self.problem or f"{file.path}: {error.strerror}"
+            why = "is a link, which is not followed" if error.errno == ELOOP else error.strerror
+            self.problem = self.problem or f"{file.path}: {why}"
             return []
 
     def _find(self) -> None:
