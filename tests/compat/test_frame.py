@@ -84,6 +84,15 @@ def test_launchers_and_monitors_do_not_import_torch() -> None:
     fresh(f"import sys, {', '.join(names)}; assert 'torch' not in sys.modules")
 
 
+def test_modules_are_attributes_of_fault_tolerance() -> None:
+    fresh(
+        "import nvidia_resiliency_ext.fault_tolerance as ft; ft.utils.get_rank, "
+        "ft.timeouts_calc.TimeoutsCalc, ft.ipc_connector.IpcConnector, ft.dict_utils.diff, "
+        "ft.config, ft.data, ft.rank_monitor_client, ft.rank_monitor_server; "
+        "assert not hasattr(ft, 'nothing')"
+    )
+
+
 @pytest.mark.parametrize(
     "area",
     ["attribution", "attribution.straggler", "ptl_resiliency", "services", "straggler"],
