@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -138,6 +139,18 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"written: {tmp_path / 'page.html'}\n"
     assert main([str(run), "--html", str(tmp_path / "page.html" / "p")]) == 2
     assert "page.html/p: " in capsys.readouterr().err
+
+
+def test_a_page_into_a_pipe_is_all_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, pipe = make_run(tmp_path / "r"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "rb") as reader:
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+        assert main([str(run), "--html", str(pipe)]) == 0
+        assert os.read(reader.fileno(), 15) == b"<!doctype html>"
+    assert capsys.readouterr().out == ""
 
 
 def test_a_job_in_order_passes_the_check(

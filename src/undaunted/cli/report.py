@@ -175,7 +175,8 @@ def _write_page(job: JobSummary, journals: Sequence[Journal], file: Path) -> int
     except OSError as error:
         print(f"undaunted report: {file}: {error.strerror}", file=sys.stderr)
         return _USAGE_ERROR
-    print(f"written: {file}")
+    if file.is_file():  # not to be seen behind the page in /dev/stdout
+        print(f"written: {file}")
     return 0
 
 
