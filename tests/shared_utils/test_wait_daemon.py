@@ -22,7 +22,7 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_is_read(tmp_path: Path) -> None:
     file = tmp_path / "pids"
-    file.write_text("12\n\n 13 \nhello\n-4\n")
+    file.write_text("12\n\n 13 \nhello\n-4\n0\n99999999999\n")
     assert read_pids(str(file)) == [12, 13]
 
 

@@ -16,6 +16,8 @@ from undaunted.base.process import open_pidfd, wait_for_any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_MOST = 2**31 - 1  # what the kernel can say
+
 
 def read_pids(pidfile: str) -> list[int]:
     """Return the process ids in a file, one a line; lines that are none are left out.
@@ -24,7 +26,7 @@ def read_pids(pidfile: str) -> list[int]:
         OSError: the file cannot be read.
     """
     lines = (line.strip() for line in Path(pidfile).read_text(encoding="ascii").splitlines())
-    return [int(line) for line in lines if line.isdigit()]
+    return [pid for line in lines if line.isdigit() and 0 < (pid := int(line)) <= _MOST]
 
 
 def wait_for_pids(pids: Iterable[int]) -> None:
