@@ -297,6 +297,18 @@ def test_updates_are_counted_where_there_are_no_passes(watch: Watch) -> None:
     assert watch.kinds == [(i, UPDATE, 0) for i in range(3)]
 
 
+def test_a_step_that_only_makes_room_for_a_state_is_no_update(watch: Watch) -> None:
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    get_state_dict(net, optimizer)
+    assert optimizer.state
+    for iteration in range(2):
+        descend(net, optimizer, data(iteration))
+    assert watch.kinds == [(i, at, 0) for i in range(2) for at in (FORWARD, UPDATE)]
+
+
 def test_compiled_models_work_and_have_nothing_of_ours_inside(watch: Watch) -> None:
     plain, net = model(), model()
     compiled = torch.compile(net, backend="eager", fullgraph=True)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Of one update. Accumulated gradients come from dozens; beyond that it is something else, such as a
 # policy that plays, and what is new in its inputs shows in the gradients.
 _MAX_PASSES = 16
+# Between an optimizer's hook and who calls its step: wrappers of torch.
+_MAX_FRAMES = 12
 
 
 class Hooks:
@@ -77,6 +79,8 @@ class Hooks:
             return
         self._thread.inside = None  # a forward pass that was left by an interrupt
         if not self._ever_passed:  # the script computes its gradients in ways of its own
+            if _is_no_update():
+                return
             self._observer.update_begins()
             self._observer.announce()
         self._observer.update(optimizer)
@@ -121,6 +125,18 @@ def _trains(module: torch.nn.Module) -> bool:
         return any(parameter.requires_grad for parameter in module.parameters())
     except Exception:  # noqa: BLE001 - a module may bring parameters() of its own
         return False
+
+
+def _is_no_update() -> bool:
+    """Tell whether torch makes a step without effect, only to have an optimizer's state to load."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the caller of the hook
+    for _ in range(_MAX_FRAMES):
+        if frame.f_code.co_name == "_init_optim_state":  # of torch.distributed.checkpoint
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def _in_backward() -> bool:
