@@ -43,7 +43,8 @@ def test_the_place_is_said(
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     reason = Reason("EXCEPTION", 1, rank=1, text="KeyError(3)", where="step (train.py:7)")
-    log_restart(msgspec.structs.replace(RECORD, reasons=(reason,)), rank=0)
+    log_restart(msgspec.structs.replace(RECORD, members=(1,), reasons=(reason,)), rank=0)
+    assert "begins with 1 rank; rank 1 of the one before" in caplog.messages[0]
     assert caplog.messages[0].endswith("EXCEPTION: KeyError(3), in step (train.py:7)")
 
 

@@ -56,9 +56,9 @@ def log_restart(record: Record, rank: int) -> None:
     first, count = record.reasons[0], len(record.reasons)
     more = f", and {count - 1} more" if count > 1 else ""
     _log.warning(
-        "[undaunted] iteration %d begins with %d ranks; rank %d of the one before: %s: %s%s%s",
+        "[undaunted] iteration %d begins with %s; rank %d of the one before: %s: %s%s%s",
         record.epoch,
-        len(record.members),
+        "1 rank" if len(record.members) == 1 else f"{len(record.members)} ranks",
         first.rank if first.rank >= 0 else first.job_rank,
         first.kind,
         first.text or "no more is known",
