@@ -33,7 +33,8 @@ class Round:
 
     def __init__(self) -> None:
         self.empty = 0
-        self.spared: set[int] = set()
+        self.before = process.children()  # of other tests in this process
+        self.spared = set(self.before)
         self.workers = Workers(lambda worker: None, lambda: self.tree.look())  # noqa: PLW0108
         self.tree = Tree(self.workers, lambda: self.spared, self._is_empty)
 
@@ -50,7 +51,8 @@ class Round:
         return child.pid
 
     def reap_until_empty(self) -> None:
-        pidfds = [fd for pid in process.children() if (fd := process.open_pidfd(pid)) is not None]
+        ours = process.children() - self.before
+        pidfds = [fd for pid in ours if (fd := process.open_pidfd(pid)) is not None]
         for fd in pidfds:
             assert process.wait_pidfd(fd, 20)
             os.close(fd)
@@ -59,8 +61,10 @@ class Round:
 
 @pytest.fixture
 def current() -> Iterator[Round]:
-    yield Round()
-    process.end_descendants(10)
+    current = Round()
+    starts = [(pid, process.start_time(pid) or 0) for pid in current.before]
+    yield current
+    process.end_descendants(10, starts)
 
 
 def test_an_empty_tree_is_told_at_once(current: Round) -> None:
@@ -105,11 +109,12 @@ def test_who_came_after_the_signal_gets_it_as_well(current: Round) -> None:
 
 
 def test_spared_processes_are_neither_ended_nor_waited_for(current: Round) -> None:
-    current.spared = {current.start(WAITS)}
+    spared = current.start(WAITS)
+    current.spared.add(spared)
     current.tree.signal(signal.SIGKILL)
     assert current.empty == 1
     assert current.tree.left() == ()
-    assert process.state(min(current.spared)) not in ("", "Z")
+    assert process.state(spared) not in ("", "Z")
 
 
 def test_what_is_left_can_be_given_up(current: Round) -> None:
