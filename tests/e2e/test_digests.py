@@ -133,7 +133,8 @@ def test_a_killed_and_resumed_run_is_equal_if_all_is_restored(
         expected = content(undisturbed[rank])
         before = content([one for one in killed[rank] if one.round == 0])
         assert before == {key: expected[key] for key in before}
-        assert (KILLED - 1, UPDATE) in before
+        # The other rank may be one update behind when it is told to stop.
+        assert (KILLED - 2 + rank, UPDATE) in before
         # The process that resumes finds by its parameters which iteration it begins with.
         after = content([one for one in killed[rank] if one.round == 1])
         assert list(after) == [key for key in expected if key[0] >= SAVED]
@@ -141,5 +142,6 @@ def test_a_killed_and_resumed_run_is_equal_if_all_is_restored(
             assert after == {key: expected[key] for key in after}
         else:
             first, reference = after[SAVED, FORWARD], expected[SAVED, FORWARD]
-            assert [part for part in first if first[part] != reference[part]] == ["rng", "random.rng"]
+            differing = [part for part in first if first[part] != reference[part]]
+            assert differing == ["rng", "random.rng"]
             assert first["rng"] == expected[0, FORWARD]["rng"]  # as at the very beginning

@@ -54,7 +54,9 @@ class Rank:
         assert self.process.stdout is not None
         end = time.monotonic() + DEADLINE_S
         while b"\n" not in self._lines:
-            ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
+            poll = select.poll()  # select() takes no descriptor beyond 1023
+            poll.register(self.process.stdout, select.POLLIN)
+            ready = poll.poll(max(0.0, end - time.monotonic()) * 1000)
             assert ready, "the rank says nothing"
             data = os.read(self.process.stdout.fileno(), 65536)
             if not data:
@@ -329,15 +331,15 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path, port: int) -> None:
         first = made._start(0, {})
         made.ranks = [first]
         assert first.line() == "ready"
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(1000)]
-        made.ranks.append(made._start(1, {}))
-        assert made.ranks[1].line() == "ready"
-        for rank in made.ranks:
-            rank.do("enter", "join 0")
-        for rank in made.ranks:
-            rank.hear("Record")
-        for sock in silent:
-            sock.close()
+        with contextlib.ExitStack() as silent:
+            for _ in range(1000):
+                silent.enter_context(socket.create_connection(("127.0.0.1", port)))
+            made.ranks.append(made._start(1, {}))
+            assert made.ranks[1].line() == "ready"
+            for rank in made.ranks:
+                rank.do("enter", "join 0")
+            for rank in made.ranks:
+                rank.hear("Record")
 
 
 def test_an_error_of_the_guard_itself_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
