@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +31,12 @@ def lines(said: str, longest: int) -> str:
     """Return the end of a text of several lines as markup."""
     kept = said if len(said) <= longest else f"...{said[-longest:]}"
     return escape(printable(kept))
+
+
+def named_by_hash(content: str) -> str:
+    """Return how a content security policy names a style or script of the page itself."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def number(value: object) -> Cell:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
 import stat
@@ -15,7 +13,7 @@ import msgspec
 from undaunted.base.text import one_line
 from undaunted.journal.files import replace_text
 from undaunted.journal.page import figures, lists
-from undaunted.journal.page.markup import text
+from undaunted.journal.page.markup import named_by_hash, text
 from undaunted.journal.page.timeline import timeline
 
 if TYPE_CHECKING:
@@ -93,14 +91,10 @@ def _data(job: JobSummary, journals: Sequence[Journal]) -> str:
 def _policy(style: str, script: str) -> str:
     """Return what the browser may do: run this script, use this style, reach nothing."""
     return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        f"default-src 'none'; script-src {named_by_hash(script)}; "
+        f"style-src {named_by_hash(style)}; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _static(name: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, one_line, printable
+from undaunted.base.text import format_duration, printable
 from undaunted.chaos.trials.output import words
 from undaunted.chaos.trials.output.timeline import timeline
+from undaunted.journal.page.markup import named_by_hash, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,9 +28,8 @@ _LONGEST_FINDING = 5_000
 def to_html(result: Result) -> str:
     """Return the page."""
     style = _STYLE.read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'"
-    program = _text(" ".join(result.argv))
+    policy = f"default-src 'none'; style-src {named_by_hash(style)}"
+    program = text(" ".join(result.argv))
     sections = (_header(result), _tiles(result), _table(result), _findings(result), _runs(result))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -40,7 +38,7 @@ def to_html(result: Result) -> str:
         f"<title>chaos: {program}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         + "\n".join(filter(None, sections))
         + "\n<footer>Made by <code>undaunted chaos --html</code>"
-        f"{' ' + _text(result.version) if result.version else ''}.</footer>\n</body>\n</html>\n"
+        f"{' ' + text(result.version) if result.version else ''}.</footer>\n</body>\n</html>\n"
     )
 
 
@@ -52,8 +50,8 @@ def _header(result: Result) -> str:
     about += [f"seed {result.seed}", f"{began:%Y-%m-%d %H:%M:%S} UTC"]
     about += [f"took {format_duration(result.seconds)}", result.directory]
     return (
-        f"<header><h1>chaos: {_text(' '.join(result.argv))}</h1>"
-        f"<p>{_text(words.summary(result))}</p><p>{_text(', '.join(filter(None, about)))}</p>"
+        f"<header><h1>chaos: {text(' '.join(result.argv))}</h1>"
+        f"<p>{text(words.summary(result))}</p><p>{text(', '.join(filter(None, about)))}</p>"
         "</header>"
     )
 
@@ -90,19 +88,19 @@ def _table(result: Result) -> str:
 
 
 def _cells(verdict: Verdict) -> Iterator[str]:
-    name = _text(verdict.fault.id)
+    name = text(verdict.fault.id)
     linked = verdict.skipped or verdict.findings
     yield f'<td><a href="#{name}">{name}</a></td>' if linked else f"<td>{name}</td>"
     yield _number(words.place(verdict))
     yield (
         f'<td class="{verdict.colour}">{_MARKS[verdict.colour]} {verdict.colour}</td>'
-        f"<td>{_text(words.blamed(verdict))}</td>"
+        f"<td>{text(words.blamed(verdict))}</td>"
     )
     yield _number(words.back(verdict))
     for part in words.PARTS:
         yield _number(words.part(verdict, part))
     yield _number(words.number(verdict.steps_lost))
-    yield f"<td>{_text(words.identical(verdict))}</td>"
+    yield f"<td>{text(words.identical(verdict))}</td>"
 
 
 def _findings(result: Result) -> str:
@@ -116,10 +114,10 @@ def _findings(result: Result) -> str:
 
 def _article(verdict: Verdict) -> str:
     head = (
-        f'<article id="{_text(verdict.fault.id)}"><h3><span class="{verdict.colour}">'
-        f"{_MARKS[verdict.colour]} {verdict.colour}</span> {_text(words.title(verdict))}</h3>"
+        f'<article id="{text(verdict.fault.id)}"><h3><span class="{verdict.colour}">'
+        f"{_MARKS[verdict.colour]} {verdict.colour}</span> {text(words.title(verdict))}</h3>"
     )
-    why = [f"<p>{_text(verdict.skipped)}</p>"] if verdict.skipped else []
+    why = [f"<p>{text(verdict.skipped)}</p>"] if verdict.skipped else []
     return _lines([head, *why, *map(_finding, verdict.findings), "</article>"])
 
 
@@ -133,7 +131,7 @@ def _runs(result: Result) -> str:
     if not result.runs:
         return ""
     problems = "".join(
-        f"<p>run {_text(run.name)}: {_text(problem)}</p>"
+        f"<p>run {text(run.name)}: {text(problem)}</p>"
         for run in result.runs
         for problem in run.problems
     )
@@ -149,12 +147,8 @@ def _kind(name: str) -> str:
     return ' class="number"' if name in _NUMBERS else ""
 
 
-def _number(text: str) -> str:
-    return f'<td class="number">{_text(text)}</td>'
-
-
-def _text(text: str) -> str:
-    return escape(one_line(text))
+def _number(cell: str) -> str:
+    return f'<td class="number">{text(cell)}</td>'
 
 
 def _lines(parts: Iterable[str]) -> str:

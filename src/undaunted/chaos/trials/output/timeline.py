@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, one_line
+from undaunted.journal.page.markup import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ def _run(run: RunOf, longest: float) -> str:
     scale = _WIDTH / longest
     shapes = [shape for one in run.rounds for shape in _round(one, scale)]
     shapes += [_mark(moment, scale) for moment in run.moments]
-    name = _text(_name(run))
+    name = text(_name(run))
     label = escape(_spoken(run), quote=True)
     return (
         f'<div class="run"><span title="{name}">{name}</span>'
@@ -63,15 +64,15 @@ def _bar(kind: str, begin: float, end: float, scale: float, title: str) -> str:
     took = format_duration(max(0.0, end - begin))
     return (
         f'<rect class="bar-{kind}" x="{left:.1f}" y="{_BAR_TOP}" width="{width:.1f}" '
-        f'height="{_BAR_HEIGHT}"><title>{_text(f"{title} ({took})")}</title></rect>'
+        f'height="{_BAR_HEIGHT}"><title>{text(f"{title} ({took})")}</title></rect>'
     )
 
 
 def _mark(moment: Moment, scale: float) -> str:
     x = moment.seconds * scale
-    text = f"{moment.what} {moment.fault} after {format_duration(moment.seconds)}: {moment.text}"
+    said = f"{moment.what} {moment.fault} after {format_duration(moment.seconds)}: {moment.text}"
     return (
-        f'<path class="mark" d="M{x - 5:.1f} 0h10l-5 9z"><title>{_text(text.rstrip(": "))}</title>'
+        f'<path class="mark" d="M{x - 5:.1f} 0h10l-5 9z"><title>{text(said.rstrip(": "))}</title>'
         "</path>"
     )
 
@@ -85,7 +86,3 @@ def _name(run: RunOf) -> str:
 def _spoken(run: RunOf) -> str:
     count = len(run.rounds)
     return one_line(f"{_name(run)}, {count} {'round' if count == 1 else 'rounds'}")
-
-
-def _text(text: str) -> str:
-    return escape(one_line(text))
