@@ -435,7 +435,7 @@ class Agent:
     def _limit_passed(self, local_rank: int, expired: Expired) -> None:
         current = self._this_round()
         self._workers.reap()  # on a busy machine, word of its end may come after its limit
-        if any(w.code is not None for w in self._workers.all if w.local_rank == local_rank):
+        if self._workers.has_ended(local_rank):
             return
         self._scribe.hang_detected(current.rank(local_rank), expired)
         self._limits.limit_ended_rank(expired)

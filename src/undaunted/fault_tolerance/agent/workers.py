@@ -107,6 +107,10 @@ class Workers:
             self._reaped(pid, os.waitstatus_to_exitcode(status), time.monotonic_ns())
         self._on_tree_change()
 
+    def has_ended(self, local_rank: int) -> bool:
+        """Whether the process of a rank has ended, as far as `reap` has seen."""
+        return local_rank < len(self.all) and self.all[local_rank].code is not None
+
     def signal_ranks(self, local_ranks: tuple[int, ...], number: int) -> None:
         """Send ``number`` to these ranks; a stopped process is continued first."""
         for local_rank in local_ranks:
