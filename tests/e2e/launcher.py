@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.ports import two_free_ports
 from undaunted.base import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 DEADLINE_S = 60.0
 
@@ -137,6 +138,28 @@ def launched(
         yield launcher
     finally:
         launcher.close()
+
+
+@contextlib.contextmanager
+def nodes_of_a_job(
+    tmp_path: Path, script: str, *options: str
+) -> Iterator[Callable[[str, str], Launcher]]:
+    """Write ``script`` to train.py; gives ``start(node, rdzv_conf)`` for launchers of one job.
+
+    All of them are ended whatever happens.
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    endpoint = f"127.0.0.1:{two_free_ports()}"
+    common = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--worker-start", "fresh", *options]
+    with contextlib.ExitStack() as opened:
+
+        def start(name: str, conf: str) -> Launcher:
+            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
+            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
+            opened.callback(launcher.close)
+            return launcher
+
+        yield start
 
 
 def alive(pid: int) -> bool:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher
+from tests.e2e.launcher import nodes_of_a_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,20 +25,8 @@ RANK = """
 
 
 def test_the_node_of_the_coordinator_leaves_a_job_too_small_for_a_vote(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = ["--nnodes", "2:3", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    common += ["--max-restarts", "1", "--run-dir", "run", "--worker-start", "fresh"]
-    with contextlib.ExitStack() as opened:
-
-        def start(name: str, conf: str) -> Launcher:
-            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
-            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
-            opened.callback(launcher.close)
-            return launcher
-
+    options = ("--nnodes", "2:3", "--max-restarts", "1")
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
         one = start("one", "last_call_timeout=60")
         two, three = start("two", "is_host=0"), start("three", "is_host=0")
         others = {"two": two, "three": three}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher
+from tests.e2e.launcher import nodes_of_a_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,20 +23,8 @@ RANK = """
 
 
 def test_the_launcher_of_the_leader_is_killed_and_started_again(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    common += ["--max-restarts", "3", "--run-dir", "run", "--worker-start", "fresh"]
-    with contextlib.ExitStack() as opened:
-
-        def start(name: str, conf: str) -> Launcher:
-            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
-            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
-            opened.callback(launcher.close)
-            return launcher
-
+    options = ("--nnodes", "2", "--max-restarts", "3")
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
         one, two = start("one", "is_host=1"), start("two", "is_host=0")
         one.wait_for("rank 0 of 2 in round 0")
         two.wait_for("rank 1 of 2 in round 0")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.server
 import queue
-import socket
-import textwrap
 import threading
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher, launched
+from tests.e2e.launcher import launched, nodes_of_a_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,20 +75,8 @@ def test_a_scrape_of_a_running_job(tmp_path: Path) -> None:
 
 def test_each_node_tells_of_its_own_ranks(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
-    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--run-dir", "run"]
-    common += ["--metrics-port", "0", "--worker-start", "fresh"]
-    with contextlib.ExitStack() as opened:
-
-        def start(name: str, conf: str) -> Launcher:
-            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
-            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
-            opened.callback(launcher.close)
-            return launcher
-
+    options = ("--nnodes", "2", "--metrics-port", "0")
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
         one, two = start("one", "is_host=1"), start("two", "is_host=0")
         found: dict[str, float] = {}
         for launcher in (one, two):

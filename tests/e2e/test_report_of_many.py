@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher
+from tests.e2e.launcher import nodes_of_a_job
 from undaunted.cli.report import main as report
 
 if TYPE_CHECKING:
@@ -35,20 +32,8 @@ RANK = """
 
 
 def test_a_crash_and_a_lost_launcher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    common += ["--max-restarts", "3", "--run-dir", "run", "--worker-start", "fresh"]
-    with contextlib.ExitStack() as opened:
-
-        def start(name: str, conf: str) -> Launcher:
-            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
-            launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
-            opened.callback(launcher.close)
-            return launcher
-
+    options = ("--nnodes", "2", "--max-restarts", "3")
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
         one, two = start("one", "is_host=1"), start("two", "is_host=0")
         for launcher, rank in ((one, 0), (two, 1)):
             launcher.wait_for(f"rank {rank} in round 0")
