@@ -22,6 +22,19 @@ with open("large", "wb") as file:
     file.write(bytes(5000))
 """
 
+BUSY_WRITER = """
+import sys
+log = open("own.log", "ab", buffering=0)
+log.write(bytes(700))
+before = open("before", "wb", buffering=0)
+before.write(bytes(5000))
+print("ready", flush=True)
+sys.stdin.readline()
+log.write(bytes(100))
+with open("large", "wb") as file:
+    file.write(bytes(5000))
+"""
+
 
 def fate(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process of its own, with standard error in a file, as of a rank."""
@@ -99,6 +112,24 @@ def test_a_program_that_writes_for_the_rank_gets_an_error(tmp_path: Path) -> Non
     )
     assert done.stdout.split() == ["1", "True"]
     assert (tmp_path / "large").stat().st_size == LIMIT
+
+
+def test_a_checkpoint_that_is_being_written_is_no_log(tmp_path: Path) -> None:
+    """A program that writes for the rank is at work on the one before."""
+    done = fate(
+        tmp_path,
+        "import subprocess, sys\n"
+        f"code = {BUSY_WRITER!r}\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], stdin=-1, stdout=-1, text=True)\n"
+        "child.stdout.readline()\n"
+        f"inject('torn-write', size={LIMIT})\n"
+        "child.communicate('go\\n')\n"
+        "print(child.returncode)\n",
+    )
+    assert done.stdout.split() == ["1"]
+    assert (tmp_path / "before").stat().st_size == 5000
+    assert (tmp_path / "own.log").stat().st_size == 800
+    assert (tmp_path / "large").stat().st_size == 700 + LIMIT
 
 
 def test_a_forked_child_is_spared(tmp_path: Path) -> None:

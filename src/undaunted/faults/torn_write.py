@@ -8,10 +8,11 @@ The limit holds for every file, also for logs. It is therefore set so many bytes
 log: what the process has open only for writing, and what its standard output and error are. Files
 of memory shared by processes are open for reading as well, and do not count.
 
-Programs that the process has started and that write for it get a limit as well. Signals cannot be
-set from outside: where they ignore SIGXFSZ, as Python does, the write fails with EFBIG and the save
-with an error. Forked children that run no program of their own, such as those that load data, are
-spared: the limit would hit the memory in which they hand over their batches.
+Programs that the process has started and that write for it get a limit as well. What they have open
+for writing may be the checkpoint before, half done: only what they append to is a log. Signals
+cannot be set from outside: where they ignore SIGXFSZ, as Python does, the write fails with EFBIG
+and the save with an error. Forked children that run no program of their own, such as those that
+load data, are spared: the limit would hit the memory in which they hand over their batches.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ def _longest_log(pid: int) -> int:
 
 
 def _is_log(pid: int, fd: int) -> bool:
+    """Return whether it is one, as far as flags tell: at the worst nothing is torn."""
     if fd in _STREAMS:
         return True
     words = Path(f"/proc/{pid}/fdinfo/{fd}").read_text(encoding="ascii").split()
     flags = int(words[words.index("flags:") + 1], 8)
-    return flags & os.O_ACCMODE == os.O_WRONLY
+    only_written = flags & os.O_ACCMODE == os.O_WRONLY
+    return only_written and (pid == os.getpid() or bool(flags & os.O_APPEND))
