@@ -125,7 +125,7 @@ _ALL = (
         "the disk is slow for a while",
         ("call",),
         outside=True,
-        needs="control groups of version 2 with the io controller, and a disk",
+        needs="a control group that limits a disk (io, or blkio of version 1)",
     ),
     KindOf(
         "slow-network",

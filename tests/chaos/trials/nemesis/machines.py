@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOUNT = "30 23 0:26 {inside} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+MOUNT_1 = "38 31 0:35 {inside} /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio\n"
 
 
 def machine(
@@ -32,6 +33,18 @@ def machine(
         group = top if name == "top" else top / name.replace("_", "/")
         group.mkdir(parents=True, exist_ok=True)
         (group / "cgroup.subtree_control").write_text(f"{text}\n")
+    return top
+
+
+def machine_of_version_1(root: Path, *, own: str = "/job", inside: str = "/") -> Path:
+    """Build the files of a machine whose disks belong to version 1; return where they are."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/mountinfo").write_text(
+        MOUNT_1.format(inside=inside) + MOUNT.format(inside="/")
+    )
+    (root / "proc/self/cgroup").write_text(f"7:cpu,blkio:{own}\n4:memory:/x\n0::/\n")
+    top = root / "sys/fs/cgroup/blkio"
+    (top / own.removeprefix(inside).strip("/")).mkdir(parents=True)
     return top
 
 

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.trials.nemesis.machines import MOUNT, machine
+from tests.chaos.trials.nemesis.machines import MOUNT, machine, machine_of_version_1
 from undaunted.chaos.trials.nemesis import control_groups, stage
-from undaunted.chaos.trials.nemesis.control_groups import Group, find_parent
+from undaunted.chaos.trials.nemesis.control_groups import (
+    Group,
+    find_parent,
+    find_parent_of_version_1,
+)
 from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 
 BOTH = ("io", "memory")
@@ -76,6 +80,19 @@ def test_a_controller_that_no_child_has(tmp_path: Path) -> None:
         find_parent(BOTH, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("own", "inside", "expected"),
+    [("/job/of/us", "/", "job/of/us"), ("/docker/1/job", "/docker/1", "job"), ("/", "/", "")],
+)
+def test_our_group_of_a_controller_of_version_1(
+    tmp_path: Path, own: str, inside: str, expected: str
+) -> None:
+    top = machine_of_version_1(tmp_path, own=own, inside=inside)
+
+    assert find_parent_of_version_1("blkio", tmp_path) == top / expected
+    assert find_parent_of_version_1("memory", tmp_path) is None
+
+
 def test_a_group_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(NotPossibleError, match="No such file"):
         Group(tmp_path / "missing")
@@ -129,4 +146,29 @@ def test_with_a_group_ends_what_is_in_it() -> None:
     group.close()
 
     assert not group.path.exists()
+    child.communicate(timeout=60)
+
+
+def test_with_a_group_of_version_1_what_is_in_it_moves_back() -> None:
+    parent = find_parent_of_version_1("blkio")
+    if parent is None:
+        pytest.skip("no control groups of version 1 with blkio are mounted")
+    try:
+        group = Group(parent)
+    except NotPossibleError as error:
+        pytest.skip(str(error))
+    child = subprocess.Popen(
+        stage.command(os.getpid(), (), ["/bin/sh", "-c", "echo; exec cat"], group.path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"\n"
+    before = Path(f"/proc/{child.pid}/cgroup").read_text()
+
+    group.close()
+
+    assert not group.path.exists()
+    assert group.path.name in before
+    assert group.path.name not in Path(f"/proc/{child.pid}/cgroup").read_text()
     child.communicate(timeout=60)

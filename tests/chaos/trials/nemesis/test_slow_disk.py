@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.trials.nemesis.machines import disk, machine
+from tests.chaos.trials.nemesis.machines import disk, machine, machine_of_version_1
 from undaunted.chaos.trials.nemesis import slow_disk
 from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 from undaunted.chaos.trials.nemesis.slow_disk import SlowDisk, device_of
@@ -44,6 +44,23 @@ def test_slow_and_as_before(tmp_path: Path) -> None:
     assert limits.read_text() == "259:0 wbps=65536 wiops=50"
     slow.lift()
     assert limits.read_text() == "259:0 wbps=max wiops=max"
+    slow.close()
+
+
+def test_slow_and_as_before_with_version_1(tmp_path: Path) -> None:
+    disk(tmp_path, tmp_path, partition=True)
+    top = machine_of_version_1(tmp_path, own="/job")
+    slow = SlowDisk(tmp_path, 65536, tmp_path)
+
+    def limits() -> list[str]:
+        names = ("write_bps", "write_iops")
+        return [(slow.group / f"blkio.throttle.{name}_device").read_text() for name in names]
+
+    assert slow.group.parent == top / "job"
+    assert "write_bps_device: 259:0 65536" in slow.slow()
+    assert limits() == ["259:0 65536", "259:0 50"]
+    slow.lift()
+    assert limits() == ["259:0 0", "259:0 0"]
     slow.close()
 
 

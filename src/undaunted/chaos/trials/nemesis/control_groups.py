@@ -1,8 +1,8 @@
-"""Control groups of Linux (version 2): one of its own for a run.
+"""Control groups of Linux: one of its own for a run.
 
-A group is made beside or above our own one, where the controllers are enabled for children; nothing
-of the machine is changed for that. It is locked while its owner lives, so that the next one sees
-what a killed one has left, and removes it.
+With version 2, a group is made beside or above our own one, where the controllers are enabled for
+children; with version 1, below our own one. Nothing of the machine is changed for that. A group is
+locked while its owner lives, so that the next one sees what a killed one has left, and removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PREFIX = "undaunted-chaos-"
+PROCESSES = "cgroup.procs"
 _ENABLED = "cgroup.subtree_control"
+_EVENTS = "cgroup.events"  # of version 2 only
 _EMPTY_S = 10.0
 _EVENTS_BYTES = 4096
 
@@ -64,20 +66,28 @@ class Group:
             raise NotPossibleError(f"{self.path / name}: {error.strerror}") from None
 
     def close(self) -> None:
-        """End what is still in it, and remove it.
+        """End what is still in it, and remove it. Version 1 cannot end it: it moves out.
 
         If that takes too long, it is left to the next one who makes a group here.
         """
-        with contextlib.suppress(OSError):  # kernels before 5.14 have no such file
-            (self.path / "cgroup.kill").write_text("1", encoding="ascii")
         with contextlib.suppress(OSError):
-            self._wait_until_empty()
+            if (self.path / _EVENTS).exists():
+                self._end_all()
+            else:
+                self._move_out()
             self.path.rmdir()
         os.close(self._lock)
 
-    def _wait_until_empty(self) -> None:
+    def _move_out(self) -> None:
+        for pid in _read(self.path / PROCESSES).split():
+            with contextlib.suppress(ProcessLookupError):
+                (self.path.parent / PROCESSES).write_text(pid, encoding="ascii")
+
+    def _end_all(self) -> None:
+        with contextlib.suppress(OSError):  # kernels before 5.14 have no such file
+            (self.path / "cgroup.kill").write_text("1", encoding="ascii")
         deadline = time.monotonic() + _EMPTY_S
-        fd = os.open(self.path / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self.path / _EVENTS, os.O_RDONLY | os.O_CLOEXEC)
         try:
             poller = select.poll()
             poller.register(fd, select.POLLPRI)
@@ -103,7 +113,9 @@ def remove_left_over(parent: Path) -> None:
 
 
 def find_parent(controllers: Iterable[str], root: Path = Path("/")) -> Path:
-    """Return the directory in which a group has these controllers, the nearest to our own group.
+    """Return the directory in which a group of version 2 has these controllers.
+
+    It is the nearest to our own group.
 
     Args:
         controllers: their names.
@@ -138,6 +150,31 @@ def find_parent(controllers: Iterable[str], root: Path = Path("/")) -> Path:
     )
 
 
+def find_parent_of_version_1(controller: str, root: Path = Path("/")) -> Path | None:
+    """Return the directory of our group of a controller of version 1, None if that has it not.
+
+    Args:
+        controller: its name.
+        root: of the file system; another one in tests.
+    """
+    mounted = mount_of_version_1(_read(root / "proc/self/mountinfo"), controller)
+    if mounted is None:
+        return None
+    inside, place = mounted
+    own = own_path(_read(root / "proc/self/cgroup"), controller)
+    return root / place.lstrip("/") / next(_upwards(own, inside))
+
+
+def mount_of_version_1(mountinfo: str, controller: str) -> tuple[str, str] | None:
+    """Return which part of a controller's tree of groups is mounted where, None if none is."""
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        words, options = mount.split(), kind.split()
+        if options[:1] == ["cgroup"] and len(words) > 4 and controller in options[-1].split(","):
+            return words[3], words[4]
+    return None
+
+
 def mount_of_version_2(mountinfo: str) -> tuple[str, str] | None:
     """Return which part of the tree of groups is mounted where, None if none is."""
     for line in mountinfo.splitlines():
@@ -148,11 +185,18 @@ def mount_of_version_2(mountinfo: str) -> tuple[str, str] | None:
     return None
 
 
-def own_path(text: str) -> str:
-    """Return our group out of ``/proc/self/cgroup``, "/" if it is not there."""
+def own_path(text: str, controller: str = "") -> str:
+    """Return our group out of ``/proc/self/cgroup``, "/" if it is not there.
+
+    Args:
+        text: of that file.
+        controller: one of version 1; "" = version 2.
+    """
     for line in text.splitlines():
-        if line.startswith("0::/"):
-            return line[3:]
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(",") and path.startswith("/"):
+            return path
     return "/"
 
 

@@ -1,7 +1,9 @@
 """A limit for what one run may write to the disk of its checkpoints.
 
 The run is in a control group of its own; while the disk is slow, the kernel lets through only so
-many bytes and operations per second of what the group writes to that device.
+many bytes and operations per second of what the group writes to that device. Where version 1 of
+control groups has the disks, that is what the group itself writes, directly or by fsync, and not
+what the kernel writes for it later.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 
 # Without memory, the kernel does not know whose the pages are that it writes later.
 _CONTROLLERS = ("io", "memory")
-_LIMITS = "io.max"
+_CONTROLLER_1 = "blkio"  # of version 1
 _OPERATIONS_PER_S = 50
 _TRY_S = 30.0
 
@@ -34,9 +36,17 @@ class SlowDisk:
         Raises:
             NotPossibleError: the machine does not allow it.
         """
-        self._bytes_per_s = bytes_per_s
-        self._device = device_of(place, root)
-        self._group = control_groups.Group(control_groups.find_parent(_CONTROLLERS, root))
+        device = device_of(place, root)
+        parent = control_groups.find_parent_of_version_1(_CONTROLLER_1, root)
+        if parent is None:
+            parent = control_groups.find_parent(_CONTROLLERS, root)
+            self._slow = {"io.max": f"{device} wbps={bytes_per_s} wiops={_OPERATIONS_PER_S}"}
+            self._lift = {"io.max": f"{device} wbps=max wiops=max"}
+        else:
+            bps, iops = (f"blkio.throttle.write_{what}_device" for what in ("bps", "iops"))
+            self._slow = {bps: f"{device} {bytes_per_s}", iops: f"{device} {_OPERATIONS_PER_S}"}
+            self._lift = {bps: f"{device} 0", iops: f"{device} 0"}
+        self._group = control_groups.Group(parent)
 
     @property
     def group(self) -> Path:
@@ -49,9 +59,9 @@ class SlowDisk:
         Raises:
             NotPossibleError: the kernel refused.
         """
-        limits = f"{self._device} wbps={self._bytes_per_s} wiops={_OPERATIONS_PER_S}"
-        self._group.write(_LIMITS, limits)
-        return f"{_LIMITS} of {self._group.path.name}: {limits}"
+        self._set(self._slow)
+        limits = ", ".join(f"{name}: {text}" for name, text in self._slow.items())
+        return f"{self._group.path.name}: {limits}"
 
     def lift(self) -> None:
         """Let everything through again.
@@ -59,11 +69,15 @@ class SlowDisk:
         Raises:
             NotPossibleError: the kernel refused.
         """
-        self._group.write(_LIMITS, f"{self._device} wbps=max wiops=max")
+        self._set(self._lift)
 
     def close(self) -> None:
         """Remove the control group; nothing of the run is to be left by now."""
         self._group.close()
+
+    def _set(self, limits: dict[str, str]) -> None:
+        for name, text in limits.items():
+            self._group.write(name, text)
 
 
 def not_possible(place: Path) -> str:
@@ -115,4 +129,4 @@ def _not_joined(group: Path) -> str:
         return f"a process that joins {group} does not end"
     if done.returncode == 0:
         return ""
-    return f"{group / 'cgroup.procs'}: a process cannot join: {done.stderr.strip()}"
+    return f"{group / control_groups.PROCESSES}: a process cannot join: {done.stderr.strip()}"
