@@ -109,6 +109,7 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
     [
         ("minimal/train.py", ("--in-dir",)),
         ("minimal/sections.py", ("--in-dir",)),
+        ("inprocess/basic.py", ("--in-dir", "--faults", "exception,kill")),
         ("inprocess/advanced.py", ("--in-dir", "--faults", "exception,kill")),
         ("checkpoint/fsdp2.py", ()),
         ("checkpoint/async_ddp.py", ()),

@@ -73,7 +73,10 @@ def environment() -> dict[str, str]:
 @pytest.mark.parametrize(
     "launcher", ["undaunted.cli.main run", "torch.distributed.run --standalone"]
 )
-def test_basic_example_under_a_launcher(tmp_path: Path, launcher: str) -> None:
+def test_basic_example_under_a_launcher(
+    tmp_path: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", "1")
     script = str(EXAMPLES / "basic.py")
     code, text = launched(tmp_path, *launcher.split(), "--nproc-per-node=4", script)
     assert code == 0, text
@@ -82,7 +85,7 @@ def test_basic_example_under_a_launcher(tmp_path: Path, launcher: str) -> None:
 
 
 def test_basic_example_without_a_launcher(tmp_path: Path) -> None:
-    codes, text = processes(tmp_path, "basic.py")
+    codes, text = processes(tmp_path, "basic.py", FAULT="1")
     assert codes == [0] * 4, text
     assert text.count("): 80") == 4
 
