@@ -56,6 +56,23 @@ def contents(left: list[Left]) -> Iterator[tuple[int, int, bytes]]:
         os.close(one.fd)
 
 
+def test_without_a_socket_nothing_is_kept_and_that_is_said() -> None:
+    remarks: list[str] = []
+
+    async def run() -> None:
+        first, second = Shelf(remarks.append), Shelf(remarks.append)
+        second.name = first.name
+        first.open()
+        second.open()
+        second.close()
+        first.close()
+
+    asyncio.run(run())
+    (line,) = remarks
+    assert line.startswith("copies of checkpoints are not kept over a restart: ")
+    assert "Address already in use" in line
+
+
 def test_what_a_process_has_left_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def use(_: Shelf) -> None:
         first, second = client(0), client(1)

@@ -1,9 +1,11 @@
 """Everything that is made of the output of one round, together."""
 
 import os
+import threading
 
 import pytest
 
+from undaunted.fault_tolerance.output import round_output
 from undaunted.fault_tolerance.output.destinations import Destination, RankOutput
 from undaunted.fault_tolerance.output.round_output import RoundOutput
 from undaunted.fault_tolerance.run_config import TO_BOTH, RunConfig
@@ -71,6 +73,26 @@ def test_problems_are_told_once(tmp_path):
     assert first == "of the plug-in"
     assert "Not a directory" in second
     assert output.close() == []
+
+
+def test_files_that_do_not_open_are_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(round_output, "_OPEN_S", 0.01)
+    answers = threading.Event()
+
+    def hangs(path, **how):
+        answers.wait(30)
+        raise OSError("at last")
+
+    settings = config(tmp_path, applog_prefix=str(tmp_path / "log"))
+    output = RoundOutput(settings, 1, 0, 2, outputs(tmp_path), open_log=hangs)
+    (line,) = output.start()
+    assert line == f"{tmp_path} does not answer: output of the ranks may not be shown"
+    answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "undaunted-deadline":
+            thread.join(30)
+    output.request_close()
+    output.close()
 
 
 @pytest.mark.parametrize("missing", ["stdout", "stderr"])

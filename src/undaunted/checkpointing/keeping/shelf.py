@@ -76,20 +76,13 @@ class Shelf:
         self.name = f"undaunted-{os.urandom(16).hex()}"  # abstract: nothing is left of it
 
     def open(self) -> None:
-        """Listen under the name.
-
-        Raises:
-            OSError: there is no socket to be had.
-        """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        """Listen under the name; where that cannot be done, nothing is kept, and that is said."""
         try:
-            listener.bind(f"\0{self.name}")
-            listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+            self._listener = self._listen()
+        except OSError as error:
+            self._remark(f"copies of checkpoints are not kept over a restart: {error}")
+            return
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
         """Release everything; arenas that nobody else holds are gone."""
@@ -107,6 +100,16 @@ class Shelf:
     def arenas(self) -> dict[Key, int]:
         """Return the descriptors of all arenas; they stay the shelf's."""
         return {key: item.fd for key, item in self._items.items()}
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            listener.bind(f"\0{self.name}")
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        return listener
 
     def _accept(self) -> None:
         assert self._listener is not None

@@ -2,7 +2,7 @@
 
 Control flow of the whole main job is in this file. Everything that happens becomes an event for the
 node (`core.node`) or the job policy (behind `orders`); both answer with commands, and `_carry_out`
-and `_obey` map each command to one call below.
+and `_obey` map each command to one call below. What ranks do becomes events in `rank_events`.
 """
 
 from __future__ import annotations
@@ -15,36 +15,28 @@ from typing import TYPE_CHECKING
 
 from undaunted import __version__
 from undaunted.base import process
-from undaunted.base.deadline import within
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
-from undaunted.fault_tolerance.agent import leftovers
+from undaunted.fault_tolerance.agent.aftermath import Aftermath
 from undaunted.fault_tolerance.agent.attribution import Attribution
 from undaunted.fault_tolerance.agent.clearing import Clearing
-from undaunted.fault_tolerance.agent.examine import Examiner
 from undaunted.fault_tolerance.agent.inprocess import InProcess
 from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
-from undaunted.fault_tolerance.agent.learned import LimitKeeper
 from undaunted.fault_tolerance.agent.metrics import Metrics
-from undaunted.fault_tolerance.agent.news import News
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
 from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
-from undaunted.fault_tolerance.agent.progress_file import (
-    PageProgress,
-    ProgressFile,
-    last_step_ns,
-)
+from undaunted.fault_tolerance.agent.progress_file import ProgressFile
+from undaunted.fault_tolerance.agent.progress_notes import ProgressNotes
+from undaunted.fault_tolerance.agent.rank_events import RankEvents
 from undaunted.fault_tolerance.agent.replacing import Replacing
-from undaunted.fault_tolerance.agent.requests import Requests
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.tasks import Tasks, tell_of_failed_callbacks
 from undaunted.fault_tolerance.agent.tree import Tree
 from undaunted.fault_tolerance.agent.turns import Turns
-from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.core import node_messages as m
@@ -56,16 +48,9 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.run_config import RunConfig
-    from undaunted.progress.area import MailboxRequest
-    from undaunted.progress.reader import RingEvent
-    from undaunted.progress.snapshot import PageSnapshot
-    from undaunted.progress.timeouts import Expired
 
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
-# How often the journal is told how far the ranks are: of a launcher that is killed, this is known.
-_PROGRESS_EVERY_S = 60.0
-_OPEN_LOGS_S = 1.0
 
 
 def serve(config: RunConfig, front: socket.socket, begun: Begun) -> int:
@@ -99,46 +84,34 @@ class Agent:
         self._health = NodeHealth(config, begun.environment, self._scribe)
         self._clearing = Clearing(config, begun.environment, self._scribe, self._health)
         self._tree = Tree(self._workers, self._spared, lambda: self._post(m.TreeEmpty()))
-        self._watch = PageWatch(
-            self._area,
-            config.limits,
-            Listener(
-                limit_passed=self._limit_passed,
-                news=self._page_news,
-                ring_events=self._ring_events,
-                request=self._request,
-                paused=self._scribe.agent_paused,
-            ),
-        )
-        self._examiner = Examiner(
-            config, self._area, self._pipes, self._workers, self._watch, self._scribe
-        )
-        self._limits = LimitKeeper(config, self._area, self._watch, self._scribe)
         self._shelf = Shelf(self._scribe.say)
         self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
         self._turns = Turns()
-        self._news = News(self._rounds, self._scribe, self._rank_errored)
         self._inprocess = InProcess(config, self._scribe)
-        self._orders = find_orders(
-            config,
-            self._turns,
-            self._obey,
-            self._rounds.reserve,
-            self._scribe.say,
-            self._inprocess,
-        )
+        reserve, say = self._rounds.reserve, self._scribe.say
+        self._orders = find_orders(config, self._turns, self._obey, reserve, say, self._inprocess)
         self._attribution = Attribution(config, self._scribe, self._orders)
-        self._requests = Requests(config.node, self._area, self._limits, self._scribe, self._orders)
+        self._aftermath = Aftermath(config, self._scribe, self._attribution, self._failed)
+        self._ranks = RankEvents(
+            config,
+            begun,
+            self._workers,
+            self._scribe,
+            self._rounds,
+            self._orders,
+            self._inprocess,
+            self._post,
+        )
         self._replacing = Replacing(
             self._spawner,
             self._workers,
             self._area,
-            self._watch,
+            self._ranks.watch,
             self._scribe,
             wanted=lambda current: current is self._round and not self._stop_ordered,
             failed=lambda rank: self._post(m.RankExited(rank, 1, spared=True)),
         )
-        self._page_progress = PageProgress()
+        self._progress_notes = ProgressNotes(self._area, self._scribe)
         self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
         self._node = node.Node(config.rank_termination_signal, self._clearing.longest_s)
         self._round: Round | None = None
@@ -147,7 +120,6 @@ class Agent:
         self._abandoned = False  # the front is gone
         self._timers = Timers()
         self._tasks = Tasks(self._failed)
-        self._finishing = Tasks(self._failed)  # bounded by themselves, not cancelled
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     # --- life -----------------------------------------------------------------------------------
@@ -158,8 +130,8 @@ class Agent:
         tell_of_failed_callbacks(loop, self._failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
         self._outside.open()
-        self._open_shelf()
-        self._watch.open()
+        self._shelf.open()
+        self._ranks.watch.open()
         self._logs.begin()
         self._metrics.open()
         self._scribe.job_started()
@@ -176,7 +148,8 @@ class Agent:
             self._close_round()
         self._outside.close()
         self._inprocess.close()
-        self._watch.close()
+        self._ranks.watch.close()
+        self._progress_notes.close()
         self._timers.cancel()
         await self._tasks.cancel()
         self._clearing.close()
@@ -185,7 +158,7 @@ class Agent:
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S, self._logs.processes())
         # After that: a console that nobody reads takes seconds, in which nobody shall live on.
-        await self._finishing.wait()
+        await self._aftermath.wait()
         await self._attribution.close()
         self._rounds.close()
         self._shelf.close()
@@ -195,12 +168,6 @@ class Agent:
         self._scribe.close_log()
         await self._logs.close()
         self._scribe.close()
-
-    def _open_shelf(self) -> None:
-        try:
-            self._shelf.open()
-        except OSError as error:
-            self._scribe.say(f"copies of checkpoints are not kept over a restart: {error}")
 
     async def _join(self) -> None:
         """Take part in the job, if this node is healthy. The template imports meanwhile."""
@@ -251,21 +218,16 @@ class Agent:
             case m.CallOffSpawn():
                 self._spawner.call_off()
             case m.Watch(on=on):
-                workers = self._workers.all if on else []
-                self._watch.hold_to_limits(
-                    [worker.spawned_ns for worker in workers],
-                    [worker.local_rank for worker in workers if worker.code is not None],
-                )
+                self._ranks.hold_to_limits(on=on)
             case m.GoOnWithout(local_rank=rank, detail=detail):
                 self._workers.all[rank].lost = True
                 self._inprocess.lost(rank, detail)
             case m.StartAgain(local_rank=rank):
                 self._tasks.start(self._replacing.start(self._this_round(), rank))
             case m.GatherEvidence():
-                self._tasks.start(self._examine())
+                self._tasks.start(self._ranks.judge_hang())
             case m.JudgeCrash(final=final):
-                if not self._examiner.judge_crash(self._this_round(), final=final):
-                    self._post(m.CrashUnclear())
+                self._ranks.judge_crash(final=final)
             case m.SignalRanks(local_ranks=ranks, signal=number):
                 self._workers.signal_ranks(ranks, number)
             case m.SignalTree(signal=number):
@@ -274,8 +236,9 @@ class Agent:
                 self._clearing.prepare()
             case m.ClearNode(round=number):
                 self._tasks.start(self._clear(number))
-            case m.SetTimer():
-                self._set_timer(command)
+            case m.SetTimer(name=name, delay_s=delay_s):
+                fired = m.TimerFired(name, self._node.round)
+                self._timers.set(name, delay_s, partial(self._post, fired))
             case m.ReportFailed():
                 self._report_failed(command)
             case m.ReportFinished(lost=lost):
@@ -304,7 +267,7 @@ class Agent:
         self._metrics.begin_round(self._round)
         self._workers.begin_round()
         self._scribe.round_started(self._round)
-        self._limits.begin_round(start.world_size)
+        self._ranks.begin_round(self._round)
         self._post(m.StartRound(start.round, start.slots))
 
     def _cannot_begin(self, start: job.Start, error: OSError) -> None:
@@ -316,9 +279,7 @@ class Agent:
 
     async def _spawn(self) -> None:
         current = self._this_round()
-        # Opens files, perhaps on a file system that hangs.
-        silent = [f"{self._config.log_dir} does not answer: output of the ranks may not be shown"]
-        for problem in within(_OPEN_LOGS_S, current.follow_output, silent):
+        for problem in current.follow_output():
             self._scribe.say(problem)
         self._attribution.round_began(current.number)
         try:
@@ -328,15 +289,9 @@ class Agent:
             return
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
-        self._note_progress()
+        self._progress_notes.begin()
         self._health.begin_watch(self._unhealthy)
         self._post(m.WorkersSpawned())
-
-    def _note_progress(self) -> None:
-        """Put into the journal how far the ranks are, now and every minute."""
-        pages = self._examiner.pages()
-        self._scribe.round_progress(self._page_progress.look(pages), last_step_ns(pages))
-        self._timers.set("progress", _PROGRESS_EVERY_S, self._note_progress)
 
     def _report_failed(self, report: m.ReportFailed) -> None:
         detail = report.detail
@@ -344,10 +299,13 @@ class Agent:
             self._scribe.spawn_failed(detail)
         elif report.kind == "crash":
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
-            self._examiner.crash_detected(self._this_round(), report.local_rank, report.detail)
+            self._ranks.crash_detected(report.local_rank, report.detail)
         _, victim = self._scribe.verdict_of(self._node.round)
         event = job.NodeFailed(self._config.node, self._node.round, detail, victim=victim)
         self._orders.post(event)
+
+    def _rank_exited(self, worker: Worker) -> None:
+        self._ranks.exited(worker)
 
     def _child_ended(self) -> None:
         self._tree.look()
@@ -371,14 +329,11 @@ class Agent:
         unkillable = self._tree.left() if report.unkillable else ()
         self._tree.forget()
         self._clearing.close()
-        self._watch.read_news()
+        self._ranks.watch.read_news()
         self._close_round()
-        pages = self._examiner.pages()
-        seen = self._page_progress.look(pages)
-        self._scribe.round_progress(seen, last_step_ns(pages))
+        seen = self._progress_notes.end()
         self._scribe.round_stopped(unkillable)
-        if self._config.check_remaining_processes:
-            self._finishing.start(self._name_leftovers())
+        self._aftermath.name_leftovers(self._node.round)
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
@@ -393,61 +348,12 @@ class Agent:
         current = self._this_round()
         current.close()
         self._inprocess.close()
-        self._limits.end_round()
-        self._finishing.start(self._finish_output(current))
-
-    async def _name_leftovers(self) -> None:
-        number = self._node.round
-        if line := await asyncio.to_thread(leftovers.line, self._config.run_dir, number):
-            self._scribe.say(line)
-
-    async def _finish_output(self, current: Round) -> None:
-        for problem in await asyncio.to_thread(current.finish_output):
-            self._scribe.say(problem)
-        self._attribution.round_over(current.number)
+        self._ranks.limits.end_round()
+        self._aftermath.finish_output(current)
 
     def _this_round(self) -> Round:
         assert self._round is not None, "the policy starts a round before anything refers to it"
         return self._round
-
-    # --- what ranks do --------------------------------------------------------------------------
-
-    def _rank_exited(self, worker: Worker) -> None:
-        assert worker.code is not None
-        self._watch.read_news()  # what it wrote last
-        self._watch.rank_ended(worker.local_rank)
-        self._scribe.rank_exited(self._this_round(), worker)
-        rank = worker.local_rank
-        spared, again = self._inprocess.goes_on_without(rank), self._inprocess.may_return(rank)
-        self._post(m.RankExited(rank, worker.code, spared, again))
-
-    def _rank_errored(self, local_rank: int, detail: str) -> None:
-        spared = self._inprocess.goes_on_without(local_rank)
-        self._post(m.RankErrored(local_rank, detail, spared))
-
-    def _page_news(self, local_rank: int, page: PageSnapshot) -> None:
-        if self._round is not None:
-            self._news.page(self._round, local_rank, page)
-
-    def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
-        self._news.ring(self._this_round(), local_rank, events, lost)
-
-    def _limit_passed(self, local_rank: int, expired: Expired) -> None:
-        current = self._this_round()
-        self._workers.reap()  # on a busy machine, word of its end may come after its limit
-        if self._workers.has_ended(local_rank):
-            return
-        self._scribe.hang_detected(current.rank(local_rank), expired)
-        self._limits.limit_ended_rank(expired)
-        self._post(m.LimitPassed(local_rank, expired.watch))
-
-    async def _examine(self) -> None:
-        current = self._this_round()
-        judgement = await self._examiner.hang(current)
-        self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
-
-    def _request(self, local_rank: int, message: MailboxRequest) -> None:
-        self._requests.take(self._this_round(), local_rank, message)
 
     # --- what comes from outside (see `outside.Told`) ---------------------------------------------
 
@@ -479,10 +385,6 @@ class Agent:
 
     def _say(self, text: str) -> None:
         self._scribe.say(text)
-
-    def _set_timer(self, command: m.SetTimer) -> None:
-        event = m.TimerFired(command.name, self._node.round)
-        self._timers.set(command.name, command.delay_s, partial(self._post, event))
 
     def _failed(self, error: BaseException) -> None:
         """A bug of ours must end the job with its traceback, not leave it waiting."""

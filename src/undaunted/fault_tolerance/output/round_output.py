@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output import destinations
 from undaunted.fault_tolerance.output.filters import ContainsFilter
 from undaunted.fault_tolerance.output.job_logs import open_here
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.output.paths import Stream
     from undaunted.fault_tolerance.run_config import RunConfig
 
+# How long it may take to open files: the file system may hang.
+_OPEN_S = 1.0
 # How long the last output of a round may take to reach the console, and its log. The next round
 # does not wait for it, only the end of the job does.
 _SHOW_S = 5.0
@@ -56,6 +59,7 @@ class RoundOutput:
             for rank, output in ranks
             for entry in destinations.tee_entries(config, rank - first_rank, rank, output)
         ]
+        self._log_dir = config.log_dir
         self._problems = [problem] if problem else []
         self._tee = OutputTee(entries)
         self._logs: list[RoundLog] = []
@@ -75,7 +79,14 @@ class RoundOutput:
                 self._logs.append(RoundLog(path, sources, world_size, keeps))
 
     def start(self) -> list[str]:
-        """Begin; return what cannot be done, as lines for the user. Before the ranks start."""
+        """Begin, within a second; return what cannot be done, as lines for the user.
+
+        Before the ranks start.
+        """
+        silent = [f"{self._log_dir} does not answer: output of the ranks may not be shown"]
+        return within(_OPEN_S, self._start, silent)
+
+    def _start(self) -> list[str]:
         self._tee.start()
         for log in self._logs:
             log.start()
