@@ -6,7 +6,7 @@ import pytest
 from tests.journal import sample
 from tests.journal.sample import at, begin
 from undaunted.journal import events as e
-from undaunted.journal.render import plain, render_round, render_run, render_short
+from undaunted.journal.render import plain, render_round, render_run
 from undaunted.journal.restarts import RunSummary, summarize
 
 REPORT = """\
@@ -124,23 +124,6 @@ def test_one_round_in_detail() -> None:
     assert render_round(summarize(sample.RUN), 9) == []
 
 
-def test_the_short_form() -> None:
-    assert render_short(summarize(sample.RUN), "undaunted-runs/demo") == (
-        "finished after 2 restarts, 3.2 s lost\n"
-        "  round 0: rank 1 raised ValueError: bad batch (running again after 57 ms)\n"
-        "  round 1: rank 0 hangs (running again after 124 ms)\n"
-        "  more: undaunted report undaunted-runs/demo"
-    )
-
-
-def test_the_short_form_stays_short() -> None:
-    one = summarize(sample.RUN).rounds[0]
-    rounds = [msgspec.structs.replace(one, round=number) for number in range(100)]
-    text = render_short(RunSummary(rounds=rounds, restarts=99))
-    assert "... 95 earlier failures" in text
-    assert len(text.splitlines()) == 7
-
-
 def test_a_run_without_an_end_says_so() -> None:
     text = plain(render_run(summarize(sample.RUN[:-1])))
     assert "UTC, told up to 9.0 s later" in text
@@ -168,6 +151,6 @@ def test_text_of_the_program_cannot_act_on_the_terminal() -> None:
     exited = at(21, e.RankExited, 0, rank=0, pid=1, signal=evil)
     lost = at(22, e.TemplateLost, 0, reason=evil)
     run = summarize([started, spawned, verdict, exited, lost, ended])
-    text = plain(render_run(run)) + plain(render_round(run, 0)) + render_short(run, evil)
+    text = plain(render_run(run)) + plain(render_round(run, 0))
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "boo" in text

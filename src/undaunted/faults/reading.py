@@ -127,11 +127,6 @@ def _check_combination(kind: str, fields: dict[str, Any], written: str) -> None:
     raise FaultPlanError(f"fault {written!r}: {problem}")
 
 
-def _foreign(kind: str, fields: Iterable[str]) -> str:
-    """Return an option that belongs to other kinds, or ""."""
-    return next((key for key in fields if kind not in _KINDS_OF.get(key, (kind,))), "")
-
-
 def _nearest(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
 INDENT = " " * 9
-# How many rounds `render_short` explains.
-_SHORT_ROUNDS = 5
 # How many restarts inside of processes `render_run` explains per round.
 _SHORT_INPROCESS = 5
 
@@ -79,22 +77,6 @@ def render_round(run: RunSummary, number: int, *, width: int | None = None) -> l
             lines.extend(_phase_list(one.phases))
         lines.extend(_class_list(one.times))
     return lines
-
-
-def render_short(run: RunSummary, run_dir: str = "") -> str:
-    """Return the few lines a launcher prints at the end of a run with restarts."""
-    lost = f", {format_duration(run.lost_ns / 1e9)} lost" if run.lost_ns else ""
-    lines = [f"{one_line(run.outcome) or 'ended'} after {count(run.restarts, 'restart')}{lost}"]
-    failed = [one for one in run.rounds if one.phases is not None]
-    if len(failed) > _SHORT_ROUNDS:
-        lines.append(f"  ... {len(failed) - _SHORT_ROUNDS} earlier failures")
-    for one in failed[-_SHORT_ROUNDS:]:
-        total = one.phases.total_ns if one.phases else None
-        took = f" (running again after {format_duration(total / 1e9)})" if total else ""
-        lines.append(f"  round {one.round}: {one_line(one.cause)}{took}")
-    if run_dir:
-        lines.append(f"  more: undaunted report {printable(run_dir)}")
-    return "\n".join(lines)
 
 
 def plain(lines: Sequence[Line]) -> str:

@@ -99,10 +99,6 @@ class Section:
         except ValueError:
             pass  # as above
 
-    def is_open(self) -> bool:
-        """Tell whether it was entered more often than left."""
-        return bool(self._starts)
-
     def close(self) -> None:
         """Leave it as often as it was entered."""
         while self._starts:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.chaos.trials.generator import Wanted, generate, settle, wanted_of
+from undaunted.chaos.trials.generator import Wanted, settle, wanted_of
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.chaos.trials.plan import PlanError, Planned
+from undaunted.chaos.trials.plan import Plan, PlanError, Planned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SIZES = st.integers(1, 5)
+
+
+def generate(
+    kinds: Sequence[str], *, runs_per_kind: int, faults_per_run: int, seed: int, **run: Any
+) -> Plan:
+    wanted = wanted_of(kinds, runs_per_kind=runs_per_kind, faults_per_run=faults_per_run, seed=seed)
+    return settle(wanted, seed=seed, **run)
 
 
 def plan(**changes: object):  # type: ignore[no-untyped-def]

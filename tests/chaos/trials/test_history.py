@@ -39,7 +39,6 @@ def test_a_run_is_read_as_it_was(tmp_path: Path) -> None:
     assert read.records == history.records
     assert read.problems == []
     assert [event.text for event in read.launches[0].faults()] == ["sigterm-1"]
-    assert read.ranks_that_step() == [0, 1]
 
 
 def test_what_is_missing_or_damaged_is_said(tmp_path: Path) -> None:

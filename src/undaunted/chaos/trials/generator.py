@@ -40,17 +40,10 @@ class Wanted:
     where: str = ""
 
 
-def generate(
-    kinds: Sequence[str],
-    *,
-    runs_per_kind: int,
-    faults_per_run: int,
-    seed: int,
-    world_size: int,
-    first: int,
-    last: int,
-) -> Plan:
-    """Plan each kind of fault so many times, on random ranks at random iterations.
+def wanted_of(
+    kinds: Sequence[str], *, runs_per_kind: int, faults_per_run: int, seed: int
+) -> list[Wanted]:
+    """Plan each kind of fault so many times; `settle` chooses ranks and iterations.
 
     Args:
         kinds: of ``kinds.KINDS``.
@@ -58,26 +51,6 @@ def generate(
         faults_per_run: how many faults one run has, at least 1; they are spread over the run. With
             more than one, kinds are mixed.
         seed: decides everything that is random.
-        world_size: number of ranks, at least 1.
-        first: iteration with which the undisturbed run began.
-        last: its last iteration.
-
-    Raises:
-        PlanError: a kind that does not exist, or more faults than a run has iterations.
-    """
-    return settle(
-        wanted_of(kinds, runs_per_kind=runs_per_kind, faults_per_run=faults_per_run, seed=seed),
-        seed=seed,
-        world_size=world_size,
-        first=first,
-        last=last,
-    )
-
-
-def wanted_of(
-    kinds: Sequence[str], *, runs_per_kind: int, faults_per_run: int, seed: int
-) -> list[Wanted]:
-    """Return what `generate` plans before anything is known of the program.
 
     Raises:
         PlanError: a kind that does not exist.

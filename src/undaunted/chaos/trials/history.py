@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.chaos.trials.outcome import Outcome, read_outcome
 from undaunted.digests.record import Record, Records, read_records
-from undaunted.journal.events import JobStarted, RankEvent, RankMilestone
+from undaunted.journal.events import JobStarted, RankEvent
 from undaunted.journal.query import by_round, every, first
 from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.restarts import RunSummary, summarize
@@ -67,11 +67,6 @@ class History:
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict)
     unreadable: int = 0
     problems: Sequence[str] = ()
-
-    def ranks_that_step(self) -> list[int]:
-        """The ranks that have taken a step; reserves take none."""
-        milestones = (m for one in self.launches for m in every(one.events, RankMilestone))
-        return sorted({m.rank for m in milestones if m.name == "first_step"})
 
 
 def read_history(directory: Path) -> History:
