@@ -206,6 +206,10 @@ def test_launch_config_takes_the_fault_tolerance_fourth():
     cfg = FaultToleranceConfig(safety_factor=3)
     made = launcher.LaunchConfig(1, 1, 2, cfg, max_restarts=1)
     assert (made.nproc_per_node, made.fault_tol_cfg, made.max_restarts) == (2, cfg, 1)
+    several = launcher.LaunchConfig(
+        2, 3, 8, cfg, run_id="job7", rdzv_backend="c10d", rdzv_endpoint="host0:29400"
+    )
+    assert several.of_several_nodes
     with pytest.raises(TypeError, match="no_such_field"):
         launcher.LaunchConfig(1, 1, 2, cfg, no_such_field=1)
 

@@ -69,11 +69,11 @@ def test_files_are_for_this_user_only(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv(function_call.DIRECTORY_VARIABLE, str(tmp_path))
     function_call.write_call(tmp_path, named, [1])
     function_call.write_result(0, {"loss": 1.5})
-    assert function_call.read_results(tmp_path, 2) == {0: {"loss": 1.5}, 1: None}
+    assert function_call.read_results(tmp_path, [0, 1]) == {0: {"loss": 1.5}, 1: None}
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"call.json": 0o600, "result-0.json": 0o600}
     function_call.forget_result(0)
-    assert function_call.read_results(tmp_path, 1) == {0: None}
+    assert function_call.read_results(tmp_path, [0]) == {0: None}
 
 
 def test_functions_are_shown_by_their_names() -> None:

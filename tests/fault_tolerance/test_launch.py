@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.launcher import alive, wait_until_gone
+from tests.ports import two_free_ports
 from undaunted.fault_tolerance import launch
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
@@ -239,6 +240,66 @@ def test_script_that_launches_while_it_is_imported_is_told_so(tmp_path: Path) ->
     )
     assert done.returncode == 1
     assert "if __name__ == '__main__'" in done.stderr
+
+
+# --- several nodes -------------------------------------------------------------------------------
+
+NODE = """
+import os, sys
+from undaunted.fault_tolerance import LaunchConfig, LaunchError, elastic_launch
+
+def work(base):
+    if os.environ["GROUP_RANK"] == "0" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise ValueError("bad batch")
+    return [base, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])]
+
+if __name__ == "__main__":
+    number, port = int(sys.argv[1]), sys.argv[2]
+    job = LaunchConfig(
+        2,
+        2,
+        2,
+        run_id="job7",
+        rdzv_endpoint=f"127.0.0.1:{port}",
+        rdzv_configs={"is_host": number == 0, "rank": number},
+        node_name=f"node{number}",
+        max_restarts=1,
+        worker_start="fresh",
+        run_dir="run",
+    )
+    print(elastic_launch(job, work)(7))
+"""
+
+
+@pytest.mark.e2e
+def test_each_of_several_nodes_gets_the_results_of_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(NODE)
+    port = two_free_ports()
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "main.py", str(number), str(port)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                "PYTHONPATH": str(Path(launch.__file__).parents[2]),
+                "TMPDIR": str(tmp_path),
+                "UNDAUNTED_TOKEN": "a token of the tests",
+            },
+        )
+        for number in range(2)
+    ]
+    try:
+        seen = [node.communicate(timeout=DEADLINE_S) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+            node.communicate()
+    assert [out for out, _ in seen] == [
+        "{0: [7, 0, 4], 1: [7, 1, 4]}\n",
+        "{2: [7, 2, 4], 3: [7, 3, 4]}\n",
+    ], seen
 
 
 # --- programs ------------------------------------------------------------------------------------

@@ -67,10 +67,56 @@ def test_fields_of_torch_and_nvrx_mean_options(tmp_path: Path) -> None:
     assert found.virtual_local_rank
 
 
+def test_several_nodes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    config = LaunchConfig(
+        2,
+        4,
+        8,
+        run_id="job7",
+        rdzv_endpoint="127.0.0.1:29400",
+        rdzv_configs={"rank": 1, "is_host": True, "lease": 2, "timeout": 9},
+        rdzv_timeout=60,
+        node_name="node1",
+        elastic=True,
+        fault_tol_cfg=None,
+    )
+    parsed = parse([*options(config, "job7"), "train.py"], {})
+    found, _ = run.build_config(parsed, {}, str(tmp_path))
+    assert (found.run_id, found.node) == ("job7", "node1")
+    assert found.nodes is not None
+    assert (found.nodes.min_nodes, found.nodes.max_nodes, found.nodes.elastic) == (2, 4, True)
+    assert found.nodes.endpoints == ["127.0.0.1:29400"]
+    assert (found.nodes.infra_rank, found.nodes.is_host) == (1, True)
+    assert (found.nodes.lease_s, found.nodes.first_round_timeout_s) == (2, 60)
+
+
+def test_nodes_are_named_as_the_launcher_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LaunchConfig(2, 2, 1, run_id="job7", rdzv_endpoint="127.0.0.1:29400")
+    monkeypatch.setenv("SLURMD_NODENAME", "node3")
+    assert config.node == "node3"
+    assert "--node-name=node3" in options(config, "job7")
+
+
+def test_where_metrics_go(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    config = LaunchConfig(
+        1, 1, 1, metrics_port=0, metrics_address="::1", otlp_endpoint="http://127.0.0.1:4318"
+    )
+    parsed = parse([*options(config, "run"), "train.py"], {})
+    found, _ = run.build_config(parsed, {}, str(tmp_path))
+    assert found.metrics is not None
+    assert (found.metrics.port, found.metrics.address) == (0, "::1")
+    assert found.metrics.otlp_endpoint == "http://127.0.0.1:4318"
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_nodes": 2}, "several nodes are not built yet"),
+        ({"min_nodes": 0}, "min_nodes 0, max_nodes 1: give 1 or more"),
+        ({"min_nodes": 2}, "min_nodes 2, max_nodes 1: .* min_nodes not above max_nodes"),
+        ({"max_nodes": 2}, "several nodes need a place to meet: give rdzv_endpoint"),
+        ({"max_nodes": 2, "rdzv_endpoint": "host0:29400"}, "give run_id, a name of this job"),
         ({"shutdown_timeout": -1}, "shutdown_timeout -1: give 0 or more seconds"),
         ({"term_timeout": -2}, "term_timeout -2"),
         ({"fault_tol_cfg": {"segment": 3}}, r"give a FaultToleranceConfig\(\.\.\.\)"),

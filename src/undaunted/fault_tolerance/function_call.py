@@ -105,9 +105,9 @@ def write_result(rank: int, value: Any) -> None:
     _write(_result(_directory(), rank), _encode(value, "the return value"))
 
 
-def read_results(directory: Path, ranks: int) -> dict[int, Any]:
+def read_results(directory: Path, ranks: Sequence[int]) -> dict[int, Any]:
     """Return what each rank returned; None for one that left by ``sys.exit(0)``."""
-    return {rank: _read_result(_result(directory, rank)) for rank in range(ranks)}
+    return {rank: _read_result(_result(directory, rank)) for rank in ranks}
 
 
 def _read_result(path: Path) -> Any:

@@ -100,7 +100,8 @@ class elastic_launch:  # noqa: N801 - torch's name
             args: of the function, or of the program (text, numbers and paths).
 
         Returns:
-            What the function returned, by rank; None for each rank of a program.
+            What the function returned, by rank; None for each rank of a program. Of several nodes,
+            the ranks of this one; none where it was a spare.
 
         Raises:
             LaunchError: the job did not finish.
@@ -127,7 +128,7 @@ class elastic_launch:  # noqa: N801 - torch's name
                 said = _last_line(directory / _STDERR)
                 raise LaunchError(code, launched.ended, launched.verdict, launched.run_dir, said)
             if not callable(self._entrypoint):
-                return dict.fromkeys(range(launched.ranks))
+                return dict.fromkeys(launched.ranks)
             return function_call.read_results(directory, launched.ranks)
 
 
@@ -198,16 +199,17 @@ class _Launched:
     """What the journal says about the launch that has just ended."""
 
     def __init__(self, config: LaunchConfig, run_id: str) -> None:
-        from undaunted.journal.events import JobEnded, JobStarted, Verdict
+        from undaunted.journal.events import JobEnded, RoundStarted, Verdict
         from undaunted.journal.query import every
 
         self.run_dir: Path | None = None
         events: list[AnyEvent] = []
         for candidate in _run_dirs(config, run_id):
-            if found := _last_launch(candidate, run_id):
+            if found := _last_launch(candidate, config, run_id):
                 self.run_dir, events = candidate, found
                 break
-        self.ranks = next((e.nproc_per_node for e in every(events, JobStarted)), 0)
+        rounds = every(events, RoundStarted)
+        self.ranks = rounds[-1].ranks if rounds else []
         self.ended = next(iter(every(events, JobEnded)), None)
         self.verdict = next(reversed(every(events, Verdict)), None)
 
@@ -221,7 +223,7 @@ def _run_dirs(config: LaunchConfig, run_id: str) -> list[Path]:
     return [base / file_name(run_id) for base in bases]
 
 
-def _last_launch(run_dir: Path, run_id: str) -> list[AnyEvent]:
+def _last_launch(run_dir: Path, config: LaunchConfig, run_id: str) -> list[AnyEvent]:
     from undaunted.journal.events import JobStarted
     from undaunted.journal.query import first
     from undaunted.journal.reader import find_journals, read_journal
@@ -230,6 +232,8 @@ def _last_launch(run_dir: Path, run_id: str) -> list[AnyEvent]:
         for path in find_journals(run_dir):
             events = (read_journal(path).launches() or [[]])[-1]
             started = first(events, JobStarted)
-            if started is not None and started.run_id == run_id:
+            if started is None or started.run_id != run_id:
+                continue
+            if not config.of_several_nodes or started.node == config.node:
                 return events
     return []

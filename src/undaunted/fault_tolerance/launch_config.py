@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.ids import node_name
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.config_file import OF_A_CALL
 
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DEFAULT_TERM_S = 30
+# Fields that say the same as the options of their names.
+_AS_OPTIONS = (
+    "node_name",
+    "coordinator_store",
+    "coordinator_token_file",
+    "coordinator_tls_ca",
+    "coordinator_tls_cert",
+    "coordinator_tls_key",
+    "metrics_port",
+    "metrics_address",
+    "metrics_token_file",
+    "metrics_tls_cert",
+    "metrics_tls_key",
+    "otlp_endpoint",
+)
 
 
 @dataclasses.dataclass
@@ -22,14 +38,27 @@ class LaunchConfig:
     """What to start and how; names and defaults of torch's and NVRx's.
 
     Attributes:
-        min_nodes, max_nodes: 1; more are not built yet.
+        min_nodes, max_nodes: number of nodes that take part, and with their spares. Where there are
+            several, each calls `elastic_launch` with the same ``run_id`` and ``rdzv_endpoint``.
         nproc_per_node: number of ranks; also ``auto``, ``gpu`` or ``cpu``.
         logs_specs: torch's ``DefaultLogsSpecs`` or an installed plug-in; says the same as
             ``log_dir``, ``redirects``, ``tee`` and ``local_ranks_filter``, which are left out then.
-        run_id: name of the run; "" = a new one by date and time.
+        run_id: name of the run; "" = a new one by date and time, on one node.
         role: name of the workers in prefixes and ROLE_NAME.
         max_restarts: how often the job may be restarted.
-        local_addr: MASTER_ADDR of the ranks, None = 127.0.0.1.
+        rdzv_endpoint: ``HOST:PORT`` where several nodes meet.
+        rdzv_backend: ``c10d`` or ``static``, which mean the same.
+        rdzv_configs: as ``--rdzv-conf``; ``rank`` = place of this node among the nodes.
+        rdzv_timeout: seconds; > 0 = ``timeout`` in ``rdzv_configs``.
+        elastic: up to ``max_nodes`` take part.
+        node_name: name of this node, different from those of the others; None = Slurm's, else the
+            host's.
+        coordinator_store, coordinator_token_file, coordinator_tls_ca, coordinator_tls_cert,
+            coordinator_tls_key: as the options of these names.
+        metrics_port, metrics_address, metrics_token_file, metrics_tls_cert, metrics_tls_key,
+            otlp_endpoint: where metrics go, as the options of these names; None = nowhere.
+        local_addr: MASTER_ADDR of the ranks, None = 127.0.0.1; of several nodes: address of this
+            one, None = the one by which it reaches ``rdzv_endpoint``.
         local_ranks_filter: local ranks shown on the console, None = all.
         log_line_prefix_template: prefix of lines that ``tee`` shows, None = torch's.
         shutdown_timeout: seconds from SIGTERM to SIGKILL when ranks are stopped; None = by cause
@@ -43,8 +72,8 @@ class LaunchConfig:
         virtual_local_rank: LOCAL_RANK is 0 in every rank, and it sees one GPU.
         event_log_handler: ``null``; the journal has all events.
         numa_options: None; set NVRX_GPUS_PER_NUMA instead.
-        rdzv_backend, rdzv_endpoint, rdzv_configs, rdzv_timeout, monitor_interval, start_method,
-            metrics_cfg: accepted, not used: one node needs no meeting point, nothing is polled.
+        monitor_interval, start_method, metrics_cfg: accepted, not used: nothing is polled. Nor are
+            ``rdzv_...`` on one node, which needs no meeting point.
         fault_tol_cfg: timeouts, progress and the other settings, None = the defaults.
         run_dir: directory of journal and stacks, None = ``undaunted-runs/RUN_ID``.
         log_dir: directory of redirected output, None = ``logs`` in the run directory.
@@ -95,13 +124,22 @@ class LaunchConfig:
     worker_start: str = "warm"
     preload: Sequence[str] = ()
     inject_fault: str = ""
+    elastic: bool = False
+    node_name: str | None = None
+    coordinator_store: str | None = None
+    coordinator_token_file: str | os.PathLike[str] | None = None
+    coordinator_tls_ca: str | os.PathLike[str] | None = None
+    coordinator_tls_cert: str | os.PathLike[str] | None = None
+    coordinator_tls_key: str | os.PathLike[str] | None = None
+    metrics_port: int | None = None
+    metrics_address: str | None = None
+    metrics_token_file: str | os.PathLike[str] | None = None
+    metrics_tls_cert: str | os.PathLike[str] | None = None
+    metrics_tls_key: str | os.PathLike[str] | None = None
+    otlp_endpoint: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.min_nodes, self.max_nodes) != (1, 1):
-            raise ValueError(
-                f"min_nodes {self.min_nodes}, max_nodes {self.max_nodes}: jobs of several nodes "
-                "are not built yet; give 1 and 1"
-            )
+        self._check_nodes()
         for name in ("shutdown_timeout", "workers_stop_timeout", "term_timeout"):
             seconds = getattr(self, name)
             if seconds is not None and seconds < 0:
@@ -119,6 +157,30 @@ class LaunchConfig:
             own = ("log_dir", "redirects", "tee", "local_ranks_filter")
             if twice := [name for name in own if getattr(self, name)]:
                 raise ValueError(f"logs_specs says what {twice[0]} says; leave one of them out")
+
+    def _check_nodes(self) -> None:
+        counts = f"min_nodes {self.min_nodes}, max_nodes {self.max_nodes}"
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise ValueError(f"{counts}: give 1 or more, min_nodes not above max_nodes")
+        if not self.of_several_nodes:
+            return
+        if not (self.rdzv_endpoint or self.coordinator_store):
+            raise ValueError(
+                f"{counts}: several nodes need a place to meet: give rdzv_endpoint, HOST:PORT, the "
+                "same on all of them; HOST is the node that serves the coordinator"
+            )
+        if not self.run_id:
+            raise ValueError(f"{counts}: give run_id, a name of this job, the same on all nodes")
+
+    @property
+    def of_several_nodes(self) -> bool:
+        """Whether there may be more nodes than this one."""
+        return (self.min_nodes, self.max_nodes) != (1, 1)
+
+    @property
+    def node(self) -> str:
+        """Name of this node."""
+        return self.node_name or node_name(os.environ)
 
 
 def environment(config: LaunchConfig) -> dict[str, str]:
@@ -161,12 +223,33 @@ def options(config: LaunchConfig, run_id: str) -> list[str]:
         "preload": ",".join(config.preload) or None,
         "inject-fault": config.inject_fault or None,
     }
+    given |= {name.replace("_", "-"): getattr(config, name) for name in _AS_OPTIONS}
+    given |= _nodes(config)
     if config.logs_specs is not None:
         from undaunted.fault_tolerance.output.logs_specs import launch_options
 
         given |= launch_options(config.logs_specs)
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
-    return [*words, "--virtual-local-rank"] if config.virtual_local_rank else words
+    flags = {"virtual-local-rank": config.virtual_local_rank, "elastic": config.elastic}
+    return [*words, *(f"--{name}" for name, is_given in flags.items() if is_given)]
+
+
+def _nodes(config: LaunchConfig) -> dict[str, object]:
+    """Return the options by which several nodes meet."""
+    if not config.of_several_nodes:
+        return {}
+    conf = dict(config.rdzv_configs)
+    rank = conf.pop("rank", None)
+    if config.rdzv_timeout > 0:
+        conf["timeout"] = config.rdzv_timeout
+    return {
+        "nnodes": f"{config.min_nodes}:{config.max_nodes}",
+        "rdzv-endpoint": config.rdzv_endpoint or None,
+        "rdzv-backend": config.rdzv_backend,
+        "rdzv-conf": ",".join(f"{name}={value}" for name, value in conf.items()) or None,
+        "node-rank": rank,
+        "node-name": config.node,
+    }
 
 
 def _streams(value: int | Mapping[int, int]) -> str:

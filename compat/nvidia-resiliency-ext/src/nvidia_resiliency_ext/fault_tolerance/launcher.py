@@ -30,8 +30,8 @@ class LaunchConfig(UndauntedLaunchConfig):
         """Keep what to start.
 
         Args:
-            min_nodes: 1.
-            max_nodes: 1.
+            min_nodes: how many nodes take part.
+            max_nodes: how many there are, with their spares.
             nproc_per_node: number of ranks; also ``auto``, ``gpu`` or ``cpu``.
             fault_tol_cfg: timeouts, progress and the other settings, None = the defaults.
             logs_specs: torch's ``DefaultLogsSpecs`` or an installed plug-in.
