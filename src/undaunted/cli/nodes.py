@@ -16,6 +16,7 @@ from undaunted.coordinator.etcd.place import Place, access, parse_place
 from undaunted.coordinator.topology.domain import nvlink_domain
 from undaunted.coordinator.topology.group import replacement_group
 from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+from undaunted.coordinator.wire.own_address import own_address
 from undaunted.coordinator.wire.token import TokenError, find_token
 from undaunted.fault_tolerance.nodes_config import Nodes
 
@@ -202,12 +203,7 @@ def _own_address(parsed: Parsed, endpoints: list[str]) -> str:
     endpoint = endpoints[0]
     host, _, port = endpoint.rpartition(":")
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
+        return own_address(host.strip("[]"), int(port))
     except OSError as error:
         raise UsageError(
             f"{_source_of_endpoint(parsed)} {endpoint}: "

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from undaunted.base import process
+from undaunted.base import machine, process
 from undaunted.journal.events import JournalOpened
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
@@ -23,7 +22,7 @@ def this_process(t: int, version: str) -> JournalOpened:
     return JournalOpened(
         t=t,
         version=version,
-        boot_id=boot_id(),
+        boot_id=_boot_id(),
         pid=pid,
         start_ticks=process.start_time(pid) or 0,
         pid_namespace=_pid_namespace(),
@@ -35,17 +34,16 @@ def is_running(opened: JournalOpened) -> bool | None:
 
     It can be known on the same machine, since the same boot, and not from another container.
     """
-    here = (boot_id(), _pid_namespace())
+    here = (_boot_id(), _pid_namespace())
     if not opened.start_ticks or (opened.boot_id, opened.pid_namespace) != here:
         return None
     stat = process.read_stat(opened.pid)
     return stat is not None and stat.start_time == opened.start_ticks and stat.state not in "ZX"
 
 
-def boot_id() -> str:
-    """Return the id of this boot of the machine, "" where there is none."""
+def _boot_id() -> str:
     try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
+        return machine.boot_id()
     except (OSError, ValueError):
         return ""
 

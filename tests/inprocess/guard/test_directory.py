@@ -71,7 +71,7 @@ def test_a_port_that_was_given_is_used_in_rank_0() -> None:
 
 
 def test_on_several_nodes_all_interfaces_are_listened_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_seen_from", lambda master: "10.0.0.7")
+    monkeypatch.setattr(module, "own_host", lambda master: "10.0.0.7")
     store = Store()
     where = of(0, store=store, MASTER_ADDR="node0")
     assert where.find().address == ":0"
@@ -142,9 +142,9 @@ def test_an_address_must_be_known(environ: dict[str, str]) -> None:
 
 
 def test_the_name_by_which_others_reach_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module._seen_from("127.0.0.1") == "127.0.0.1"
-    assert module._seen_from("localhost") == "localhost"
-    monkeypatch.setattr(module, "_seen_from", lambda master: 1 / 0)
+    assert module._reachable("127.0.0.1") == "127.0.0.1"
+    assert module._reachable("localhost") == "localhost"
+    monkeypatch.setattr(module, "own_host", lambda master: 1 / 0)
     assert module._reachable("node0") == socket.gethostname()
 
 

@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
-from undaunted.coordinator.wire.address import is_loopback
+from undaunted.base.machine import boot_id
+from undaunted.coordinator.wire.own_address import own_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +25,7 @@ def network() -> str:
     "" where there is no telling.
     """
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')}"
+        return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
     except OSError:
         return ""
 
@@ -39,7 +39,7 @@ def own_hosts(environ: Mapping[str, str]) -> list[str]:
     found = []
     master = environ.get("MASTER_ADDR", "")
     if master:
-        found.append(within(_LOOK_UP_S, lambda: _seen_from(master), ""))
+        found.append(within(_LOOK_UP_S, lambda: own_host(master), ""))
     found.append(socket.gethostname())
     return list(dict.fromkeys(host for host in found if host))
 
@@ -60,12 +60,3 @@ def reachable(hosts: Sequence[str], port: int, timeout_s: float) -> str:
         except OSError as error:
             why.append(f"{host}: {error}")
     raise OSError(f"port {port} cannot be reached ({'; '.join(why)})")
-
-
-def _seen_from(master: str) -> str:
-    """Nothing is sent: a datagram socket that is connected only looks for a route."""
-    family, _, _, _, sockaddr = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.connect(sockaddr)
-        here = str(sock.getsockname()[0])
-    return master if is_loopback(here) else here

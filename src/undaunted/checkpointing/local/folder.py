@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.directories import make_private
+from undaunted.base.machine import boot_id
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.blocks import DEFAULTS, WriteOptions, write_image
 from undaunted.checkpointing.files.direct import DirectReader
@@ -184,8 +185,7 @@ class ShardFolder:
         """Return what is the same for two ranks only if they write to the same disk and folder."""
         make_private(self.session)
         status = self.session.stat()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{status.st_dev}/{status.st_ino}"
+        return f"{boot_id()}/{status.st_dev}/{status.st_ino}"
 
     def _own(self) -> Iterable[tuple[Path, int]]:
         for entry in _entries(self.own):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.base.deadline import within
 from undaunted.coordinator.wire.address import Address, is_loopback
+from undaunted.coordinator.wire.own_address import own_host
 from undaunted.coordinator.wire.token import VARIABLE as TOKEN_VARIABLE
 from undaunted.coordinator.wire.token import TokenError, find_token
 from undaunted.inprocess.exception import InternalError
@@ -237,18 +238,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def _reachable(master: str) -> str:
-    """Return under which name other nodes reach this machine.
-
-    That is ``master`` if it is this machine; otherwise the address from which this machine would
-    speak to it.
-    """
-    return within(_LOOK_UP_S, lambda: _seen_from(master), socket.gethostname())
-
-
-def _seen_from(master: str) -> str:
-    """Nothing is sent: a datagram socket that is connected only looks for a route."""
-    family, _, _, _, sockaddr = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.connect(sockaddr)
-        own = str(sock.getsockname()[0])
-    return master if own == sockaddr[0] or is_loopback(own) else own
+    """Return under which name other nodes reach this machine."""
+    return within(_LOOK_UP_S, lambda: own_host(master), socket.gethostname())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from undaunted.coordinator.wire import own_address
 from undaunted.coordinator.wire.address import is_loopback
 from undaunted.inprocess.exception import InternalError
 
@@ -26,13 +27,9 @@ def own_host(environ: Mapping[str, str]) -> str:
     if environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"] or master in ("", "localhost"):
         return _LOOPBACK
     try:
-        family, _, _, _, there = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.connect(there)  # sends nothing
-            here = str(sock.getsockname()[0])
+        return own_address.own_host(master)
     except OSError as error:
         raise InternalError(f"MASTER_ADDR={master!r} cannot be looked up: {error}") from error
-    return master if is_loopback(here) else here
 
 
 def listen(host: str) -> socket.socket:
