@@ -35,7 +35,7 @@ class Examined:
 def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
     found = Examined()
     monkeypatch.setattr(examine_module, "examine", found)
-    for name in ("SLURMD_NODENAME", "PYTHON_EXEC", "UNDAUNTED_TOKEN"):
+    for name in ("SLURMD_NODENAME", "PYTHON_EXEC", "UNDAUNTED_TOKEN", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     return found
 
@@ -75,6 +75,19 @@ def test_everything_asked(examined: Examined, monkeypatch: pytest.MonkeyPatch) -
     meeting = examined.asked["meeting"]
     assert (meeting.endpoint, meeting.nodes, meeting.join_s) == ("n0:29400", 4, 300.0)
     assert (examined.asked["self_test"], examined.asked["keep"]) == (False, True)
+    assert places.stores == {}, "the meeting sees to it"
+
+
+def test_where_ranks_will_meet(examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "n3")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert module.main(["--rdzv-endpoint", "n0:29400"]) == 0
+    endpoints = {"--rdzv-endpoint": Address("n0", 29400), "MASTER_ADDR": Address("n3", 29500)}
+    assert examined.asked["places"].stores == endpoints
+    for port in ("", "x", "70000", "-1"):
+        monkeypatch.setenv("MASTER_PORT", port)
+        assert module.main([]) == 0
+        assert examined.asked["places"].stores == {"MASTER_ADDR": Address("n3", 0)}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire.address import Address
 from undaunted.doctor import gather as module
@@ -10,6 +10,9 @@ from undaunted.doctor.facts import Facts
 from undaunted.doctor.gather import Places, Probe, gather, known_variables, merged, probes
 from undaunted.doctor.known_issues import known_issues
 from undaunted.doctor.probe.child import Children
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_answers_are_joined() -> None:
@@ -41,6 +44,15 @@ def test_a_probe_that_breaks() -> None:
     assert found.unknown == {"luck": "ValueError('out of\\norder')"}
 
 
+def test_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    found = gather("n1", [Probe("a", 60.0, lambda: {"cpus": 2})])
+    assert found == Facts(node="n1", unknown={"a": "can't start new thread"})
+
+
 def test_a_probe_that_hangs(monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "_SPARE_S", 0.0)
     over = threading.Event()
@@ -68,10 +80,17 @@ def test_what_is_looked_at_follows_what_was_asked() -> None:
             hosts=(Address("n2", 1),),
             directories=(("/ckpt", "checkpoints"),),
             etcd=(Address("e1", 2379),),
+            stores={"MASTER_ADDR": Address("n0", 0)},
         )
         more = probes(asked, known_issues(), children)
     names = [probe.name for probe in plain]
-    assert [probe.name for probe in more] == [*names, "hosts", "directories", "etcd e1:2379"]
+    assert [probe.name for probe in more] == [
+        *names,
+        "hosts",
+        "rendezvous",
+        "directories",
+        "etcd e1:2379",
+    ]
 
 
 def test_variables_of_all_issues() -> None:

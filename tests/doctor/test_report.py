@@ -49,8 +49,14 @@ def test_a_failure_says_all_there_is() -> None:
 def test_notes_are_short() -> None:
     shown = text(finding(severity="info"))
     assert "info  L01  /dev/shm has 64 MiB free of 64 MiB: NCCL and" in shown
-    assert "do      " not in shown
+    assert "      do      docker: --shm-size" in shown
+    assert not any(f"      {label} " in shown for label in ("wanted", "why", "see"))
     assert "shared memory" in shown.partition("fine  ")[2]
+
+
+def test_a_measured_speed_needs_no_remedy() -> None:
+    fast = ISSUES.setting("L21").finding("storage", "/ckpt: 1.2 GiB/s written", "info")
+    assert "info  L21  /ckpt: 1.2 GiB/s written\n\n" in text(fast)
 
 
 def test_doubt_is_told() -> None:

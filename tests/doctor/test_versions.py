@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.doctor.versions import Version, parse_range, parse_version
+from undaunted.doctor.versions import Version, parse_range, parse_version, unaffected
 
 NUMBERS = st.lists(st.integers(0, 9999), min_size=1, max_size=5)
 
@@ -59,6 +59,25 @@ def test_both_ends_of_a_range() -> None:
         assert not affected.includes(parse_version(text)), text
     assert parse_range("*").includes(parse_version("0.1"))
     assert str(affected) == ">=2.28.3,<=2.28.8"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<2.8", "2.8 or newer"),
+        (">=2.31.2", "older than 2.31.2"),
+        (">=2.28.3,<=2.28.8", "newer than 2.28.8, or older than 2.28.3"),
+        (">=2.28.3,<2.28.7", "2.28.7 or newer, or older than 2.28.3"),
+        ("==2.27.7", "another than 2.27.7"),
+        ("*", ""),
+    ],
+)
+def test_what_is_not_affected_in_words(text: str, words: str) -> None:
+    assert unaffected([text]) == words
+
+
+def test_several_ranges_in_words() -> None:
+    assert unaffected(["<1", "==3"]) == "outside of <1 or ==3"
 
 
 @given(NUMBERS, NUMBERS)

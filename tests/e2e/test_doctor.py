@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -72,6 +73,19 @@ def test_hosts_that_are_not_there() -> None:
     assert code == 1
     assert "FAIL  N01  network: no.such.host.invalid: the name" in out
     assert "127.0.0.1:" not in out
+
+
+def test_a_torch_that_is_broken_and_a_port_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12 is missing')")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        args = ("--no-self-test", "--json", "--rdzv-endpoint", f"127.0.0.1:{port}")
+        code, out, _ = finish(start(*args, PYTHONPATH=str(tmp_path)))
+    assert code == 1
+    found = {f["id"]: f for f in json.loads(out)["findings"]}
+    assert found["D03"]["severity"] == "fail"
+    assert found["D03"]["found"].endswith("ImportError: libcudart.so.12 is missing")
+    assert found["N03"]["found"].endswith(f"somebody listens at port {port} already")
 
 
 def test_two_nodes_meet() -> None:

@@ -16,12 +16,12 @@ from undaunted.base.durations import parse_seconds
 from undaunted.cli.doctor_output import show
 from undaunted.cli.simulate_arguments import count
 from undaunted.coordinator.wire.address import Address, parse_address
-from undaunted.doctor.checks.sizes import parse_size
+from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked
 from undaunted.doctor.known_issues import FEATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.doctor.meeting.meet import Meeting
     from undaunted.doctor.report import Report
@@ -30,6 +30,7 @@ _USAGE_ERROR = 2
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
 _PORT = 29400
+_MOST_PORT = 0xFFFF
 _DESCRIPTION = """\
 Looks at this machine before training starts: versions with known bugs,
 environment variables that hurt, shared memory, limits, ports and names, disks,
@@ -86,12 +87,14 @@ def _examine(options: argparse.Namespace) -> Report:
 
     directories = [(path, "checkpoints") for path in options.checkpoint_dir]
     directories += [(path, "logs") for path in options.log_dir]
+    meeting = _meeting(options)
     places = Places(
         node=os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
         python=os.environ.get("PYTHON_EXEC") or sys.executable,
         hosts=options.hosts,
         directories=tuple((str(Path(path).absolute()), purpose) for path, purpose in directories),
         etcd=options.coordinator_store,
+        stores=_stores(options.rdzv_endpoint if meeting is None else None, os.environ),
     )
     asked = Asked(
         features=options.features,
@@ -104,7 +107,7 @@ def _examine(options: argparse.Namespace) -> Report:
         places,
         asked,
         version=__version__,
-        meeting=_meeting(options),
+        meeting=meeting,
         self_test=options.self_test,
         keep=options.keep,
         say=_say if sys.stderr.isatty() and not options.json else lambda _line: None,
@@ -136,6 +139,17 @@ def _meeting(options: argparse.Namespace) -> Meeting | None:
     return Meeting(
         endpoint=endpoint, nodes=options.nnodes, token=secret, join_s=options.join_timeout
     )
+
+
+def _stores(endpoint: Address | None, environ: Mapping[str, str]) -> dict[str, Address]:
+    """Return where ranks or nodes will meet, by what says so."""
+    found = {}
+    if endpoint is not None:
+        found["--rdzv-endpoint"] = endpoint
+    if master := environ.get("MASTER_ADDR", "").strip():
+        port = whole(environ.get("MASTER_PORT")) or 0
+        found["MASTER_ADDR"] = Address(master, port if 0 < port <= _MOST_PORT else 0)
+    return found
 
 
 def _say(line: str) -> None:

@@ -77,6 +77,8 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
         local: numeric addresses that this host really has.
         problem: why the name leads nowhere.
         ipv6: whether the kernel knows IPv6.
+        interfaces: names of network interfaces; empty = unknown.
+        loopback: why nobody can connect to 127.0.0.1 here, "" = one can.
     """
 
     host: str = ""
@@ -84,6 +86,8 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     local: tuple[str, ...] = ()
     problem: str = ""
     ipv6: bool | None = None
+    interfaces: tuple[str, ...] = ()
+    loopback: str = ""
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +96,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host: as it was given.
         addresses: numeric ones, as far as the name was resolved.
-        port: that was connected to.
+        port: that was connected to, 0 = none.
         answer: ``open``, ``refused`` (the host answers, nobody listens), or "".
         problem: why there is no answer.
         seconds: until the answer.
@@ -135,6 +139,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         node: its name.
         versions: by component: ``python``, ``linux``, ``torch``, ``nccl``, ``nvidia-driver`` ...
         unknown: what could not be found out in time or at all, and why.
+        python: interpreter of the ranks; "" = it was not asked.
+        torch_problem: why it cannot import torch; "" = it can, has none, or gave no answer.
         environ: variables that some known issue is about.
         arch: as ``uname -m`` says.
         cpus: that this process may use.
@@ -152,12 +158,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         gpus: NVIDIA's.
         slurm: settings of the cluster, as ``scontrol show config`` says.
         remotes: the hosts that were given.
+        stores: where ranks or nodes will meet, by what says so, such as ``MASTER_ADDR``.
         trials: what writing to the directories for checkpoints and logs gave.
     """
 
     node: str = ""
     versions: dict[str, str] = {}
     unknown: dict[str, str] = {}
+    python: str = ""
+    torch_problem: str = ""
     environ: dict[str, str] = {}
     arch: str = ""
     cpus: int | None = None
@@ -174,6 +183,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Gpus = Gpus()
     slurm: dict[str, str] = {}
     remotes: tuple[Remote, ...] = ()
+    stores: dict[str, Remote] = {}
     trials: tuple[Trial, ...] = ()
 
 

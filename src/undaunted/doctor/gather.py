@@ -27,7 +27,7 @@ from undaunted.doctor.probe import (
 from undaunted.health.check import GPU_DEADLINE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from undaunted.coordinator.wire.address import Address
     from undaunted.doctor.known_issues import KnownIssues
@@ -46,6 +46,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         hosts: other hosts, each with the port to try.
         directories: for checkpoints and for logs: path and purpose.
         etcd: members of an etcd that coordinates the job.
+        stores: where ranks or nodes will meet, by what says so: an option, a variable.
     """
 
     node: str
@@ -53,6 +54,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[Any, ...] = ()  # of `Address`
     directories: tuple[tuple[str, str], ...] = ()
     etcd: tuple[Any, ...] = ()  # of `Address`
+    stores: dict[str, Any] = {}  # of `Address`
 
 
 class Probe(NamedTuple):
@@ -87,6 +89,8 @@ def probes(places: Places, issues: KnownIssues, children: Children) -> list[Prob
     ]
     if places.hosts:
         found.append(Probe("hosts", names.ALL_S, lambda: _hosts(places.hosts)))
+    if places.stores:
+        found.append(Probe("rendezvous", names.ALL_S, lambda: _stores(places.stores)))
     if places.directories:
         seconds = disks.DEADLINE_S * len(places.directories) + 2 * _QUICK_S
         found.append(Probe("directories", seconds, lambda: _disks(children, places)))
@@ -110,7 +114,10 @@ def gather(node: str, todo: Sequence[Probe]) -> Facts:
     for number, probe in enumerate(todo):
         arguments = (number, probe, answers)
         name = f"undaunted-probe-{number}"
-        threading.Thread(target=_run, args=arguments, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=_run, args=arguments, name=name, daemon=True).start()
+        except RuntimeError as error:  # there may be no more threads
+            answers.put((number, {"unknown": {probe.name: str(error)}}))
     return merged(node, todo, _answers(answers, todo, began))
 
 
@@ -156,8 +163,13 @@ def merged(
 
 
 def _software(children: Children, python: str) -> dict[str, Any]:
-    versions, problem = software.of_software(children, python)
-    return {"versions": versions, "unknown": {"software": problem} if problem else {}}
+    versions, torch_problem, problem = software.of_software(children, python)
+    return {
+        "python": python,
+        "versions": versions,
+        "torch_problem": torch_problem,
+        "unknown": {"software": problem} if problem else {},
+    }
 
 
 def _gpus(children: Children) -> dict[str, Any]:
@@ -172,6 +184,10 @@ def _slurm(children: Children) -> dict[str, Any]:
 
 def _hosts(hosts: Sequence[Address]) -> dict[str, Any]:
     return {"remotes": names.of_remotes(hosts)}
+
+
+def _stores(stores: Mapping[str, Address]) -> dict[str, Any]:
+    return {"stores": dict(zip(stores, names.of_remotes([*stores.values()]), strict=True))}
 
 
 def _disks(children: Children, places: Places) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _LABELS = {"fail": "FAIL", "warn": "WARN", "info": "info"}
 _INDENT = 6
 _LONGEST = 100
 _SHOWN_NODES = 8
+_SAY_ENOUGH = frozenset({"L21"})  # in a note: the speed that was measured
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,24 +130,28 @@ def _full(finding: Finding, columns: int) -> Iterator[Line]:
         ("do", finding.remedy),
         ("see", "; ".join(source for source in finding.sources if source != "proposal")),
     ):
-        if not text:
-            continue
-        label = f"{name:<8}"
-        first, *rest = _wrapped(text, columns - len(label))
-        style = "dim" if name == "see" else ""
-        yield [(" " * _INDENT + label, "dim"), (first, style)]
-        for line in rest:
-            yield [(" " * (_INDENT + len(label)) + line, style)]
+        if text:
+            yield from _labelled(name, text, columns, "dim" if name == "see" else "")
 
 
 def _short(finding: Finding, columns: int) -> Iterator[Line]:
     text = f"{finding.id}  {finding.found}"
-    if finding.why and finding.id != "L21":  # a measured speed says enough
+    if finding.why and finding.id not in _SAY_ENOUGH:
         text += f": {finding.why}"
     first, *rest = _wrapped(text, columns)
     yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "")]
     for line in rest:
         yield [(" " * _INDENT + line, "")]
+    if finding.remedy and finding.id not in _SAY_ENOUGH:
+        yield from _labelled("do", finding.remedy, columns)
+
+
+def _labelled(name: str, text: str, columns: int, style: str = "") -> Iterator[Line]:
+    label = f"{name:<8}"
+    first, *rest = _wrapped(text, columns - len(label))
+    yield [(" " * _INDENT + label, "dim"), (first, style)]
+    for line in rest:
+        yield [(" " * (_INDENT + len(label)) + line, style)]
 
 
 def _fine(report: Report, columns: int) -> Iterator[Line]:

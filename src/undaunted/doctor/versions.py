@@ -8,7 +8,10 @@ A version is the numbers it begins with. What follows may make it a forerunner o
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _VERSION = re.compile(r"\s*v?(\d+(?:\.\d+)*)(.*)", re.DOTALL | re.ASCII)
 _FORERUNNER = re.compile(r"[._-]?(?:a|alpha|b|beta|c|rc|dev|pre|git)(?=[\d._+-]|$)", re.IGNORECASE)
@@ -78,6 +81,18 @@ def parse_range(text: str) -> Range:
             raise ValueError(f"{text!r} is no range of versions; write it as >=2.28.3,<2.28.9")
         constraints.append((found[1], parse_version(found[2])))
     return Range(tuple(constraints), text)
+
+
+def unaffected(ranges: Sequence[str]) -> str:
+    """Say in words which versions are in none of these ranges; "" = none is."""
+    if len(ranges) != 1:
+        return f"outside of {' or '.join(ranges)}"
+    words = {">=": "older than {}", "<=": "newer than {}", "<": "{} or newer", ">": "{} or older"}
+    newest_first = reversed(parse_range(ranges[0]).text.split(","))
+    parts = [_CONSTRAINT.fullmatch(part) for part in newest_first if part.strip() != "*"]
+    return ", or ".join(
+        words.get(part[1], "another than {}").format(part[2]) for part in parts if part is not None
+    )
 
 
 def _holds(version: Version, sign: str, bound: Version) -> bool:

@@ -64,3 +64,55 @@ def test_hosts() -> None:
     ((key, severity, text),) = said(network, remotes=remotes)
     assert (key, severity) == ("N01", "fail")
     assert text.startswith("n3: the name")
+
+
+def test_where_ranks_will_meet() -> None:
+    unknown = Remote(host="n0", port=29400, problem="the name cannot be resolved: ...")
+    taken = Remote(host="n0", port=29400, answer="open")
+    free = Remote(host="n0", port=29400, answer="refused")
+    found = said(network, stores={"--rdzv-endpoint": unknown, "MASTER_ADDR": unknown})
+    assert found == [
+        ("N03", "fail", "--rdzv-endpoint: n0: the name cannot be resolved: ..."),
+        ("N03", "warn", "MASTER_ADDR: n0: the name cannot be resolved: ..."),
+    ]
+    assert said(network, stores={"--rdzv-endpoint": taken}) == [
+        ("N03", "warn", "--rdzv-endpoint: n0: somebody listens at port 29400 already")
+    ]
+    assert said(network, stores={"--rdzv-endpoint": free, "MASTER_ADDR": Remote(host="n0")}) == []
+
+
+def test_a_loopback_interface_that_is_down() -> None:
+    names = Names(loopback="Network is unreachable")
+    assert said(network, names=names) == [
+        ("N04", "fail", "127.0.0.1 cannot be connected to: Network is unreachable")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0", ""),
+        ("GLOO_SOCKET_IFNAME", "lo,eth0", ""),
+        ("GLOO_SOCKET_IFNAME", "", ""),
+        ("GLOO_SOCKET_IFNAME", "^lo", ""),  # E20 says that
+        ("GLOO_SOCKET_IFNAME", "eth", "fail"),
+        ("GLOO_SOCKET_IFNAME", "lo,ib0", "fail"),
+        ("NCCL_SOCKET_IFNAME", "eth", ""),
+        ("NCCL_SOCKET_IFNAME", "=eth0:9000", ""),
+        ("NCCL_SOCKET_IFNAME", "ib,eth", ""),
+        ("NCCL_SOCKET_IFNAME", "^docker", ""),
+        ("NCCL_SOCKET_IFNAME", "=eth", "warn"),
+        ("NCCL_SOCKET_IFNAME", "ib,bond", "warn"),
+    ],
+)
+def test_interfaces_that_are_named(name: str, value: str, severity: str) -> None:
+    names = Names(interfaces=("lo", "eth0"))
+    found = said(network, names=names, environ={name: value})
+    assert [row[:2] for row in found] == ([("E28", severity)] if severity else [])
+    assert said(network, environ={name: value}) == [], "nobody knows what there is"
+
+
+def test_the_interface_that_is_missing_is_named() -> None:
+    names = Names(interfaces=("lo", "eth0"))
+    (row,) = said(network, names=names, environ={"GLOO_SOCKET_IFNAME": "lo,ib0"})
+    assert row[2] == "GLOO_SOCKET_IFNAME=lo,ib0: there is no ib0 here"

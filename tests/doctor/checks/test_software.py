@@ -11,7 +11,7 @@ def test_a_version_with_a_bug() -> None:
     found = software.check(Facts(versions={"nccl": "2.28.5"}), Asked(), ISSUES)
     (row,) = [finding for finding in found if finding.id == "V14"]
     assert (row.severity, row.found) == ("warn", "NCCL 2.28.5")
-    assert row.wanted == "outside of >=2.28.3,<2.28.7"
+    assert row.wanted == "2.28.7 or newer, or older than 2.28.3"
     assert row.remedy == "use NCCL 2.28.7 or newer"
     assert row.sources
 
@@ -45,3 +45,19 @@ def test_versions_that_are_none(version: str) -> None:
 def test_an_etcd_that_loses_data() -> None:
     assert said(software, versions={"etcd": "3.5.2"})[0][:2] == ("V36", "fail")
     assert said(software, versions={"etcd": "3.5.3"}) == []
+
+
+def test_no_torch() -> None:
+    python = "/opt/venv/bin/python"
+    assert said(software, python=python) == [("D03", "warn", f"there is no torch for {python}")]
+    there = said(software, python=python, versions={"torch": "2.13.0+cpu"})
+    assert "D03" not in {row[0] for row in there}
+    # It is told once why there is no answer.
+    assert said(software, python=python, unknown={"software": "no answer within 1 min"}) == []
+    assert said(software) == []
+
+
+def test_a_torch_that_cannot_be_imported() -> None:
+    problem = "exit code 1: ImportError: libcudart.so.12"
+    found = said(software, python="py", versions={"torch": "2.8.0"}, torch_problem=problem)
+    assert ("D03", "fail", f"py cannot import torch: {problem}") in found

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from tests.doctor.probe.tree import write_tree
 from undaunted.coordinator.wire.address import Address
+from undaunted.doctor.facts import Remote
 from undaunted.doctor.probe import names
 from undaunted.doctor.probe.names import local_addresses, look_up, of_names, of_remotes, reach
 
@@ -82,6 +84,8 @@ def test_own_name(tmp_path: Path) -> None:
     assert found.host == socket.gethostname()
     assert found.local == ("10.0.0.5", "127.0.0.1", "::1")
     assert found.ipv6
+    assert "lo" in found.interfaces
+    assert found.loopback == ""
     assert of_names(tmp_path / "nothing").ipv6 is False
 
 
@@ -96,6 +100,18 @@ def test_hosts_that_answer() -> None:
         assert reach(Address("127.0.0.1", port)).answer == "open"
     found = reach(Address("127.0.0.1", port))
     assert (found.answer, found.problem) == ("refused", "")
+
+
+def test_without_a_port_only_the_name_is_looked_at() -> None:
+    assert reach(Address("127.0.0.1", 0)) == Remote(host="127.0.0.1", addresses=("127.0.0.1",))
+
+
+def test_no_way_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    assert of_names().loopback == "Network is unreachable"
 
 
 def test_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def found() -> tuple[dict[str, str], str]:
+def found() -> tuple[dict[str, str], str, str]:
     with Children() as children:
         return of_software(children, sys.executable)
 
@@ -42,18 +42,23 @@ def test_an_import_that_crashes(program: Path) -> None:
         """print('{"versions": {"torch": "2.9"}}', flush=True)\n"""
         "os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
-    assert found() == ({"torch": "2.9"}, "import of torch: killed by SIGSEGV")
+    assert found() == ({"torch": "2.9"}, "killed by SIGSEGV", "")
+
+
+def test_an_interpreter_that_says_nothing(program: Path) -> None:
+    program.write_text("")
+    assert found() == ({}, "", f"{sys.executable} has said nothing")
 
 
 def test_an_import_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Said(b'{"versions": {"torch": "2.9"}}\n', "no answer within 1 min 00 s")
+    said = Said(b'{"versions": {"torch": "2.9"}}\n', "no answer within 1 min 00 s", late=True)
     with Children() as children:
         monkeypatch.setattr(children, "ask", lambda argv, deadline_s: said)
         found = of_software(children, sys.executable)
-    assert found == ({"torch": "2.9"}, "import of torch: no answer within 1 min 00 s")
+    assert found == ({"torch": "2.9"}, "", "import of torch: no answer within 1 min 00 s")
 
 
 def test_no_interpreter() -> None:
     with Children() as children:
-        versions, problem = of_software(children, "/no/such/python")
-    assert (versions, problem) == ({}, "cannot be started: No such file or directory")
+        found = of_software(children, "/no/such/python")
+    assert found == ({}, "", "cannot be started: No such file or directory")

@@ -3,12 +3,10 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING
+
+import pytest
 
 from undaunted.doctor.probe import software_program
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +25,22 @@ def test_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert software_program.imported() == {}
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("libcudart.so.12"), ModuleNotFoundError("No sympy", name="sympy")]
+)
+def test_a_torch_that_is_broken(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> None:
+    class Broken:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "torch":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(ImportError) as raised:
+        software_program.imported()
+    assert raised.value is error
 
 
 def test_torch_with_nccl(monkeypatch: pytest.MonkeyPatch) -> None:

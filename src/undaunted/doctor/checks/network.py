@@ -23,7 +23,10 @@ def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
         *_families(facts, issues),
         *_ports(facts, asked, issues),
         *_backlog(facts, asked, issues),
+        *_loopback(facts, issues),
+        *_interfaces(facts, issues),
         *(finding for remote in facts.remotes for finding in _remote(remote, issues)),
+        *(finding for name in facts.stores for finding in _store(name, facts, issues)),
     ]
 
 
@@ -96,6 +99,51 @@ def _remote(remote: Remote, issues: KnownIssues) -> list[Finding]:
     if not remote.problem:
         return []
     return [issues.setting("N01").finding(SUBJECT, f"{one_line(remote.host)}: {remote.problem}")]
+
+
+def _loopback(facts: Facts, issues: KnownIssues) -> list[Finding]:
+    if not facts.names.loopback:
+        return []
+    found = f"127.0.0.1 cannot be connected to: {facts.names.loopback}"
+    return [issues.setting("N04").finding(SUBJECT, found)]
+
+
+def _interfaces(facts: Facts, issues: KnownIssues) -> list[Finding]:
+    """Variables that name interfaces: gloo wants whole names, NCCL beginnings of them."""
+    issue = next(issue for issue in issues.variables if issue.id == "E28")
+    there = facts.names.interfaces
+    findings = []
+    for name in issue.variables:
+        value = facts.environ.get(name, "").strip()
+        if not there or not value or value.startswith("^"):
+            continue
+        whole_names = name == "GLOO_SOCKET_IFNAME" or value.startswith("=")
+        asked = [word.partition(":")[0].strip() for word in value.removeprefix("=").split(",")]
+        if whole_names:
+            missing = [word for word in asked if word not in there]
+        else:
+            missing = [word for word in asked if not any(one.startswith(word) for one in there)]
+        # Gloo wants every one of them, NCCL one of them.
+        if missing and (name == "GLOO_SOCKET_IFNAME" or len(missing) == len(asked)):
+            severity: Severity = "fail" if name == "GLOO_SOCKET_IFNAME" else "warn"
+            found = f"{name}={one_line(value)}: there is no {one_line(missing[0])} here"
+            wanted = f"one of {', '.join(there)}"
+            findings.append(issue.finding(SUBJECT, found, severity, wanted=one_line(wanted)))
+    return findings
+
+
+def _store(name: str, facts: Facts, issues: KnownIssues) -> list[Finding]:
+    """Nobody must listen yet where ranks or nodes will meet."""
+    issue, store = issues.setting("N03"), facts.stores[name]
+    where = f"{name}: {one_line(store.host)}"
+    if store.problem:
+        # undaunted run gives its ranks a MASTER_ADDR of its own.
+        severity: Severity = "warn" if name == "MASTER_ADDR" else "fail"
+        return [issue.finding(SUBJECT, f"{where}: {store.problem}", severity, wanted=issue.wanted)]
+    if store.answer == "open":
+        found = f"{where}: somebody listens at port {store.port} already"
+        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+    return []
 
 
 def _is_loopback(address: str) -> bool:

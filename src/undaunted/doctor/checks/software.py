@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.doctor.versions import parse_range, parse_version
+from undaunted.base.text import one_line
+from undaunted.doctor.versions import parse_range, parse_version, unaffected
 
 if TYPE_CHECKING:
     from undaunted.doctor.facts import Asked, Facts
@@ -26,16 +27,28 @@ NAMES = {
 
 
 def check(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Finding]:
-    """Compare every version with every range."""
-    findings = []
+    """Is there a torch? Then compare every version with every range."""
+    findings = _torch(facts, issues)
     for issue in issues.versions:
         version = facts.versions.get(issue.component, "")
         if version and issue.concerns(asked.features) and _affected(version, issue, facts):
-            ranges = " or ".join(issue.ranges)
-            wanted = f"outside of {ranges}" if ranges != "*" else ""
             name = NAMES.get(issue.component, issue.component)
+            wanted = unaffected(issue.ranges)
             findings.append(issue.finding(SUBJECT, f"{name} {version}", wanted=wanted))
     return findings
+
+
+def _torch(facts: Facts, issues: KnownIssues) -> list[Finding]:
+    """Without torch the ranks of most programs end at once."""
+    issue = issues.setting("D03")
+    python = one_line(facts.python)
+    if facts.torch_problem:
+        found = f"{python} cannot import torch: {facts.torch_problem}"
+        return [issue.finding(SUBJECT, found, wanted=issue.wanted)]
+    if python and "torch" not in facts.versions and "software" not in facts.unknown:
+        found = f"there is no torch for {python}"
+        return [issue.finding(SUBJECT, found, "warn", wanted=issue.wanted)]
+    return []
 
 
 def _affected(version: str, issue: VersionIssue, facts: Facts) -> bool:

@@ -46,8 +46,9 @@ def meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> V
     try:
         return asyncio.run(_meet(meeting, facts, version, issues))
     except WireError as error:
-        found = f"no meeting at {meeting.endpoint}: {error}"
-        return Verdict([], [issues.setting("N01").finding(SUBJECT, found)])
+        why = str(error).removeprefix(f"{meeting.endpoint}: ")
+        found = f"no meeting at {meeting.endpoint}: {why}"
+        return Verdict([], [issues.setting("N03").finding(SUBJECT, found)])
 
 
 async def _meet(meeting: Meeting, facts: Facts, version: str, issues: KnownIssues) -> Verdict:

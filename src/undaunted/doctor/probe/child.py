@@ -25,10 +25,12 @@ class Said(NamedTuple):
     Attributes:
         output: its standard output, at most 1 MiB, as far as it came.
         problem: why that is not all, "" = it is.
+        late: it was killed at its deadline.
     """
 
     output: bytes
     problem: str = ""
+    late: bool = False
 
 
 class Children:
@@ -95,7 +97,7 @@ def _listen(child: subprocess.Popen[bytes], deadline_s: float) -> Said:
     except subprocess.TimeoutExpired:
         _kill(child)
         problem = f"no answer within {format_duration(deadline_s)}"
-        return Said(_rest(child)[:_MOST_BYTES], problem)
+        return Said(_rest(child)[:_MOST_BYTES], problem, late=True)
     problem = _ended_badly(child.returncode, errors)
     return Said(output[:_MOST_BYTES], problem)
 

@@ -59,7 +59,26 @@ def of_names(root: Path = ROOT) -> Names:
         local=local_addresses(read_text(root / "proc/net/fib_trie") or "", inet6 or ""),
         problem=problem,
         ipv6=bool(inet6),
+        interfaces=_interfaces(),
+        loopback=_loopback(),
     )
+
+
+def _interfaces() -> tuple[str, ...]:
+    try:
+        return tuple(name for _, name in socket.if_nameindex())
+    except OSError:
+        return ()
+
+
+def _loopback() -> str:
+    """Return why nobody can connect to 127.0.0.1, where the ranks of one node meet."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=CONNECT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def local_addresses(fib_trie: str, if_inet6: str) -> tuple[str, ...]:
@@ -111,10 +130,10 @@ def of_remotes(hosts: Sequence[Address], all_s: float = ALL_S) -> tuple[Remote, 
 
 
 def reach(address: Address, look_up_s: float = LOOK_UP_S, connect_s: float = CONNECT_S) -> Remote:
-    """Resolve one name, and connect to its addresses, one after the other."""
+    """Resolve one name, and connect to its addresses, one after the other; not to port 0."""
     addresses, problem = look_up(address.host, look_up_s)
-    if problem:
-        return Remote(host=address.host, port=address.port, problem=problem)
+    if problem or not address.port:
+        return Remote(host=address.host, addresses=addresses, port=address.port, problem=problem)
     began = time.monotonic()
     problem, answer = "", ""
     for number in addresses:

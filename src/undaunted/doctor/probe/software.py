@@ -21,14 +21,20 @@ class _Line(msgspec.Struct):
 
 def of_software(
     children: Children, python: str, deadline_s: float = DEADLINE_S
-) -> tuple[dict[str, str], str]:
-    """Return versions by component, as the interpreter of the ranks has them, and the problem."""
+) -> tuple[dict[str, str], str, str]:
+    """Return versions by component, as the interpreter of the ranks has them, and two problems.
+
+    The first is why torch cannot be imported, the other why there is no answer; "" = none.
+    """
     said = children.ask([python, str(_PROGRAM), str(os.getpid())], deadline_s)
     versions, lines = parse_lines(said.output)
-    problem = said.problem
-    if problem and lines == 1:
-        problem = f"import of torch: {problem}"
-    return versions, problem
+    if not lines:
+        return versions, "", said.problem or f"{python} has said nothing"
+    if lines > 1 or not said.problem:
+        return versions, "", said.problem
+    if said.late:  # perhaps from a slow disk
+        return versions, "", f"import of torch: {said.problem}"
+    return versions, said.problem, ""
 
 
 def parse_lines(output: bytes) -> tuple[dict[str, str], int]:

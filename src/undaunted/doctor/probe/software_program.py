@@ -49,8 +49,10 @@ def imported() -> dict[str, str]:
     """What torch says of itself, and NCCL as it is loaded."""
     try:
         import torch
-    except ImportError:
-        return {}
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return {}
+        raise
     found = {"torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = str(torch.version.cuda)
