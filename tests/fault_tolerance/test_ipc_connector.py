@@ -84,5 +84,5 @@ def test_start_and_stop(tmp_path):
     connector.start_receiving()
     connector.stop_receiving()
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(OSError, match="is no socket"):
         IpcConnector(str(tmp_path / "file")).start_receiving()

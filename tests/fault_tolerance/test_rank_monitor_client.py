@@ -15,7 +15,7 @@ from undaunted.fault_tolerance import (
     WorkloadControlRequest,
     rank_monitor_client,
 )
-from undaunted.fault_tolerance.agent.learned import with_calculated
+from undaunted.fault_tolerance.calculated_limits import with_calculated
 from undaunted.fault_tolerance.data import decode_request
 from undaunted.fault_tolerance.timeouts_calc import HeartbeatTimeouts, SectionTimeouts
 from undaunted.fault_tolerance.timeouts_sync import SynchronizationError

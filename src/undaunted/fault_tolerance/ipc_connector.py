@@ -6,12 +6,12 @@ import contextlib
 import os
 import select
 import socket
-import stat
 import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from undaunted.base.unix_sockets import listen_at
 from undaunted.fault_tolerance import ipc_messages as messages
 
 _CONNECTION_S = 10.0  # a sender that is slower is cut off
@@ -45,7 +45,7 @@ class IpcConnector:
         """
         if self._thread is not None:
             raise RuntimeError(f"messages at {self.socket_path} are received already")
-        self._listening = _listen(self.socket_path)
+        self._listening = listen_at(self.socket_path, socket.SOCK_STREAM, _WAITING)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="undaunted-ipc", daemon=True)
         self._thread.start()
@@ -112,18 +112,3 @@ class IpcConnector:
                     return
                 self._received.append(message)
             connection.sendall(_OK)
-
-
-def _listen(path: str) -> socket.socket:
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):  # of a process that was killed
-            Path(path).unlink()
-    listening = socket.socket(socket.AF_UNIX)
-    try:
-        os.fchmod(listening.fileno(), 0o600)  # before it has a name, so never open to others
-        listening.bind(path)
-        listening.listen(_WAITING)
-    except OSError:
-        listening.close()
-        raise
-    return listening

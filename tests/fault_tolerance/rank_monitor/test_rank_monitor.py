@@ -132,7 +132,7 @@ def test_what_needs_a_launcher_is_refused(monitor, tmp_path):
     from undaunted.progress.writer import current_writer
 
     assert b"no launcher" in current_writer().request(b'{"action": "ShutdownWorkload"}', LONG_S)
-    assert b"makes no sense" in current_writer().request(b"{", LONG_S)
+    assert b"takes only limits" in current_writer().request(b"{", LONG_S)
     assert b"make no sense" in current_writer().request(b'{"timeouts": {"x": 1}}', LONG_S)
     assert current_writer().request(b'{"confirm": true}', LONG_S) == b"ok"
     connected.close()

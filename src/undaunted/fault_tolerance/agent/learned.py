@@ -7,17 +7,17 @@ that uses the same directory. Ranks may also send limits they have calculated; t
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base.deadline import within
+from undaunted.fault_tolerance import calculated_limits
 from undaunted.progress import learning
-from undaunted.progress.limits import CALCULATED, FLOOR_S, Limits
+from undaunted.progress.limits import CALCULATED, Limits
 from undaunted.progress.observer import Observer
 from undaunted.progress.samples import Knowledge, merge
 
@@ -32,16 +32,12 @@ if TYPE_CHECKING:
 # and how much is lost when the launcher is killed.
 LOOK_EVERY_S = 30.0
 VERSION = 2
-REQUEST_KEY = "timeouts"
-CONFIRM = {"confirm": True}
 _READ_DEADLINE_S = 1.0
 _MOST_BYTES = 1 << 20
 _MOST_ENTRIES = 16
 # A limit that moved by less than this part is not worth a line in the journal.
 _WORTH_TELLING = 0.1
 _NS = 1_000_000_000
-
-PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -106,24 +102,15 @@ class LimitKeeper:
     def take(self, payload: bytes) -> bytes | None:
         """Apply limits that a rank has calculated; return the answer, None if it is not about that.
 
-        Every rank sends the same; the first one has an effect. To be asked whether a heartbeat or
-        section has arrived is answered as well: the page has been read by then.
+        Every rank sends the same; the first one has an effect.
         """
-        try:
-            request = json.loads(payload)
-        except ValueError:
+        if (taken := calculated_limits.take(payload, self._limits)) is None:
             return None
-        if request == CONFIRM:
-            return b"ok"
-        if not isinstance(request, dict) or REQUEST_KEY not in request:
-            return None
-        try:
-            self._limits = with_calculated(self._limits, request[REQUEST_KEY])
-        except ValueError as error:
-            return f"limits that make no sense: {error}".encode()
-        self._area.set_limits(self._limits)
-        self._apply()
-        return b"ok"
+        if taken.limits is not self._limits:
+            self._limits = taken.limits
+            self._area.set_limits(self._limits)
+            self._apply()
+        return taken.reply
 
     # --- below ----------------------------------------------------------------------------------
 
@@ -214,47 +201,6 @@ def read(path: str) -> tuple[list[Knowledge], str]:
     if found.version != VERSION:
         return [], f"has version {found.version}, this build of undaunted reads {VERSION}"
     return found.entries, ""
-
-
-def with_calculated(limits: Limits, request: Any) -> Limits:
-    """Return the limits with those a rank has calculated put in.
-
-    What was measured is raised to ``limits.floor_s`` at least, the first heartbeat to a minute.
-
-    Args:
-        limits: as they are.
-        request: ``{"heartbeat": [initial, subsequent], "sections": {name: seconds},
-            "out_of_section": seconds}``; what is missing stays as it is.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    try:
-        asked = msgspec.convert(request, type=_Calculated)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
-    changes: dict[str, Any] = {}
-    sources = dict(limits.sources)
-    if asked.heartbeat is not None:
-        initial_s, between_s = asked.heartbeat
-        changes["heartbeat_s"] = max(between_s, limits.floor_s)
-        # Measured where there was nothing to load; after a restart there is a checkpoint.
-        changes["initial_heartbeat_s"] = max(initial_s, limits.floor_s, FLOOR_S)
-        sources |= {"initial_heartbeat": CALCULATED, "heartbeat": CALCULATED}
-    if asked.sections:
-        floored = {name: max(limit, limits.floor_s) for name, limit in asked.sections.items()}
-        changes["sections"] = {**limits.sections, **floored}
-        sources |= {f"section:{name}": CALCULATED for name in asked.sections}
-    if asked.out_of_section is not None:
-        changes["out_of_section_s"] = max(asked.out_of_section, limits.floor_s)
-        sources["out_of_section"] = CALCULATED
-    return msgspec.structs.replace(limits, sources=sources, **changes)
-
-
-class _Calculated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    heartbeat: tuple[PositiveSeconds, PositiveSeconds] | None = None
-    sections: dict[str, PositiveSeconds] = {}
-    out_of_section: PositiveSeconds | None = None
 
 
 def _limit_of(limits: Limits, key: str) -> float | None:

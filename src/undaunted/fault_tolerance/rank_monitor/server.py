@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
-import stat
 import sys
 import time
 from pathlib import Path
@@ -18,7 +16,8 @@ import msgspec
 
 from undaunted.attribution.evidence import expired_in_words
 from undaunted.base.process import open_pidfd, signal_pidfd
-from undaunted.fault_tolerance.agent.learned import CONFIRM, REQUEST_KEY, with_calculated
+from undaunted.base.unix_sockets import listen_at
+from undaunted.fault_tolerance import calculated_limits
 from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
 from undaunted.fault_tolerance.rank_monitor.connection import GOODBYE, LONGEST, peer
 from undaunted.fault_tolerance.rank_monitor.settings import MonitorSettings
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _WAITING = 16  # ranks that wait for the page
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _LONGEST_REASON = 1000
-_NO_LAUNCHER = b"there is no launcher; a rank monitor by itself cannot do that"
+_NO_LAUNCHER = b"there is no launcher; a rank monitor by itself takes only limits"
 
 
 class RankMonitor:
@@ -160,42 +159,13 @@ class RankMonitor:
         self._area.answer(index, message, self._reply(message.payload))
 
     def _reply(self, payload: bytes) -> bytes:
-        try:
-            request = json.loads(payload)
-        except (ValueError, RecursionError):
-            return b"a request that makes no sense"
-        if request == CONFIRM:
-            return b"ok"
-        if not isinstance(request, dict) or REQUEST_KEY not in request:
+        if (taken := calculated_limits.take(payload, self._limits)) is None:
             return _NO_LAUNCHER
-        try:
-            self._limits = with_calculated(self._limits, request[REQUEST_KEY])
-        except ValueError as error:
-            return f"limits that make no sense: {error}".encode()
-        self._area.set_limits(self._limits)
-        self._watch.apply(self._limits, {})
-        return b"ok"
-
-
-def listen(path: str) -> socket.socket:
-    """Return a socket that listens at a path; what an earlier monitor has left there is replaced.
-
-    Raises:
-        OSError: the path cannot be used.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise FileExistsError(f"{path} exists and is no socket; remove it or choose another")
-        Path(path).unlink()
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        os.fchmod(listening.fileno(), 0o600)  # before it has a name, so never open to others
-        listening.bind(path)
-        listening.listen(_WAITING)
-    except OSError:
-        listening.close()
-        raise
-    return listening
+        if taken.limits is not self._limits:
+            self._limits = taken.limits
+            self._area.set_limits(self._limits)
+            self._watch.apply(self._limits, {})
+        return taken.reply
 
 
 def serve(settings: MonitorSettings, ready: Callable[[], object]) -> None:
@@ -225,7 +195,8 @@ async def _serve(settings: MonitorSettings, ready: Callable[[], object]) -> None
             loop.add_reader(pidfd, stop.set)
             undo.callback(loop.remove_reader, pidfd)
         area = undo.enter_context(PageArea.create(1))
-        monitor = RankMonitor(settings, listen(settings.path), area, _say)
+        listening = listen_at(settings.path, socket.SOCK_SEQPACKET, _WAITING)
+        monitor = RankMonitor(settings, listening, area, _say)
         undo.callback(_remove, settings.path, _place(settings.path))
         undo.callback(monitor.close)
         ready()

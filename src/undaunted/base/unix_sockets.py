@@ -1,0 +1,35 @@
+"""Unix sockets with a file that only this user can connect to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from pathlib import Path
+
+
+def listen_at(path: str, kind: socket.SocketKind, waiting: int) -> socket.socket:
+    """Listen at a path; a socket that a process which was killed has left there is replaced.
+
+    Args:
+        path: of the socket's file; whoever closes the socket removes it.
+        kind: ``SOCK_STREAM`` or ``SOCK_SEQPACKET``.
+        waiting: how many connections may wait to be accepted.
+
+    Raises:
+        OSError: the path cannot be used.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise FileExistsError(f"{path} exists and is no socket; remove it or choose another")
+        Path(path).unlink()
+    listening = socket.socket(socket.AF_UNIX, kind)
+    try:
+        os.fchmod(listening.fileno(), 0o600)  # before it has a name, so never open to others
+        listening.bind(path)
+        listening.listen(waiting)
+    except OSError:
+        listening.close()
+        raise
+    return listening
