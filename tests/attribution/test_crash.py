@@ -68,7 +68,7 @@ def test_the_killed_rank_is_the_cause_although_its_victims_spoke_first() -> None
     assert found.signal == "SIGKILL"
     assert found.line == (
         "rank 1 (node a, pid 4701) was killed by SIGKILL (not sent by this launcher: a person, the "
-        "scheduler or the out-of-memory killer); ranks 0,2 failed because a peer was gone"
+        "scheduler or the out-of-memory killer); ranks 0,2 failed because a peer had failed"
     )
 
 
@@ -76,6 +76,48 @@ def test_the_first_failure_of_its_own_is_the_cause() -> None:
     first = failure(2, 900, exit_code=1, error=error("KeyError", "'x'", 100, TRACEBACK))
     second = failure(1, 200, exit_code=3)
     assert verdict(second, first, victim(0, 50)).root.rank == 2
+
+
+def teller(number: int, at_ns: int, **fields: object) -> RankFailure:
+    """A rank that says what rank 1 has failed with."""
+    kind, text = "undaunted.checkpointing.errors.SaveError", "save 3 (step 30): rank 1: disk full"
+    record = error(kind, text, at_ns, TRACEBACK)
+    return failure(number, at_ns + 50, exit_code=1, error=record, **fields)
+
+
+STOPPED = ((signal.SIGTERM, 110),)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"at_ns": 120, "signal": signal.SIGTERM, "told": STOPPED},
+        {"at_ns": 120, "exit_code": 1, "error": error("RuntimeError", GLOO, 105, PEER_LOST)},
+    ],
+)
+def test_what_its_peers_say_of_a_rank_is_its_own_failure(ended: dict[str, object]) -> None:
+    found = verdict(teller(0, 100), failure(1, iteration=39, **ended), teller(2, 101))  # type: ignore[arg-type]
+    assert (found.root.rank, found.victims, found.certain) == (1, (0, 2), True)
+    assert found.line == (
+        "rank 1 (node a, pid 4701) failed: undaunted.checkpointing.errors.SaveError: save 3 "
+        "(step 30): rank 1: disk full, at iteration 39, in load_batch (train.py:42); "
+        "ranks 0,2 failed because a peer had failed"
+    )
+    assert found.traceback == TRACEBACK
+
+
+def test_what_a_rank_says_itself_counts_more_than_what_its_peers_say() -> None:
+    own = failure(1, 500, exit_code=1, error=error("ValueError", "bad batch", 300, TRACEBACK))
+    assert verdict(teller(0, 100), own).exception == "ValueError: bad batch"
+    assert verdict(teller(0, 100), teller(1, 300)).root.rank == 1
+    assert verdict(teller(0, 100), failure(2, 90, exit_code=3)).root.rank == 2
+
+
+def test_what_a_rank_of_another_node_has_failed_with() -> None:
+    found = verdict(teller(0, 100), teller(2, 90))
+    assert (found.root.rank, found.victims, found.certain) == (2, (0,), False)
+    assert "rank 1: disk full" in found.line
+    assert "the cause may be on another node" in found.line
 
 
 def test_an_unknown_error_inside_a_collective_is_doubted() -> None:

@@ -110,3 +110,36 @@ def test_a_rank_that_exits_with_a_failure_is_gone_soon(tmp_path: Path) -> None:
         assert launcher.finish() == 0
         (verdict,) = launcher.events("verdict")
         assert (verdict["kind"], verdict["rank"], verdict["exit_code"]) == ("crash", 0, 3)
+
+
+# Rank 1's disk fails, and rank 0 is the only one that says so: rank 1 is elsewhere.
+FAILING = """
+    import threading
+    import torch, torch.distributed as dist
+    import undaunted
+    from undaunted.checkpointing import Checkpointer
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    state = {f"rank {rank}": torch.ones(50_000)}
+    checkpoints = Checkpointer("checkpoints", timeout=60)
+    checkpoints.warm_up(state)
+    undaunted.step(1)
+    checkpoints.save(1, state)
+    if rank == 1:
+        threading.Event().wait(100)
+    checkpoints.wait()
+"""
+
+
+def test_the_rank_whose_disk_fails_is_blamed_though_another_says_so(tmp_path: Path) -> None:
+    fault = ("--inject-fault", "torn-write:rank=1,iteration=1")
+    with launched(tmp_path, FAILING, *TWO, "--max-restarts", "0", *fault) as launcher:
+        assert launcher.finish() == 1
+        (verdict,) = launcher.events("verdict")
+        assert (verdict["rank"], verdict.get("waiting")) == (1, [0]), verdict["line"]
+        assert "save 1 (step 1): rank 1: " in verdict["exception"]
+        assert "[EFBIG]" in verdict["line"]
+        launcher.wait_for(
+            "rank 1 .* failed: .*SaveError.*; rank 0 failed because a peer had failed"
+        )

@@ -1,17 +1,19 @@
 """Decides which rank failed first, and which ones failed only because they lost it. Pure.
 
 The first failure seen is often a victim's: a rank that is killed says nothing, and its peers report
-"connection closed" before the launcher has collected the dead process.
+"connection closed" before the launcher has collected the dead process. A rank whose save failed has
+told its peers, and they may say so before it does.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from undaunted.attribution import exits
+from undaunted.attribution.peer_failed import failed_rank
 from undaunted.attribution.peer_lost import (
     is_peer_lost,
     names_lost_peer,
@@ -114,7 +116,7 @@ class Origin(enum.IntEnum):
 
     OWN = 0  # nothing else explains it
     IN_COMMUNICATION = 1  # raised inside a collective, in words not known to mean a lost peer
-    PEER_LOST = 2  # says that a peer is gone
+    PEER_LOST = 2  # says that a peer is gone, or what it failed with
     TOLD = 3  # ended after the launcher had told it to
 
 
@@ -149,6 +151,7 @@ def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
         failures: of every rank of this node that failed, at least one.
         node: name of the node, for the line.
     """
+    failures = _with_what_peers_say(failures)
     origins = {failure.rank: origin_of(failure) for failure in failures}
     root = min(failures, key=lambda each: (origins[each.rank], each.failed_ns, each.rank))
     victims = [each.rank for each in failures if origins[each.rank] == Origin.PEER_LOST]
@@ -178,11 +181,31 @@ def origin_of(failure: RankFailure) -> Origin:
         return Origin.PEER_LOST if names_lost_peer(failure.last_lines) else Origin.OWN
     kind, _, message = failure.exception.partition(":")
     kind = kind.rpartition(".")[2]
-    if is_peer_lost(kind, message, failure.traceback):
+    if _blamed(failure) is not None or is_peer_lost(kind, message, failure.traceback):
         return Origin.PEER_LOST
     if kind == "RuntimeError" and raised_in_communication(failure.traceback):
         return Origin.IN_COMMUNICATION
     return Origin.OWN
+
+
+def _with_what_peers_say(failures: Sequence[RankFailure]) -> list[RankFailure]:
+    """Give a rank that was ended before it could say so what its peers say that it failed with."""
+    said: dict[int, RankFailure] = {}
+    for failure in sorted(failures, key=lambda each: (each.failed_ns, each.rank)):
+        if (rank := _blamed(failure)) is not None:
+            said.setdefault(rank, failure)
+    return [
+        replace(each, error=said[each.rank].error, report=said[each.rank].report)
+        if each.rank in said and origin_of(each) in (Origin.PEER_LOST, Origin.TOLD)
+        else each
+        for each in failures
+    ]
+
+
+def _blamed(failure: RankFailure) -> int | None:
+    """Return the other rank that a rank says has failed."""
+    rank = failed_rank(failure.exception)
+    return None if rank == failure.rank else rank
 
 
 def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, frame: str) -> str:
@@ -197,7 +220,7 @@ def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, fram
         line += f"; injected fault {root.fault}"
     if victims:
         ranks = f"rank {victims[0]}" if len(victims) == 1 else f"ranks {format_ranks(victims)}"
-        line += f"; {ranks} failed because a peer was gone"
+        line += f"; {ranks} failed because a peer had failed"
     if origin == Origin.PEER_LOST:
         line += "; no rank of this node failed of its own: the cause may be on another node"
     return line

@@ -1,4 +1,8 @@
-"""What can go wrong with a checkpoint, by name."""
+"""What can go wrong with a checkpoint, by name.
+
+All ranks raise what one has failed with; the message names that one, as ``rank 3: ``, by which the
+launcher tells it from those that only heard of it (`undaunted.attribution.peer_failed`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ class SaveError(CheckpointError):
     """A checkpoint was not saved; the ones before it are untouched, and the next save may work.
 
     Attributes:
-        ranks: the ranks that failed or did not answer, ascending.
+        ranks: of the job; those that failed or did not answer, ascending.
         errno: of the operating system's error, or None.
     """
 

@@ -64,9 +64,21 @@ class Publisher:
         return self._storage.target(step, self._agreement.session, attempt)
 
     def publish(
-        self, snapshot: Snapshot, attempt: int, outcome: Report | Failure, timeout_s: float
+        self,
+        snapshot: Snapshot,
+        attempt: int,
+        name: str,
+        outcome: Report | Failure,
+        timeout_s: float,
     ) -> None:
         """Make the checkpoint exist, or raise on all ranks.
+
+        Args:
+            snapshot: what is saved.
+            attempt: its number, which no other attempt of this session has.
+            name: of the attempt, for messages; the same on all ranks.
+            outcome: of this rank's write.
+            timeout_s: of the agreement.
 
         Raises:
             SaveError: a rank could not write, did not answer, or rank 0 could not commit.
@@ -78,7 +90,7 @@ class Publisher:
             return b""
 
         contribution = msgspec.msgpack.encode(outcome) if isinstance(outcome, Report) else outcome
-        self._agreement.round(f"save-{attempt}", contribution, decide, timeout_s)
+        self._agreement.round(name, contribution, decide, timeout_s)
         if self._agreement.rank == 0:
             self._delete_old(snapshot.step)
 

@@ -146,7 +146,7 @@ class Saves:
     def _save(self, snapshot: Snapshot) -> SaveError | None:
         failure = None
         for attempt in range(self._attempts):
-            failure = self._attempt(snapshot, snapshot.number * MAX_ATTEMPTS + attempt)
+            failure = self._attempt(snapshot, attempt)
             if failure is None:
                 return None
             announce.failed(snapshot.step, failure)
@@ -154,10 +154,12 @@ class Saves:
                 break
         return failure
 
-    def _attempt(self, snapshot: Snapshot, attempt: int) -> SaveError | None:
+    def _attempt(self, snapshot: Snapshot, again: int) -> SaveError | None:
+        attempt, name = snapshot.number * MAX_ATTEMPTS + again, snapshot.name(again)
         outcome, write_s = self._write(snapshot, attempt)
+        limit_s = self._timeout_s + _ANSWER_S
         try:
-            self._publisher.publish(snapshot, attempt, outcome, self._timeout_s + _ANSWER_S)
+            self._publisher.publish(snapshot, attempt, name, outcome, limit_s)
         except CheckpointError as error:
             return error if isinstance(error, SaveError) else SaveError(str(error))
         if isinstance(outcome, Report):

@@ -35,7 +35,7 @@ class Snapshot:
 
     Attributes:
         step: of training.
-        number: of the save, from 0; the same on all ranks.
+        number: of the save, from 1; the same on all ranks.
         slot: where it lies.
         planned: its structure, None when this rank could not even plan.
         staged: what lies there, None when it could not be copied.
@@ -52,6 +52,11 @@ class Snapshot:
     problem: Failure | None
     stall_s: float
     began: float
+
+    def name(self, attempt: int) -> str:
+        """Return what messages call an attempt to save it, from 0; the same on all ranks."""
+        again = f", attempt {attempt + 1}" if attempt else ""
+        return f"save {self.number} (step {self.step}){again}"
 
     @property
     def bytes(self) -> int:

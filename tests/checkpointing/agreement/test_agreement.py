@@ -127,6 +127,20 @@ def test_a_failure_ends_the_round_at_once_for_all(stores: Any, failing: int) -> 
         assert str(error) == f"r: rank {failing}: /data/x: No space left on device"
 
 
+def test_ranks_of_a_group_are_called_what_the_job_calls_them(stores: Any) -> None:
+    made = [Agreement(one, rank, 2, "s0", job_ranks=[4, 6]) for rank, one in enumerate(stores(2))]
+    agreements.extend(made)
+    for error in everyone(made, lambda rank: Failure("disk") if rank else b"", fail, LONG_S):
+        assert (str(error), error.ranks) == ("r: rank 6: disk", (6,))
+    for error in together(
+        [lambda one=one: one.round(f"c{one.rank}", b"", fail, LONG_S) for one in made]
+    ):
+        assert "rank 4 is at 'c0', but rank 6 at 'c1'" in str(error)
+    with pytest.raises(SaveError, match=r"rank 6 of 2 did not answer .* says rank 4") as raised:
+        made[0].round("a", b"", fail, 0.1)
+    assert raised.value.ranks == (6,)
+
+
 def test_who_comes_late_to_a_failed_round_learns_it_at_once_and_the_next_works(stores: Any) -> None:
     ranks = ranks_of(stores(3))
     everyone(ranks[:2], lambda rank: Failure("disk") if rank == 1 else b"", fail, LONG_S)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.inprocess.rank.raised import names_lost_peer, where
+from undaunted.checkpointing.errors import SaveError
+from undaunted.inprocess.rank.raised import names_failed_peer, names_lost_peer, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,3 +74,10 @@ RESET = "[gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:3
 )
 def test_which_errors_are_consequences(error: BaseException, lost: bool) -> None:
     assert names_lost_peer(error) is lost
+
+
+def test_an_error_of_a_save_that_another_rank_has_failed_with() -> None:
+    error = SaveError("save 1 (step 7): rank 2: disk full", [2])
+    assert [names_failed_peer(error, rank) for rank in range(4)] == [True, True, False, True]
+    assert not names_failed_peer(SaveError("nobody is named"), 0)
+    assert not names_failed_peer(ValueError("rank 2: bad batch"), 0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.checkpointing.agreement.bounded import AbortedError, Bounded, TimedOutError
 from undaunted.checkpointing.agreement.messages import Failure, Verdict
-from undaunted.checkpointing.agreement.turn import Place, Turn, named
+from undaunted.checkpointing.agreement.turn import Place, Turn
 from undaunted.checkpointing.errors import CheckpointError, SaveError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Agreement:
     """Rounds of all ranks, one after the other, in the same order on each.
 
     Attributes:
-        rank: of this process, from 0.
+        rank: of this process in the group, from 0.
         world_size: how many take part.
         session: name of this run, the same on all ranks and new for each run.
     """
@@ -77,6 +77,7 @@ class Agreement:
         session: str,
         lane: str = "main",
         link: Link | None = None,
+        job_ranks: Sequence[int] = (),
     ) -> None:
         """Take part.
 
@@ -88,11 +89,13 @@ class Agreement:
             lane: tells several agreements of one session apart.
             link: of the store; None means that its server is in this process and never stands
                 still.
+            job_ranks: those of the group, in its order; messages and errors name them. Empty means
+                that they are the same.
         """
         self.rank = rank
         self.world_size = world_size
         self.session = session
-        self._place = Place(store, rank, world_size)
+        self._place = Place(store, rank, world_size, job_ranks)
         self._link = link
         self._prefix = f"undaunted/checkpointing/{session}/{lane}"
         self._next = 0
@@ -161,7 +164,8 @@ class Agreement:
         try:
             self._bounded.call(last.leave, last.limit_s)
         except RuntimeError as error:
-            raise SaveError(f"the connection of the ranks was lost: {error}", (0,)) from error
+            server = self._place.job_ranks[0]
+            raise SaveError(f"the connection of the ranks was lost: {error}", (server,)) from error
 
     def close(self) -> None:
         """Take part no more; lets go of the store."""
@@ -184,8 +188,7 @@ class Agreement:
                 verdict = Verdict(decide(gathered))
             except Exception as raised:  # noqa: BLE001 - raised on all ranks
                 error = raised
-                failure = named(Failure.of(raised), turn.name, 0)
-                verdict = Verdict(failure=failure, ranks=(0,), name=turn.name)
+                verdict = turn.failed(Failure.of(raised))
             # All ranks are in this round: nobody reads the keys of earlier ones any more.
             over, self._finished = self._finished, []
         final = self._bounded.call(lambda: turn.close(verdict, over), turn.limit_s)
@@ -205,23 +208,24 @@ class Agreement:
     @contextlib.contextmanager
     def _naming_losses(self, turn: Turn) -> Iterator[None]:
         """Say of a connection that is lost who is at its other end."""
+        server = self._place.job_ranks[0]
         try:
             yield
         except TimedOutError as error:
             self._broken = True
             raise SaveError(
-                f"{turn.name}: rank 0, whose process serves the agreement, did not answer within "
-                f"{turn.timeout_s:g} s: it is stopped, or its node cannot be reached",
-                (0,),
+                f"{turn.name}: rank {server}, whose process serves the agreement, did not answer "
+                f"within {turn.timeout_s:g} s: it is stopped, or its node cannot be reached",
+                (server,),
             ) from error
         except (AbortedError, CheckpointError):
             raise
         except (RuntimeError, OSError) as error:  # torch's errors of stores are RuntimeErrors
             self._broken = True
             raise SaveError(
-                f"{turn.name}: the process of rank 0, which serves the agreement, is gone or "
-                f"cannot be reached: {error}",
-                (0,),
+                f"{turn.name}: the process of rank {server}, which serves the agreement, is gone "
+                f"or cannot be reached: {error}",
+                (server,),
             ) from error
 
     def _connect(self, timeout_s: float) -> None:
@@ -229,7 +233,7 @@ class Agreement:
         if self._broken:
             link = self._link
             if link is None:
-                raise SaveError("the connection of the ranks was lost", (0,))
+                raise SaveError("the connection of the ranks was lost", self._place.job_ranks[:1])
             self._place.store = self._bounded.call(lambda: link.reopen(timeout_s), timeout_s)
             self._broken = False
 

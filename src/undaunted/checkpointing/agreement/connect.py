@@ -121,14 +121,16 @@ def connect(process_group: ProcessGroup | None, timeout_s: float) -> Connected:
     if world_size == 1:
         return _alone()
     deadline = time.monotonic() + timeout_s
+    job_ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
     if rank == 0:
         link, server, invitation = _serve(timeout_s)
     else:
         link, server, invitation = None, None, _Invitation([], 0, "", "")
     invitation = _broadcast(dist, process_group, invitation, timeout_s)
     if invitation.problem:
-        raise SaveError(f"rank 0 cannot serve the agreement: {invitation.problem}", (0,))
-    return _join(rank, world_size, invitation, link, server, deadline)
+        problem = f"rank {job_ranks[0]} cannot serve the agreement: {invitation.problem}"
+        raise SaveError(problem, job_ranks[:1])
+    return _join(rank, job_ranks, invitation, link, server, deadline)
 
 
 def _alone() -> Connected:
@@ -173,7 +175,7 @@ def _broadcast(
 
 def _join(
     rank: int,
-    world_size: int,
+    job_ranks: Sequence[int],
     invitation: _Invitation,
     link: StoreLink | None,
     server: Any,
@@ -189,11 +191,13 @@ def _join(
             stores.append(links[-1].reopen(_left_s(deadline)))
     except (RuntimeError, OSError) as error:
         raise SaveError(
-            f"rank {rank} cannot reach the agreement that rank 0 serves: {error}", (rank,)
+            f"rank {job_ranks[rank]} cannot reach the agreement that rank {job_ranks[0]} serves: "
+            f"{error}",
+            (job_ranks[rank],),
         ) from error
     session = invitation.session
     main, background = (
-        Agreement(store, rank, world_size, session, lane, connection)
+        Agreement(store, rank, len(job_ranks), session, lane, connection, job_ranks)
         for store, lane, connection in zip(stores, ("main", "background"), links, strict=True)
     )
     connected = Connected(main, background, _Farewell(main, server))

@@ -31,14 +31,18 @@ class Place:
 
     Attributes:
         store: a torch store; None after the end.
-        rank: of this process.
+        rank: of this process, in the group.
         world_size: how many take part.
+        job_ranks: those of the group, in its order: messages and errors name them.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, job_ranks: Sequence[int] = ()
+    ) -> None:
         self.store = store
         self.rank = rank
         self.world_size = world_size
+        self.job_ranks = job_ranks or range(world_size)
 
 
 class Turn:
@@ -69,6 +73,14 @@ class Turn:
     def _store(self) -> Any:
         return self._place.store
 
+    def failed(self, failure: Failure) -> Verdict:
+        """Return the end of the round by a failure of this rank, which the message names."""
+        rank = self._job_rank(self._rank)
+        told = msgspec.structs.replace(
+            failure, message=f"{self.name}: rank {rank}: {failure.message}"
+        )
+        return Verdict(failure=told, ranks=(rank,), name=self.name)
+
     def is_over(self) -> bool:
         """Whether the others have ended the round before this rank came."""
         return bool(self._store.check([self._key("verdict")]))
@@ -86,12 +98,13 @@ class Turn:
         ]
         strangers = tuple(rank for rank, one in enumerate(found) if one.name != self.name)
         if strangers:
+            ranks = tuple(map(self._job_rank, strangers))
             message = (
-                f"rank 0 is at {self.name!r}, but rank {format_ranks(strangers)} at "
+                f"rank {self._job_rank(0)} is at {self.name!r}, but rank {format_ranks(ranks)} at "
                 f"{found[strangers[0]].name!r}: all ranks have to make the same calls in the same "
                 "order"
             )
-            return Verdict(failure=Failure(message), ranks=strangers)
+            return Verdict(failure=Failure(message), ranks=ranks)
         return [one.content for one in found]
 
     def close(self, verdict: Verdict, over: Sequence[str] = ()) -> Verdict:
@@ -121,11 +134,13 @@ class Turn:
     def await_decision(self) -> Verdict:
         """On another rank: return the verdict, or give up."""
         if not self._wait("verdict", self._longer_s):
+            leader = self._job_rank(0)
             failure = Failure(
-                f"{self.name}: all ranks have answered, but rank 0 has not decided within another "
-                f"{self.timeout_s:g} s: it is hung, stopped or gone; its log and stack say where"
+                f"{self.name}: all ranks have answered, but rank {leader} has not decided within "
+                f"another {self.timeout_s:g} s: it is hung, stopped or gone; its log and stack say "
+                "where"
             )
-            self._give_up(Verdict(failure=failure, ranks=(0,), name=self.name))
+            self._give_up(Verdict(failure=failure, ranks=(leader,), name=self.name))
         return self._read_and_leave()
 
     def leave(self) -> None:
@@ -138,30 +153,30 @@ class Turn:
     def _contribute(self, contribution: bytes | Failure) -> None:
         if isinstance(contribution, Failure):
             self._store.set(self._of(self._rank), self._encoded(b""))
-            failure = named(contribution, self.name, self._rank)
-            self._give_up(Verdict(failure=failure, ranks=(self._rank,), name=self.name))
+            self._give_up(self.failed(contribution))
             return
         self._store.set(self._of(self._rank), self._encoded(contribution))
         if self._store.add(self._key("count"), 1) == self._world_size:
             self._store.set(self._key("go"), b"")
 
-    def _given_up(self, missing: tuple[int, ...]) -> Verdict:
-        many = "ranks" if len(missing) > 1 else "rank"
+    def _given_up(self, missing: Sequence[int]) -> Verdict:
+        ranks = tuple(map(self._job_rank, missing))
+        many = "ranks" if len(ranks) > 1 else "rank"
         failure = Failure(
-            f"{self.name}: {many} {format_ranks(missing)} of {self._world_size} did not answer "
-            f"within {self.timeout_s:g} s, says rank {self._rank}: hung, stopped, gone, or much "
-            "slower than the others; their logs and stacks say where they are"
+            f"{self.name}: {many} {format_ranks(ranks)} of {self._world_size} did not answer "
+            f"within {self.timeout_s:g} s, says rank {self._job_rank(self._rank)}: hung, stopped, "
+            "gone, or much slower than the others; their logs and stacks say where they are"
         )
-        return Verdict(failure=failure, ranks=missing, name=self.name)
+        return Verdict(failure=failure, ranks=ranks, name=self.name)
 
     def _give_up(self, verdict: Verdict) -> None:
         """End the round unless it has ended, and tell rank 0, which waits for something else."""
         self._decide(verdict)
         self._store.set(self._key("go"), b"")
 
-    def _missing(self) -> tuple[int, ...]:
+    def _missing(self) -> list[int]:
         ranks = range(self._world_size)
-        return tuple(rank for rank in ranks if not self._store.check([self._of(rank)]))
+        return [rank for rank in ranks if not self._store.check([self._of(rank)])]
 
     def _decide(self, verdict: Verdict) -> Verdict:
         mine = msgspec.msgpack.encode(verdict)
@@ -200,10 +215,8 @@ class Turn:
     def _of(self, rank: int) -> str:
         return f"{self.prefix}/{rank}"
 
+    def _job_rank(self, rank: int) -> int:
+        return self._place.job_ranks[rank]
+
     def _key(self, what: str) -> str:
         return f"{self.prefix}/{what}"
-
-
-def named(failure: Failure, name: str, rank: int) -> Failure:
-    """Say in the message who failed at what."""
-    return msgspec.structs.replace(failure, message=f"{name}: rank {rank}: {failure.message}")

@@ -122,13 +122,13 @@ class Ranks:
         """Return what all ranks raise; at least one of them gives a failure."""
         if not self.use_dist:
             assert failure is not None
-            text = f"{what}: rank {self.rank} ({socket.gethostname()}): {failure.text}"
+            text = f"{what}: {self._here()}: {failure.text}"
             return SaveError(text, [self.rank], failure.errno)
         mine = [int(rank == self.rank and failure is not None) for rank in range(self.world_size)]
         failed = [rank for rank, is_one in enumerate(self._reduced(mine, "MAX")) if is_one]
         told = b""
         if failure is not None and failed[0] == self.rank:
-            here = f"rank {self.rank} ({socket.gethostname()}): {failure.text}"
+            here = f"{self._here()}: {failure.text}"
             text = here.encode()[: _MESSAGE_BYTES // 2].decode(errors="ignore")
             told = msgspec.msgpack.encode(Failure(text, failure.errno))
         first = msgspec.msgpack.decode(self._broadcast(told, failed[0]), type=Failure)
@@ -194,9 +194,12 @@ class Ranks:
                 work.wait(timedelta(seconds=self.timeout_s))
         except RuntimeError as error:
             raise SaveError(
-                f"rank {self.rank} ({socket.gethostname()}): the other ranks did not answer within"
-                f" {self.timeout_s:g} s, or have ended: {error}"
+                f"{self._here()}: the other ranks did not answer within {self.timeout_s:g} s, or "
+                f"have ended: {error}"
             ) from error
+
+    def _here(self) -> str:
+        return f"rank {self._of_all(self.rank)} ({socket.gethostname()})"
 
     def _of_all(self, rank: int) -> int:
         _, dist = _torch()

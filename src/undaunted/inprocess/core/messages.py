@@ -27,7 +27,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
         text: for people; at most 1000 characters.
         fingerprint: equal for two failures that are probably the same, "" = unknown.
         where: the innermost place in the user's code, ``step (train.py:23)``, "" = unknown.
-        consequence: it tells that a peer is gone: what has happened to that one is the cause.
+        consequence: it tells that a peer is gone or has failed: what happened to that one is the
+            cause.
     """
 
     kind: str

@@ -15,7 +15,7 @@ from undaunted.inprocess.attribution import (
 )
 from undaunted.inprocess.core.messages import Reason, Stop
 from undaunted.inprocess.guard.start import VARIABLE
-from undaunted.inprocess.rank.raised import names_lost_peer, where
+from undaunted.inprocess.rank.raised import names_failed_peer, names_lost_peer, where
 from undaunted.inprocess.utils import format_exc
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int
         text=format_exc(error)[:_TEXT],
         fingerprint=_fingerprint(error),
         where=where(error)[:_TEXT],
-        consequence=names_lost_peer(error),
+        consequence=names_lost_peer(error) or names_failed_peer(error, rank),
     )
 
 

@@ -18,6 +18,8 @@ _PEER_LOST = re.compile(
     r"|communicator was aborted|[Ff]ailed to recv, got 0 bytes"
 )
 
+_CHECKPOINTING = "undaunted.checkpointing."
+
 
 def where(error: BaseException) -> str:
     """Return the innermost place in the user's code, ``step (train.py:23)``; "" = there is none.
@@ -40,6 +42,17 @@ def names_lost_peer(error: BaseException) -> bool:
     """
     from_torch = type(error) is RuntimeError or type(error).__module__.startswith("torch")
     return from_torch and bool(_PEER_LOST.search(str(error)))
+
+
+def names_failed_peer(error: BaseException, rank: int) -> bool:
+    """Whether it is an error of a save that another rank has failed with: all ranks raise it.
+
+    Args:
+        error: the exception.
+        rank: of this process.
+    """
+    ranks = getattr(error, "ranks", ())
+    return type(error).__module__.startswith(_CHECKPOINTING) and bool(ranks) and rank not in ranks
 
 
 def _is_installed(file: str) -> bool:

@@ -368,6 +368,29 @@ def test_a_fault_that_tells_only_later_is_timed_from_then_on() -> None:
     assert verdict_of(late).back_s == pytest.approx(0.012)
 
 
+OF_A_SAVE = "undaunted.checkpointing.errors.SaveError: save 5 (step 50): rank {}: File too large"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "exception", "colour"),
+    [
+        ("torn-write", 1, OF_A_SAVE.format(1), "green"),
+        ("torn-write", 0, OF_A_SAVE.format(1), "red"),
+        ("torn-write", 0, "OSError: [Errno 27] File too large", "green"),
+        ("disk-full", 0, OF_A_SAVE.format(0), "green"),
+    ],
+)
+def test_who_is_to_blame_for_a_save_that_failed(
+    kind: str, rank: int, exception: str, colour: str
+) -> None:
+    """Of the rank whose write is torn the name is known; a full disk is full for all."""
+    told = {"kind": "crash", "signal": "", "rank": rank, "exception": exception}
+    verdict = verdict_of(fault(kind, iteration=12, resume=10, verdict=told))
+
+    assert verdict.colour == colour
+    assert keys(verdict) == (["blamed-wrongly"] if colour == "red" else [])
+
+
 def test_a_torn_write_that_tore_nothing() -> None:
     verdict = verdict_of(fault("torn-write", how="nothing"))
 

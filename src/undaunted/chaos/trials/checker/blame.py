@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.peer_failed import failed_rank
 from undaunted.base.text import one_line
 from undaunted.chaos.trials.checker.values import Blame, Finding
 from undaunted.chaos.trials.kinds import KINDS
@@ -57,7 +58,9 @@ def _owner(verdict: Verdict, cut: Cut, cuts: Sequence[Cut]) -> Cut:
 
 def _fits(verdict: Verdict, cut: Cut) -> bool:
     kind = KINDS[cut.fault.kind]
-    return verdict.kind == kind.blame and (kind.anyone or verdict.rank == cut.fault.rank)
+    # A save of undaunted's Checkpointer fails with the rank that could not write.
+    anyone = kind.anyone and (kind.outside or failed_rank(verdict.exception) is None)
+    return verdict.kind == kind.blame and (anyone or verdict.rank == cut.fault.rank)
 
 
 def _by_verdict(verdict: Verdict, cut: Cut, kind: KindOf) -> tuple[Blame, list[Finding]]:
