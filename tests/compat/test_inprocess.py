@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging.handlers
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -14,6 +15,7 @@ import pytest
 from nvidia_resiliency_ext import inprocess
 from nvidia_resiliency_ext.inprocess import param_utils, utils
 from nvidia_resiliency_ext.inprocess.state import State
+from tests.ports import two_free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +96,43 @@ def test_the_nearest_handler() -> None:
     finally:
         above.removeHandler(first)
         below.removeHandler(second)
+
+
+WATCHED = """
+from pathlib import Path
+from nvidia_resiliency_ext import inprocess
+
+@inprocess.Wrapper(store_kwargs={"port": PORT})
+def train(call: inprocess.CallWrapper = None):
+    guard, watchdog = call.monitor_process, call.progress_watchdog
+    assert isinstance(guard, inprocess.monitor_process.MonitorProcess) and guard.is_alive()
+    assert b"undaunted.inprocess.guard.program" in Path(f"/proc/{guard.pid}/cmdline").read_bytes()
+    assert isinstance(watchdog, inprocess.progress_watchdog.ProgressWatchdog)
+    watchdog.ping()
+    assert watchdog.timestamp.manual >= watchdog.timestamp.auto
+    watchdog.reset()
+    assert watchdog.timestamp.manual is None
+    return "watched"
+
+print(train())
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.torch
+def test_who_watches_a_rank_and_what_is_seen() -> None:
+    pytest.importorskip("torch")
+    program = WATCHED.replace("PORT", str(two_free_ports()))
+    named = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**named, **alone, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "watched\n"
 
 
 @pytest.mark.torch

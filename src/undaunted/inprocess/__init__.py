@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from undaunted.inprocess import finalize as finalize
     from undaunted.inprocess import health_check as health_check
     from undaunted.inprocess import initialize as initialize
+    from undaunted.inprocess import monitor_process as monitor_process
     from undaunted.inprocess import monitor_thread as monitor_thread
     from undaunted.inprocess import nested_restarter as nested_restarter
     from undaunted.inprocess import param_utils as param_utils
+    from undaunted.inprocess import progress_watchdog as progress_watchdog
     from undaunted.inprocess import rank_assignment as rank_assignment
     from undaunted.inprocess import rank_filter as rank_filter
+    from undaunted.inprocess import sibling_monitor as sibling_monitor
     from undaunted.inprocess import state as state
     from undaunted.inprocess import store as store
     from undaunted.inprocess import terminate as terminate

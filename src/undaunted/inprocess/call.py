@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.param_utils import substitute_param_value
+from undaunted.inprocess.progress_watchdog import ProgressWatchdog
 from undaunted.inprocess.rank import connection, failures
 from undaunted.inprocess.rank.iterations import Iterations
 from undaunted.inprocess.rank.session import Session
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from undaunted.inprocess.monitor_process import MonitorProcess
     from undaunted.inprocess.wrap import Wrapper
 
 
@@ -24,6 +26,8 @@ class CallWrapper:
 
     Attributes:
         state: ranks, sizes and iteration of this process.
+        progress_watchdog: when this process has shown progress last.
+        monitor_process: the process that watches this one.
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
@@ -45,6 +49,8 @@ class CallWrapper:
             abort=self._abort,
             message_of=failures.message_of,
         )
+        self.progress_watchdog = ProgressWatchdog(self._session.page)
+        self.monitor_process: MonitorProcess = self._session.connection.guard
         self.state.initial_rank = self._session.connection.job_rank
         self.state.initial_world_size = self._session.connection.job_size
 

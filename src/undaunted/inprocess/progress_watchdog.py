@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from undaunted.inprocess.rank.page import Page
+
+_NS = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,3 +22,24 @@ class Timestamp:
 
     auto: float | None = None
     manual: float | None = None
+
+
+class ProgressWatchdog:
+    """What a rank shows its guard. Made by `CallWrapper`."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    @property
+    def timestamp(self) -> Timestamp:
+        """When progress was shown last. ``soft_timeout`` runs from the older of both times."""
+        auto, manual = self._page.progress_ns
+        return Timestamp(auto / _NS if auto else None, manual / _NS if manual else None)
+
+    def ping(self) -> None:
+        """Do what `CallWrapper.ping` does."""
+        self._page.ping()
+
+    def reset(self) -> None:
+        """Have the timeouts run anew, and without pings, as at the beginning of an iteration."""
+        self._page.set_phase(self._page.phase)

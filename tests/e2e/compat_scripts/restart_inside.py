@@ -52,6 +52,8 @@ def train(steps: int, call: inprocess.CallWrapper = None):
     step = 0
     while step < steps or call.iteration == 0:
         call.ping()
+        assert call.progress_watchdog.timestamp.manual is not None
+        assert call.monitor_process.is_alive()
         maybe_raise_workload_exception()
         with call.atomic():
             total = torch.ones(1)

@@ -13,7 +13,7 @@ import pytest
 
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import start as module
-from undaunted.inprocess.guard.start import VARIABLE, Options, connect
+from undaunted.inprocess.guard.start import VARIABLE, Options, connect, guard_pid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,7 @@ def test_under_our_launcher_the_agent_is_the_guard(agent: str) -> None:
     with connect(Options(0, 2), environ={VARIABLE: agent}) as sock:
         assert sock.gettimeout() is None
         assert sock.getpeername() == b"\0" + agent.encode()
+        assert guard_pid(sock) == os.getpid()  # who listens
 
 
 def test_an_agent_that_is_not_there(agent: str) -> None:

@@ -71,6 +71,12 @@ def connect(
     return _connect_to_agent(name, options) if name else _start(options, base_store, environ)
 
 
+def guard_pid(sock: socket.socket) -> int:
+    """Return the process id of the guard that `connect` has just connected to."""
+    found = peer(sock).pid
+    return _guards[-1].pid if found == os.getpid() and _guards else found
+
+
 def _connect_to_agent(name: str, options: Options) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -6,7 +6,8 @@ import atexit
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.inprocess.guard.start import VARIABLE
+from undaunted.inprocess.guard.start import VARIABLE, guard_pid
+from undaunted.inprocess.monitor_process import MonitorProcess
 from undaunted.inprocess.rank.channel import Channel
 from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.page import Page
@@ -36,9 +37,11 @@ class Connection:
         rank: as assigned last.
         world_size: as assigned last.
         calls: how many calls have begun.
+        guard: the process at the other end.
     """
 
     def __init__(self, sock: socket.socket, job_rank: int, job_size: int) -> None:
+        self.guard = MonitorProcess(guard_pid(sock))
         self.channel = Channel(sock)
         self.page = Page()
         self.job_rank = self.rank = job_rank

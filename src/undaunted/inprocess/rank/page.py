@@ -46,6 +46,11 @@ class Page:
         words[reading.PING_NS] = time.monotonic_ns()
 
     @property
+    def progress_ns(self) -> tuple[int, int]:
+        """When `turned` and `ping` were called last; 0 = not in this epoch."""
+        return self.words[reading.AUTO_NS], self.words[reading.PING_NS]
+
+    @property
     def pings(self) -> int:
         """How often the process has called `ping`."""
         return self.words[reading.PINGS]

@@ -2,4 +2,5 @@
 
 from __future__ import annotations
 
+from undaunted.inprocess.progress_watchdog import ProgressWatchdog as ProgressWatchdog
 from undaunted.inprocess.progress_watchdog import Timestamp as Timestamp
