@@ -15,7 +15,7 @@ from undaunted.chaos.simulate.run import run, vary
 from undaunted.chaos.simulate.summary import Summary
 from undaunted.chaos.simulate.trace import LEGEND, line
 from undaunted.cli import simulate_inprocess
-from undaunted.cli.simulate_arguments import count, kinds_of, span
+from undaunted.cli.simulate_arguments import add_arguments, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,19 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodes", type=count(1), default=8, help="nodes a job needs [8]")
     parser.add_argument("--spares", type=count(0), default=2, help="nodes beyond these [2]")
-    parser.add_argument("--seed", type=count(0), default=0, help="of the one run [0]")
-    parser.add_argument(
-        "--seeds", type=span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1"
-    )
-    parser.add_argument(
-        "--faults",
-        type=kinds_of(KINDS),
-        default=tuple(KINDS),
-        metavar="KIND,...",
-        help="which faults happen [all]: " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
-    )
-    parser.add_argument("--count", type=count(0), default=20, help="how many faults [20]")
-    parser.add_argument("--steps", action="store_true", help="print every event of the one run")
+    add_arguments(parser, KINDS, faults=20)
     parser.add_argument(
         "--jobs", type=count(1), default=1, metavar="N", help="processes for many runs [1]"
     )

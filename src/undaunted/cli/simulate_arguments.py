@@ -6,7 +6,34 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, kinds: Mapping[str, str], *, faults: int
+) -> None:
+    """Add what says which runs there are, and under which faults.
+
+    Args:
+        parser: gets them.
+        kinds: of faults, with what they do.
+        faults: how many there are in a run unless that is said.
+    """
+    parser.add_argument("--seed", type=count(0), default=0, help="of the one run [0]")
+    parser.add_argument(
+        "--seeds", type=_span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1"
+    )
+    parser.add_argument(
+        "--faults",
+        type=_kinds_of(kinds),
+        default=tuple(kinds),
+        metavar="KIND,...",
+        help="which faults happen [all]: " + "; ".join(f"{k}: {v}" for k, v in kinds.items()),
+    )
+    parser.add_argument(
+        "--count", type=count(0), default=faults, help=f"how many faults [{faults}]"
+    )
+    parser.add_argument("--steps", action="store_true", help="print every event of the one run")
 
 
 def count(least: int) -> Callable[[str], int]:
@@ -20,7 +47,7 @@ def count(least: int) -> Callable[[str], int]:
     return convert
 
 
-def span(text: str) -> range:
+def _span(text: str) -> range:
     """Convert ``FROM:TO``."""
     first, _, last = text.partition(":")
     if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
@@ -30,7 +57,7 @@ def span(text: str) -> range:
     return range(int(first), int(last))
 
 
-def kinds_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+def _kinds_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     """Convert kinds of faults, separated by commas."""
 
     def convert(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.chaos.inprocess.faults import KINDS
 from undaunted.chaos.inprocess.run import run
 from undaunted.chaos.inprocess.setup import vary
-from undaunted.cli.simulate_arguments import count, kinds_of, span
+from undaunted.cli.simulate_arguments import add_arguments, count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,19 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="undaunted simulate --inprocess", description=_DESCRIPTION
     )
     parser.add_argument("--ranks", type=count(1), default=4, help="processes of the job [4]")
-    parser.add_argument("--seed", type=count(0), default=0, help="of the one run [0]")
-    parser.add_argument(
-        "--seeds", type=span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1"
-    )
-    parser.add_argument(
-        "--faults",
-        type=kinds_of(KINDS),
-        default=tuple(KINDS),
-        metavar="KIND,...",
-        help="which faults happen [all]: " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
-    )
-    parser.add_argument("--count", type=count(0), default=10, help="how many faults [10]")
-    parser.add_argument("--steps", action="store_true", help="print every event of the one run")
+    add_arguments(parser, KINDS, faults=10)
     return parser
 
 

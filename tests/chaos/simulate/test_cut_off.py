@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.chaos.simulate.jobs import S, at, finish, job, nodes_of_last_round
+from undaunted.chaos.invariant import InvariantError
 from undaunted.chaos.simulate import ranks
-from undaunted.chaos.simulate.invariants import InvariantError
 from undaunted.chaos.simulate.setup import Setup
 from undaunted.coordinator.core import preparation
 

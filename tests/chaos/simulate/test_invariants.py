@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from undaunted.chaos.simulate.invariants import Checker, InvariantError
+from undaunted.chaos.invariant import InvariantError
+from undaunted.chaos.simulate.invariants import Checker
 from undaunted.chaos.simulate.setup import Setup
 from undaunted.coordinator.protocol import Ledger, Seat
 from undaunted.simulation.engine import Simulation

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from undaunted.chaos.invariant import InvariantError
+
 if TYPE_CHECKING:
     from undaunted.chaos.inprocess.rank import Rank
     from undaunted.chaos.inprocess.setup import Setup
@@ -15,10 +17,6 @@ if TYPE_CHECKING:
 _COMMON = frozenset({"finished", "abort", "barrier", "mismatch"})
 # A rank that is told to stop does so in this time, unless something has happened to it.
 _GRACE_NS = 2_000_000_000
-
-
-class InvariantError(Exception):
-    """An invariant does not hold; the message begins with its name."""
 
 
 class Checker:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.inprocess.cluster import Cluster
 from undaunted.chaos.inprocess.faults import KINDS, Fault, Nemesis, plan
-from undaunted.chaos.inprocess.invariants import InvariantError
+from undaunted.chaos.invariant import InvariantError, violated_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,14 +66,7 @@ def run(
     """
     result = Result(seed, faults=plan(setup, seed, kinds, faults))
     cluster = Cluster(setup, seed, trace=trace)
-    try:
-        _run(cluster, result.faults)
-    except InvariantError as violation:
-        result.problem = str(violation)
-    except Exception as error:  # noqa: BLE001 - whatever a core raises is a finding
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-        result.problem = f"no core raises: {error!r} at {where}"
+    result.problem = violated_by(lambda: _run(cluster, result.faults))
     simulation, checker = cluster.simulation, cluster.checker
     result.ends = dict(checker.ends)
     result.seconds = simulation.now / _NS

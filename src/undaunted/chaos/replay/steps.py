@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.chaos.invariant import InvariantError
 from undaunted.chaos.replay.tables import Table, tables_of, voter
 from undaunted.chaos.replay.values import Findings, Violation
-from undaunted.chaos.simulate.invariants import Checker, InvariantError
+from undaunted.chaos.simulate.invariants import Checker
 from undaunted.chaos.simulate.setup import Setup
 from undaunted.coordinator.protocol import Ledger
 from undaunted.journal.events import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from undaunted.chaos.invariant import InvariantError
 from undaunted.chaos.simulate.agent import Agent
 from undaunted.chaos.simulate.coordinator import Coordinator
 from undaunted.chaos.simulate.hope import why_hopeless
-from undaunted.chaos.simulate.invariants import Checker, InvariantError
+from undaunted.chaos.simulate.invariants import Checker
 from undaunted.chaos.simulate.setup import (
     AWAY_TIMEOUT_S,
     COORDINATOR,

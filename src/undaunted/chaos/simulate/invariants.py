@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from undaunted.chaos.invariant import InvariantError
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 
@@ -26,10 +27,6 @@ _TOLD_SINCE_NS = 10 * _NS
 _TOLD_UNTIL_NS = 10 * _NS
 
 Seat = election.Voter
-
-
-class InvariantError(AssertionError):
-    """An invariant does not hold; the text says which, and what was seen."""
 
 
 @dataclass(slots=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from undaunted.chaos.invariant import InvariantError, violated_by
 from undaunted.chaos.simulate.cluster import Cluster
 from undaunted.chaos.simulate.faults import KINDS, Fault, Nemesis, plan
 from undaunted.chaos.simulate.hope import lost_touch, why_hopeless
-from undaunted.chaos.simulate.invariants import InvariantError
 from undaunted.chaos.simulate.setup import (
     AWAY_TIMEOUT_S,
     GIVE_UP_S,
@@ -95,14 +93,7 @@ def run(
     """
     result = Result(seed, faults=plan(setup, seed, kinds, faults))
     cluster = Cluster(setup, seed, trace=trace)
-    try:
-        _run(cluster, result)
-    except InvariantError as violation:
-        result.problem = str(violation)
-    except Exception as error:  # noqa: BLE001 - whatever a core raises is a finding
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(frame.filename).name}:{frame.lineno}"
-        result.problem = f"no core raises: {error!r} at {where}"
+    result.problem = violated_by(lambda: _run(cluster, result))
     simulation, checker = cluster.simulation, cluster.checker
     if result.problem:
         cluster.note("violation", result.problem)
