@@ -50,6 +50,38 @@ def test_changes_do_not_cancel_out() -> None:
     assert digest_of(counted) != digest_of(counted.roll(1 << 18))  # whole pieces, moved
 
 
+def many() -> list[torch.Tensor]:
+    """Return small ones of more than two pieces altogether, with a large one between them."""
+    small = [filled(50_000 + number) + number for number in range(12)]
+    odd = [torch.ones(3, dtype=torch.bool), torch.zeros(()), filled(7, torch.bfloat16)]
+    return [*small[:6], *odd, filled(LARGE), *small[6:]]
+
+
+@pytest.mark.parametrize("changed", [0, 5, 6, 7, 8, 9, 15])
+def test_every_one_of_many_counts_at_both_ends(changed: int) -> None:
+    before = digest_of(many())
+    assert before == digest_of(many())
+    for position in (0, -1):
+        others = many()
+        others[changed].view(-1).view(torch.uint8)[position] ^= 1
+        assert digest_of(others) != before
+
+
+def test_places_of_many_count() -> None:
+    one, other, none = torch.zeros(3), torch.ones(3), torch.empty(3, device="meta")
+    assert digest_of([one, other]) != digest_of([other, one])
+    assert digest_of([none, other]) != digest_of([other, none])
+    halves = torch.ones(2).split(1)
+    assert digest_of(list(halves)) != digest_of([torch.ones(2)])
+
+
+def test_what_lies_elsewhere_in_memory_is_left_alone() -> None:
+    whole = many()
+    copies = [one.clone() for one in whole]
+    digest_of(whole)
+    assert all(torch.equal(one, other) for one, other in zip(whole, copies, strict=True))
+
+
 def test_type_and_shape_count() -> None:
     assert digest_of(torch.zeros(4)) != digest_of(torch.zeros(2, 2))
     assert digest_of(torch.zeros(4)) != digest_of(torch.zeros(4, dtype=torch.int32))

@@ -6,6 +6,7 @@ keys. So a state that went through a file and came back unchanged has the digest
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import struct
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer
+
+    from undaunted.digests.tensors import Contents
 
 _DIGEST_BYTES = 8
 _MAX_DEPTH = 32
@@ -39,12 +42,11 @@ def digest_of(value: object, *, strict: bool = True) -> str:
     Raises:
         ValueError: says what has no digest.
     """
-    hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for piece in _canonical(value, strict, _MAX_DEPTH):
-        # With its length, so that pieces cannot be joined in another way.
-        hashed.update(b"%d:" % len(piece))
-        hashed.update(piece)
-    return hashed.hexdigest()
+    taken = _Taken(strict)
+    no_grad = getattr(sys.modules.get("torch"), "no_grad", contextlib.nullcontext)
+    with no_grad():
+        taken.take(value, _MAX_DEPTH)
+        return taken.digest()
 
 
 def parts_of(digest: object) -> Parts:
@@ -120,63 +122,89 @@ def _gets_buffers(module: Module) -> bool:
     return bool(broadcast and group is not None and group.rank() != 0)
 
 
-def _canonical(value: object, strict: bool, depth: int) -> Iterator[bytes]:
-    if not depth:
-        raise ValueError(f"containers nested more than {_MAX_DEPTH} deep have no digest")
-    if value is None or isinstance(value, (bool, int)):
-        yield f"{type(value).__name__} {value}".encode()
-    elif isinstance(value, (float, complex)):
-        real, imaginary = (value, 0.0) if isinstance(value, float) else (value.real, value.imag)
-        yield b"float " + struct.pack("<dd", real, imaginary)
-    elif isinstance(value, str):
-        yield b"str " + value.encode(errors="surrogatepass")
-    elif isinstance(value, (bytes, bytearray)):
-        yield b"bytes " + bytes(value)
-    elif _is_a(value, "torch", "Tensor"):
-        from undaunted.digests import tensors
+class _Taken:
+    """What was taken of one value."""
 
-        yield from tensors.content(value)
-    elif isinstance(value, (Mapping, Sequence, AbstractSet)):
-        yield from _container(value, strict, depth)
-    else:
-        yield from _other(value, strict, depth)
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+        self._pieces: list[bytes] = []
+        self._tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
+        self._contents: Contents | None = None
 
+    def digest(self) -> str:
+        hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for piece in self._pieces:
+            # With its length, so that pieces cannot be joined in another way.
+            hashed.update(b"%d:%b" % (len(piece), piece))
+        if self._contents is not None:
+            hashed.update(self._contents.sums())
+        return hashed.hexdigest()
 
-def _container(value: Any, strict: bool, depth: int) -> Iterator[bytes]:
-    yield b"%s %d" % (b"map" if isinstance(value, Mapping) else b"list", len(value))
-    if isinstance(value, Mapping):
-        for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
-            yield f"{type(key).__name__} {key}".encode(errors="surrogatepass")
-            yield from _canonical(value[key], strict, depth - 1)
-    elif isinstance(value, AbstractSet):
-        yield from sorted(digest_of(one, strict=strict).encode() for one in value)
-    else:
-        for one in value:
-            yield from _canonical(one, strict, depth - 1)
-
-
-def _other(value: Any, strict: bool, depth: int) -> Iterator[bytes]:
-    if _is_a(value, "torch.nn.modules.module", "Module"):
-        yield from _canonical(module_parts(value), strict, depth - 1)
-    elif _is_a(value, "torch.optim.optimizer", "Optimizer"):
-        yield optimizer_digest(value).encode()
-    elif _is_a(value, "numpy", "ndarray") or _is_a(value, "numpy", "generic"):
-        if value.dtype.hasobject:
-            yield from _canonical(value.tolist(), strict, depth - 1)
+    def take(self, value: object, depth: int) -> None:
+        if not depth:
+            raise ValueError(f"containers nested more than {_MAX_DEPTH} deep have no digest")
+        if isinstance(value, self._tensor):
+            self._take_tensor(value)
+        elif value is None or isinstance(value, (bool, int)):
+            self._take_text(f"{type(value).__name__} {value}")
+        elif isinstance(value, (float, complex)):
+            real, imaginary = (value, 0.0) if isinstance(value, float) else (value.real, value.imag)
+            self._pieces.append(b"float " + struct.pack("<dd", real, imaginary))
+        elif isinstance(value, str):
+            self._take_text(f"str {value}")
+        elif isinstance(value, (bytes, bytearray)):
+            self._pieces.append(b"bytes " + bytes(value))
+        elif isinstance(value, (Mapping, Sequence, AbstractSet)):
+            self._take_container(value, depth)
         else:
-            yield f"array {value.dtype} {value.shape}".encode()
-            yield value.tobytes()
-    elif not isinstance(value, type) and callable(getattr(value, "state_dict", None)):
-        yield from _canonical(value.state_dict(), strict, depth - 1)
-    elif not isinstance(value, type) and dataclasses.is_dataclass(value):
-        fields = {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
-        yield from _canonical(fields, strict, depth - 1)
-    elif type(value).__module__ == "torch":  # a dtype, a device, a size
-        yield f"{type(value).__name__} {value}".encode()
-    elif strict:
-        raise ValueError(f"{type(value).__qualname__} has no digest; {_WHAT_HAS_ONE}")
-    else:
-        yield type(value).__qualname__.encode()
+            self._take_other(value, depth)
+
+    def _take_text(self, text: str) -> None:
+        self._pieces.append(text.encode(errors="surrogatepass"))
+
+    def _take_tensor(self, tensor: Any) -> None:
+        if self._contents is None:
+            from undaunted.digests.tensors import Contents
+
+            self._contents = Contents()
+        self._take_text(self._contents.add(tensor))
+
+    def _take_container(self, value: Any, depth: int) -> None:
+        what = "map" if isinstance(value, Mapping) else "list"
+        self._take_text(f"{what} {len(value)}")
+        if isinstance(value, Mapping):
+            for key in sorted(value, key=lambda key: (type(key).__name__, str(key))):
+                self._take_text(f"{type(key).__name__} {key}")
+                self.take(value[key], depth - 1)
+        elif isinstance(value, AbstractSet):
+            for digest in sorted(digest_of(one, strict=self._strict) for one in value):
+                self._take_text(digest)
+        else:
+            for one in value:
+                self.take(one, depth - 1)
+
+    def _take_other(self, value: Any, depth: int) -> None:
+        if _is_a(value, "torch.nn.modules.module", "Module"):
+            self.take(module_parts(value), depth - 1)
+        elif _is_a(value, "torch.optim.optimizer", "Optimizer"):
+            self._take_text(optimizer_digest(value))
+        elif _is_a(value, "numpy", "ndarray") or _is_a(value, "numpy", "generic"):
+            if value.dtype.hasobject:
+                self.take(value.tolist(), depth - 1)
+            else:
+                self._take_text(f"array {value.dtype} {value.shape}")
+                self._pieces.append(value.tobytes())
+        elif not isinstance(value, type) and callable(getattr(value, "state_dict", None)):
+            self.take(value.state_dict(), depth - 1)
+        elif not isinstance(value, type) and dataclasses.is_dataclass(value):
+            fields = {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+            self.take(fields, depth - 1)
+        elif type(value).__module__ == "torch":  # a dtype, a device, a size
+            self._take_text(f"{type(value).__name__} {value}")
+        elif self._strict:
+            raise ValueError(f"{type(value).__qualname__} has no digest; {_WHAT_HAS_ONE}")
+        else:
+            self._take_text(type(value).__qualname__)
 
 
 def _has_parts(value: object) -> bool:
