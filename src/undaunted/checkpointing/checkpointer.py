@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import atexit
 import math
-import operator
 import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing import aborting, announce, finding
 from undaunted.checkpointing.agreement.connect import FAREWELL_S, connect
 from undaunted.checkpointing.agreement.messages import Failure
+from undaunted.checkpointing.arguments import ATTEMPTS, check_settings, step_number
 from undaunted.checkpointing.dcp.saving import Saver
 from undaunted.checkpointing.errors import CheckpointError, SaveError
 from undaunted.checkpointing.files.places import open_storage
@@ -46,17 +46,14 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from typing_extensions import Self
 
+    from undaunted.checkpointing.arguments import OnFailure
     from undaunted.checkpointing.dcp.saving import Planned, Staged
     from undaunted.checkpointing.slots import Slot
 
-OnFailure = Literal["raise", "retry", "warn"]
 EXCEPTION_S = 10.0  # for what is being saved when the program leaves by an exception
-LARGEST_STEP = 1 << 63
-MOST_THREADS = 64
 FAILED_FAREWELL_S = 1.0  # for other ranks to take leave of rank 0 when it has failed
 ABORT_S = 5.0  # for the saving thread to notice that it is to stop
 STALL_S = 60.0  # a writer that has written nothing for so long is given up
-ATTEMPTS = {"raise": 1, "retry": 3, "warn": 1}
 
 
 class Checkpointer:
@@ -107,7 +104,7 @@ class Checkpointer:
             OSError: the directory cannot be used.
             SaveError: the ranks did not come together in time.
         """
-        _check(keep, keep_every, on_failure, slots, timeout, threads)
+        check_settings(keep, keep_every, on_failure, slots, timeout, threads)
         self._pid = os.getpid()
         self._timeout_s = timeout
         self._on_failure = on_failure
@@ -147,7 +144,7 @@ class Checkpointer:
                 logged). The next save may work.
         """
         self._check_open()
-        step = _step(step)
+        step = step_number(step)
         began = time.monotonic()
         number = self._number + 1
         slot = self._slots.take(self._saves.longest_s)
@@ -375,37 +372,3 @@ class Checkpointer:
             self._close(farewell_s)
         except SaveError as error:
             announce.log.error("%s", error)
-
-
-def _step(step: int) -> int:
-    """Return the number of a step as an integer of Python, also of NumPy and torch."""
-    if isinstance(step, bool) or not hasattr(step, "__index__"):
-        raise TypeError(f"step={step!r}: the number of a step is an integer, not a {type(step)}")
-    step = operator.index(step)
-    if not 0 <= step < LARGEST_STEP:
-        raise ValueError(f"step={step}: the number of a step is at least 0 and below 2**63")
-    return step
-
-
-def _check(
-    keep: int | None,
-    keep_every: int | None,
-    on_failure: str,
-    slots: int,
-    timeout: float,
-    threads: int,
-) -> None:
-    if not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout={timeout!r}: seconds, and not None, as every wait has an end")
-    if not 1 <= threads <= MOST_THREADS:
-        raise ValueError(f"threads={threads}: 1 to {MOST_THREADS}")
-    if keep is not None and keep < 1:
-        raise ValueError(f"keep={keep}: at least 1 checkpoint is kept; None keeps all")
-    if keep_every is not None and keep_every < 1:
-        raise ValueError(f"keep_every={keep_every}: must be at least 1")
-    if on_failure not in ATTEMPTS:
-        raise ValueError(f"on_failure={on_failure!r}: one of {', '.join(ATTEMPTS)}")
-    if slots not in (1, 2):
-        raise ValueError(f"slots={slots}: 1 or 2")
-    if timeout <= 0:
-        raise ValueError(f"timeout={timeout}: seconds, more than 0")
