@@ -56,3 +56,19 @@ def test_what_is_said_is_copied(tmp_path):
     assert sorted(done.stderr.split(b"\n")) == [b"", b"\\udc80", b"of others", b"one"]
     assert path.read_bytes() == b"one\n\\udc80\n"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_flushed_to_a_reader_that_has_gone():
+    program = (
+        "import sys\nfrom undaunted.base.streams import discard_stdout\n"
+        "try:\n    print('x' * 100_000, flush=True)\n"
+        "except BrokenPipeError:\n    discard_stdout()\n    print('more')\n    sys.exit(7)\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", program]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (7, b"")

@@ -26,6 +26,16 @@ def open_closed_streams() -> None:
         setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
+def discard_stdout() -> None:
+    """Let standard output lead to ``/dev/null``: its reader (a pager) has had enough.
+
+    Otherwise what is still to be flushed at the exit of the interpreter would fail once more.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
 def copy_stderr(path: str) -> None:
     """Write what this process prints on ``sys.stderr`` into a new file as well, mode 0600.
 

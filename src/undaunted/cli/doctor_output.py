@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Protocol
+
+from undaunted.base.streams import discard_stdout
 
 if TYPE_CHECKING:
     from undaunted.doctor.report import Line
@@ -32,10 +33,7 @@ def show(value: object, render: Render, *, as_json: bool) -> None:
             _print(render)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        discard_stdout()
     except OSError as error:
         print(f"undaunted doctor: standard output: {error.strerror}", file=sys.stderr)
 

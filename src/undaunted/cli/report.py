@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.streams import discard_stdout
 from undaunted.base.text import one_line
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.job.cost import Price, parse_price
@@ -61,10 +62,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"undaunted report: {error}", file=sys.stderr)
         return _USAGE_ERROR
     except BrokenPipeError:
-        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        discard_stdout()
     except OSError as error:
         print(f"undaunted report: standard output: {error.strerror}", file=sys.stderr)
         return _USAGE_ERROR

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.streams import discard_stdout
 from undaunted.chaos.simulate.faults import KINDS
 from undaunted.chaos.simulate.run import run, vary
 from undaunted.chaos.simulate.summary import Summary
@@ -45,10 +45,7 @@ def main(argv: Sequence[str]) -> int:
             return _one(options)
         return _many(options)
     except BrokenPipeError:
-        # The reader (a pager) had enough. Nothing may be flushed to it at exit either.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        discard_stdout()
         return 0
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.base.streams import discard_stdout
 from undaunted.journal.newest import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
@@ -148,9 +149,7 @@ def _once(source: Source, run_dir: Path, *, as_json: bool) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        null = os.open(os.devnull, os.O_WRONLY)  # nothing may be flushed at exit either
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        discard_stdout()
     except OSError as error:
         return _complain(f"standard output: {error.strerror}")
     return 0

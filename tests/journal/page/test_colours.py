@@ -8,6 +8,7 @@ from itertools import combinations
 import pytest
 
 from undaunted.journal.page import write
+from undaunted.journal.page.markup import base_style
 from undaunted.journal.page.timeline import CLASSES
 
 # Least distance in CIE Lab between two classes; 2.3 is said to be just noticeable.
@@ -24,10 +25,11 @@ Colour = tuple[float, float, float]
 
 
 def colours(scheme: str) -> dict[str, Colour]:
-    css = write._static("style.css")
+    css = base_style() + write._static("style.css")
     found: dict[str, str] = {}
-    for part in re.findall(r":root \{(.*?)\}", css, re.DOTALL)[: 1 if scheme == "light" else 2]:
-        found |= re.findall(r"--([\w-]+): #(\w{6})", part)
+    for indent in ("",) if scheme == "light" else ("", "  "):  # of a media query
+        for part in re.findall(rf"^{indent}:root \{{(.*?)\}}", css, re.DOTALL | re.MULTILINE):
+            found |= re.findall(r"--([\w-]+): #(\w{6})", part)
     return {name: linear(text) for name, text in found.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import format_duration, one_line, printable
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 NOTHING = "\N{EN DASH}"
+_BASE_STYLE = Path(__file__).with_name("static") / "base.css"
 
 
 class Cell(NamedTuple):
@@ -31,6 +33,11 @@ def lines(said: str, longest: int) -> str:
     """Return the end of a text of several lines as markup."""
     kept = said if len(said) <= longest else f"...{said[-longest:]}"
     return escape(printable(kept))
+
+
+def base_style() -> str:
+    """Return the style sheet that all our pages begin theirs with."""
+    return _BASE_STYLE.read_text(encoding="utf-8")
 
 
 def named_by_hash(content: str) -> str:

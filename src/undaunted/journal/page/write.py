@@ -13,7 +13,7 @@ import msgspec
 from undaunted.base.text import one_line
 from undaunted.journal.files import replace_text
 from undaunted.journal.page import figures, lists
-from undaunted.journal.page.markup import named_by_hash, text
+from undaunted.journal.page.markup import base_style, named_by_hash, text
 from undaunted.journal.page.timeline import timeline
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _is_file(file: str | os.PathLike[str]) -> bool:
 
 def page(job: JobSummary, journals: Sequence[Journal]) -> str:
     """Return the page."""
-    style = _static("style.css")
+    style = base_style() + _static("style.css")
     script = "(() => {\n" + "\n".join(_static(name) for name in _SCRIPTS) + "})();\n"
     parts = {
         "policy": _policy(style, script),

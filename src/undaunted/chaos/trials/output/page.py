@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.text import format_duration, printable
 from undaunted.chaos.trials.output import words
 from undaunted.chaos.trials.output.timeline import timeline
-from undaunted.journal.page.markup import named_by_hash, text
+from undaunted.journal.page.markup import base_style, named_by_hash, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ _LONGEST_FINDING = 5_000
 
 def to_html(result: Result) -> str:
     """Return the page."""
-    style = _STYLE.read_text(encoding="utf-8")
+    style = base_style() + _STYLE.read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src {named_by_hash(style)}"
     program = text(" ".join(result.argv))
     sections = (_header(result), _tiles(result), _table(result), _findings(result), _runs(result))
