@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.chaos.trials.outcome import FILE, Note, Outcome, read_outcome, write_outcome
+from undaunted.chaos.trials.outcome import (
+    FILE,
+    Note,
+    Outcome,
+    disk_filled_by,
+    read_outcome,
+    write_outcome,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,3 +42,12 @@ def test_garbage_is_a_value_error(tmp_path: Path, content: bytes) -> None:
 
     with pytest.raises(ValueError):  # noqa: PT011 - any message of the decoder's
         read_outcome(tmp_path)
+
+
+def test_which_fault_had_the_disk_full() -> None:
+    whats = [("f1", "filled"), ("f2", "slowed"), ("f1", "emptied"), ("f3", "filled")]
+    notes = [Note(fault, what, 0.0, 10 * (at + 1)) for at, (fault, what) in enumerate(whats)]
+
+    found = [disk_filled_by(notes, at) for at in (9, 10, 29, 30, 39, 40, 99)]
+
+    assert found == ["", "f1", "f1", "", "", "f3", "f3"]

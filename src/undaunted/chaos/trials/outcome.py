@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FILE = "outcome.json"
@@ -64,6 +65,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def exit_code(self) -> int | None:
         """Of the last launcher, None if none has ended."""
         return self.exit_codes[-1] if self.exit_codes else None
+
+
+def disk_filled_by(notes: Sequence[Note], mono_ns: int) -> str:
+    """Return the fault that had the disk full at a moment, "" = it was not full.
+
+    Args:
+        notes: of the run.
+        mono_ns: CLOCK_MONOTONIC.
+    """
+    by = ""
+    for note in notes:
+        if note.what in ("filled", "emptied") and note.mono_ns <= mono_ns:
+            by = note.fault if note.what == "filled" else ""
+    return by
 
 
 def write_outcome(directory: Path, outcome: Outcome) -> None:

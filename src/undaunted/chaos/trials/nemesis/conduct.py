@@ -21,7 +21,7 @@ from undaunted.chaos.trials.nemesis.damage import damage_newest
 from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 from undaunted.chaos.trials.nemesis.launcher import Launcher
 from undaunted.chaos.trials.nemesis.surroundings import Surroundings
-from undaunted.chaos.trials.outcome import Note, Outcome, write_outcome
+from undaunted.chaos.trials.outcome import Note, Outcome, disk_filled_by, write_outcome
 from undaunted.digests.record import VARIABLE as DIGESTS_VARIABLE
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Conductor:
             self._launcher = None
             self._state.exit_codes.append(code)
             terminated, self._state.terminated_by = self._state.terminated_by, ""
-            again = terminated or self._state.full_since
+            again = terminated or self._state.full_since or (self._filled_by() if code else "")
             self._give_space_back()
             if not again or (code == 0 and not (terminated and self._work_is_left())):
                 return
@@ -215,6 +215,15 @@ class _Conductor:
         for launch in read_history(self._trial.directory).launches:
             happened.update(event.text for event in launch.faults())
         return [fault for fault in self._trial.faults if fault.id not in happened]
+
+    def _filled_by(self) -> str:
+        """Return the fault that had the disk full when the last round began, "" = none had.
+
+        The time of a full disk may be up between the failure of that round and the launcher's end.
+        """
+        launches = read_history(self._trial.directory).launches
+        began = (events[0].t for run in launches[-1:] for events in run.rounds.values())
+        return disk_filled_by(self._state.notes, max(began, default=0))
 
     def _work_is_left(self) -> bool:
         """Tell whether the program was not done when it ended: it has saved and left."""
