@@ -54,16 +54,16 @@ def test_an_answer_takes_the_trips_of_a_connection() -> None:
     assert outcome(simulation, asks) == (6 * MS, "hello to you")
 
 
-def test_nobody_listens_is_known_at_once() -> None:
+def test_nobody_listens_is_known_in_a_moment() -> None:
     simulation, asks = two()
     simulation.kill("answering")
-    assert outcome(simulation, asks) == (2 * MS, None)
+    assert outcome(simulation, asks) == (5 * MS, None)
 
 
 def test_a_process_that_ends_before_the_question_arrives_does_not_answer() -> None:
     simulation, asks = two()
     simulation.at(3 * MS, lambda _: simulation.kill("answering"))
-    assert outcome(simulation, asks) == (6 * MS, None)
+    assert outcome(simulation, asks) == (5 * MS, None)
 
 
 def test_a_machine_without_power_does_not_answer_in_time() -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from undaunted.simulation.network import Network
     from undaunted.simulation.process import Running
 
-# From the request for a connection: it is granted, accepted and greeted, and the question follows.
-_TRIPS = 4
+# A connection is requested, granted, accepted and greeted, and the question follows.
+_TRIPS = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class Questions:
         network = self._network
         now = network.schedule.now
         question = _Question(owner, command, now + command.timeout_ns)
-        self._at(now + network.delay(), self._request, question)
+        self._at(now + network.delay(_TRIPS), self._arrives, question)
 
     def answer(self, command: Answer) -> None:
         """Put an answer on its way, if somebody waits for it."""
@@ -55,44 +55,26 @@ class Questions:
 
     # --- on the way -----------------------------------------------------------------------------
 
-    def _request(self, question: _Question) -> None:
-        """The request for a connection reaches its machine."""
-        network = self._network
-        address = question.command.address
-        here, there = question.owner.machine.name, address.rpartition(":")[0]
+    def _arrives(self, question: _Question) -> None:
+        """It reaches its machine, on which nothing of it was seen before."""
+        network, command = self._network, question.command
+        here, there = question.owner.machine.name, command.address.rpartition(":")[0]
         machine = network.machines.get(there)
         if machine is None or not machine.alive or network.cut_off(here, there):
             self._expire(question)
             return
-        question.asked = network.listener(address)
-        if question.asked is None:
-            self._answer_later(question, None)
-        else:
-            now = network.schedule.now
-            self._at(now + network.delay(_TRIPS), self._question_arrives, question)
-
-    def _question_arrives(self, question: _Question) -> None:
-        network, asked = self._network, question.asked
-        assert asked is not None
-        if not asked.alive and asked.machine.alive:
-            self._answer_later(question, None)  # a reset
-        elif (
-            not asked.alive
-            or asked.paused
-            or network.blocked(question.owner.machine.name, asked.machine.name)
-        ):
+        question.asked = asked = network.listener(command.address)
+        if asked is None:
+            self._end(question, None)
+        elif asked.paused:
             self._expire(question)
         else:
             self._made += 1
             number = self._made
             self._open[number] = question
-            network.deliver(asked, Asked(number, question.command.message), None)
+            network.deliver(asked, Asked(number, command.message), None)
             if number in self._open:  # the process is slow, or says nothing
                 self._expire(question, number)
-
-    def _answer_later(self, question: _Question, message: Any) -> None:
-        network = self._network
-        self._at(network.schedule.now + network.delay(), self._answer_arrives, (question, message))
 
     def _answer_arrives(self, item: tuple[_Question, Any]) -> None:
         question, message = item

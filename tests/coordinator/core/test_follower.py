@@ -568,6 +568,40 @@ def test_where_the_first_members_are_silent_the_next_ones_ask():
     assert len(harness.all(f.Ask)) - before == 63
 
 
+def asked_now(harness: Harness) -> list[str]:
+    """Whom it asks in the next second."""
+    before = len(harness.all(f.Ask))
+    harness.pass_time(1)
+    return [ask.node for ask in harness.all(f.Ask)[before:]]
+
+
+def test_in_a_large_job_who_has_just_asked_is_not_asked_but_counts():
+    harness = large(64, 1)
+    for number in range(20, 52):
+        miss = p.Miss(node=f"n{number:03}", incarnation=f"n{number:03}1", epoch=EPOCH)
+        (answer,) = harness.handle(f.Asked(number, miss))
+    assert answer.message.quorum  # 32 and this one, of 64
+    assert set(asked_now(harness)) == {
+        f"n{number:03}" for number in (0, *range(2, 20), *range(52, 64))
+    }
+    assert len(asked_now(harness)) == 63
+
+
+def test_in_a_large_job_who_does_not_answer_is_asked_less_often():
+    harness = large(64, 1)
+    gone = [f"n{number:03}" for number in range(2, 64)]
+    for _ in range(2):
+        for name in gone:
+            harness.handle(f.Answered(name, None))
+        last = asked_now(harness)
+    often = [set(last), *(set(asked_now(harness)) for _ in range(3))]
+    assert all(15 <= len(nodes) <= 17 for nodes in often)
+    assert set().union(*often) == {"n000", *gone}
+    back = p.MissAnswer(node="n040", incarnation="n0401", epoch=EPOCH, lost=True)
+    harness.handle(f.Answered("n040", back))
+    assert all("n040" in asked_now(harness) for _ in range(4))
+
+
 def test_a_launcher_that_was_started_again_asks_nobody_and_so_is_none_of_the_first_members():
     harness = large(64, 5)
     for number in range(5):

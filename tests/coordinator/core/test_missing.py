@@ -38,6 +38,15 @@ def test_a_member_that_hears_the_leader_again_does_not_count() -> None:
     assert not missing.quorum_is_told(2)
 
 
+def test_a_member_that_asks_has_lost_the_leader_too() -> None:
+    three, missing = table("abc"), Missing(ME)
+    missing.hear(answer("b", quorum=True), three, 1)
+    assert missing.asks(p.Miss(node="b", incarnation="b1", epoch=1), three, 2)
+    assert not missing.asks(p.Miss(node="c", incarnation="c2", epoch=1), three, 2)
+    assert set(missing.members(three, 1 + LATER)) == {ME, ("b", "b1")}
+    assert missing.quorum_is_told(3)
+
+
 def test_what_was_said_of_a_quorum_is_forgotten() -> None:
     missing = Missing(ME)
     missing.hear(answer("b", quorum=True), table("abc"), 1)

@@ -207,25 +207,28 @@ class Agent:
 
     def _follow(self, event: f.Event, now: int, out: list[s.Command]) -> None:
         for command in self.follower.handle(event, now):
-            self._obey_follower(command, now, out)
+            # Most are of these kinds, which a match would find in three times the time.
+            if isinstance(command, f.Send):
+                if command.link in self._link:
+                    out.append(s.Send(self._link[command.link], command.message))
+            elif isinstance(command, f.SetTimer):
+                out.append(s.SetTimer("follower " + command.name, round(command.delay_s * _NS)))
+            elif isinstance(command, f.Ask):
+                label = "follower " + command.node
+                out.append(s.Ask(label, command.address, command.message, ASK_TIMEOUT_NS))
+            elif isinstance(command, f.Answer):
+                out.append(s.Answer(command.question, command.message))
+            else:
+                self._obey_follower(command, now, out)
 
     def _obey_follower(self, command: f.Command, now: int, out: list[s.Command]) -> None:
         match command:
-            case f.Send(link=link, message=message):
-                if link in self._link:
-                    out.append(s.Send(self._link[link], message))
-            case f.SetTimer(name=name, delay_s=delay_s):
-                out.append(s.SetTimer(f"follower {name}", round(delay_s * _NS)))
             case f.Dial(link=link, address=address):
                 self._dialing = link
                 out.append(s.Connect(f"dial {link}", address, _HANDSHAKE_NS))
                 out.append(s.SetTimer("handshake", _HANDSHAKE_NS))
             case f.Hangup(link=link):
                 self._hang_up(link, out)
-            case f.Ask(node=node, address=address, message=question):
-                out.append(s.Ask(f"follower {node}", address, question, ASK_TIMEOUT_NS))
-            case f.Answer(question=number, message=answer):
-                out.append(s.Answer(number, answer))
             case f.Say(text=text):
                 self._cluster.note(self.name, text)
             case _:

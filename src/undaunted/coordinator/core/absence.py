@@ -34,6 +34,11 @@ OTHER_SUCCEEDS_S = 2.0
 # In a table of so many, only the first members that answer ask all.
 ASK_ALL = 8
 FIRST = 3
+# There, they do not ask who has asked them so lately, which says as much as an answer would, and
+# who did not answer twice in a row, most probably gone, they ask every fourth time only.
+ASKED_LATELY_S = 1.5 * ASK_AGAIN_S
+SILENT_TIMES = 2
+SILENT_EVERY = 4
 _Answer = p.MissAnswer | p.Grant
 
 
@@ -56,7 +61,10 @@ class Absence:
     alone_ns: int
     away_timeout_s: float
     _missing: Missing = field(init=False)
-    _silent: set[str] = field(default_factory=set)  # nodes whose member did not answer last time
+    # Nodes whose member did not answer the last time, and how often in a row.
+    _silent: dict[str, int] = field(default_factory=dict)
+    _asked_ns: dict[str, int] = field(default_factory=dict)  # when the member of a node asked
+    _times: int = 0  # that the others were asked
     _claim: int = 0  # epoch of a claim that is under way
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
@@ -89,23 +97,37 @@ class Absence:
             return []
         if now - self._claimed_ns >= round(CLAIM_S * _NS):
             self._claim = 0  # who has not answered to it by now will not
+        self._times += 1
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
         asks: list[f.Command] = [
-            f.Ask(seat.node, seat.address, miss) for seat in self._whom_to_ask()
+            f.Ask(seat.node, seat.address, miss) for seat in self._whom_to_ask(now)
         ]
         return [*asks, f.SetTimer("ask", ASK_AGAIN_S), *self._set_claim(now)]
 
-    def _whom_to_ask(self) -> list[p.Seat]:
+    def asked(self, miss: p.Miss, now: int) -> bool:
+        """A member asks, so it has lost the leader as well; return whether a quorum has."""
+        table = self.knows.table
+        if len(table) > ASK_ALL and self._missing.asks(miss, table, now):
+            self._silent.pop(miss.node, None)
+            self._asked_ns[miss.node] = now
+        return self.counts_quorum(now)
+
+    def _whom_to_ask(self, now: int) -> list[p.Seat]:
         """In a small table everybody asks all; in a large one the first do, the others ask them."""
         me, seats = self.knows.me, election.electorate(self.knows.table).seats
-        if len(seats) > ASK_ALL:
-            heard = (
-                seat for who, seat in seats.items() if who != me and seat.node not in self._silent
-            )
-            first = list(islice(heard, FIRST))
-            if len(first) == FIRST and seats[me].group_rank > first[-1].group_rank:
-                return first
-        return [seat for who, seat in seats.items() if who != me]
+        others = [seat for who, seat in seats.items() if who != me]
+        if len(seats) <= ASK_ALL:
+            return others
+        first = list(islice((each for each in others if each.node not in self._silent), FIRST))
+        if len(first) == FIRST and seats[me].group_rank > first[-1].group_rank:
+            return first
+        lately = now - round(ASKED_LATELY_S * _NS)
+        return [
+            seat
+            for number, seat in enumerate(others, self._times)
+            if self._asked_ns.get(seat.node, lately) <= lately
+            and (number % SILENT_EVERY == 0 or self._silent.get(seat.node, 0) < SILENT_TIMES)
+        ]
 
     def quorum_misses(self, now: int) -> bool:
         """Whether enough members have lost the leader to replace it, as this or another says."""
@@ -124,9 +146,9 @@ class Absence:
         """Take in what another member says, or that it says nothing."""
         seats = election.electorate(self.knows.table).seats
         if isinstance(answer, _Answer) and (answer.node, answer.incarnation) in seats:
-            self._silent.discard(node)
+            self._silent.pop(node, None)
         else:  # nobody, or another agent of that node, which has no vote and asks nobody
-            self._silent.add(node)
+            self._silent[node] = self._silent.get(node, 0) + 1
         if isinstance(answer, p.MissAnswer):
             self._missing.hear(answer, self.knows.table, now)
             if answer.lost and now < self._due_ns:

@@ -388,7 +388,7 @@ class Follower:
         if isinstance(question, p.Claim):
             return self._consider(question, now)
         lost = self.state in (State.AWAY, State.SEEKING)
-        quorum = self._absence is not None and self._absence.counts_quorum(now)
+        quorum = self._absence is not None and self._absence.asked(question, now)
         return self.knows.tell(lost=lost, leader=self.leader, quorum=quorum)
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:

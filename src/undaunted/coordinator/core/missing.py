@@ -41,6 +41,16 @@ class Missing:
             if answer.quorum:
                 self._quorum_ns[who] = now
 
+    def asks(self, miss: p.Miss, table: tuple[p.Seat, ...], now: int) -> bool:
+        """Take in that somebody asks; return whether it is a member, which so has lost it too."""
+        self._look_at(table)
+        who = (miss.node, miss.incarnation)
+        if who not in election.electorate(table).seats:
+            return False
+        self._lost_ns.pop(who, None)
+        self._lost_ns[who] = now
+        return True
+
     def members(self, table: tuple[p.Seat, ...], now: int) -> Collection[election.Voter]:
         """Those of the table that have lost the leader."""
         self._look_at(table)
