@@ -1,6 +1,7 @@
 """How long `undaunted report` takes on the journals of a large job.
 
-    python -m benchmarks.report [--nodes 125] [--slots 8] [--restarts 100] [--runs 5] [--json]
+    python -m benchmarks.report [--nodes 125] [--slots 8] [--restarts 100] [--saves] [--runs 5]
+        [--json]
 
 The journals are simulated (`benchmarks.simulated_job`). Each way to call the report is a process
 of its own, from its start to its end; the ways take turns, so that a change of the machine's load
@@ -66,14 +67,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     for name, default in (("nodes", 125), ("slots", 8), ("restarts", 100), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--saves", action="store_true", help="ranks tell of their checkpoints")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         job = simulate(
-            nodes=options.nodes, slots=options.slots, restarts=options.restarts, seed=options.seed
-        )
+            nodes=options.nodes, slots=options.slots, restarts=options.restarts, seed=options.seed,
+            saves=options.saves,
+        )  # fmt: skip
         files = write(job, directory / "journals")
         size_mb = sum(file.stat().st_size for file in files) / 1e6
         events = sum(len(node.events) for node in job.nodes)

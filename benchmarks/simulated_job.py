@@ -1,6 +1,7 @@
 """Journals of a job that never ran: many nodes and restarts, clocks that have nothing in common.
 
     python -m benchmarks.simulated_job DIRECTORY [--nodes N] [--slots N] [--restarts N] [--seed N]
+        [--saves]
 
 A seed gives the same journals everywhere. Of the failures, six in ten are crashes, three are hangs,
 one is a launcher that is killed and started again. The truth is known: `Job.skews` tells by how
@@ -76,7 +77,13 @@ class Job:
 
 
 def simulate(
-    *, nodes: int = 125, slots: int = 8, restarts: int = 100, seed: int = 1, mean_s: float = 600.0
+    *,
+    nodes: int = 125,
+    slots: int = 8,
+    restarts: int = 100,
+    seed: int = 1,
+    mean_s: float = 600.0,
+    saves: bool = False,
 ) -> Job:
     """Return a job of ``nodes`` with ``slots`` ranks each that fails ``restarts`` times.
 
@@ -84,6 +91,7 @@ def simulate(
         nodes, slots, restarts: its size.
         seed: decides everything else.
         mean_s: how long a round runs until it fails, in the mean.
+        saves: every rank tells of every checkpoint.
     """
     random = Random(seed)
     job = Job([_node(index, random) for index in range(nodes)])
@@ -100,6 +108,8 @@ def simulate(
         job.last_steps.append(step + steps)
         failed_at = begun + (steps + 0.5) * _STEP_S * S
         _progress(job, number, begun, step, steps)
+        if saves:
+            _save(job, number, begun, step, steps)
         if last:
             _finish(job, number, failed_at, step + steps, random)
             break
@@ -175,6 +185,18 @@ def _progress(job: Job, number: int, begun: float, step: int, steps: int) -> Non
                 last_iteration=step + reached, last_ns=node.clock(begun + reached * _STEP_S * S),
             )  # fmt: skip
         minute += 1
+
+
+def _save(job: Job, number: int, begun: float, step: int, steps: int) -> None:
+    """Every rank tells of the checkpoints of a round."""
+    for done in range(_SAVE_EVERY, steps, _SAVE_EVERY):
+        saved = begun + done * _STEP_S * S
+        text = f"saved step={step + done} bytes=1000000 stall_s=0.050000 write_s=1.5 total_s=1.6"
+        for node in job.nodes:
+            started = next(one for one in reversed(node.events) if isinstance(one, e.RoundStarted))
+            for rank in started.ranks:
+                node.at(saved + 2 * MS, e.RankEvent, number, rank=rank, name="checkpoint",
+                        at_ns=node.clock(saved), text=text)  # fmt: skip
 
 
 def _fail(
@@ -260,10 +282,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     for name, default in (("nodes", 125), ("slots", 8), ("restarts", 100), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--saves", action="store_true")
     options = parser.parse_args(argv)
     job = simulate(
-        nodes=options.nodes, slots=options.slots, restarts=options.restarts, seed=options.seed
-    )
+        nodes=options.nodes, slots=options.slots, restarts=options.restarts, seed=options.seed,
+        saves=options.saves,
+    )  # fmt: skip
     write(job, options.directory)
     count = sum(len(node.events) for node in job.nodes)
     print(f"{count} events of {len(job.nodes)} nodes in {options.directory}")

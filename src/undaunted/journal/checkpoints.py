@@ -12,7 +12,7 @@ import math
 import re
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -20,12 +20,33 @@ from undaunted.journal.events import Event, FailureDetected, RankEvent
 from undaunted.journal.query import every
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # As `undaunted.checkpointing.announce` writes them.
 EVENT = "checkpoint"
-_NUMBER = re.compile(r"(\w+)=([0-9]+(?:\.[0-9]+)?)")
+_NUMBER = re.compile(r" (step|stall_s|total_s|seconds)=([0-9]+(?:\.[0-9]+)?)")
 _NS = 1_000_000_000
+_KINDS = ("saved", "loaded", "failed")
+# By number of the round and step: the numbers of one save, load or failed save.
+_Rows = dict[tuple[int, str], dict[str, float]]
+# Rounds of different attempts of a job get different numbers where they are taken together.
+_ATTEMPT = 1_000_000_000
+
+
+class Told(NamedTuple):
+    """What ranks have told of checkpoints, of the slowest rank each.
+
+    Attributes:
+        events: how many events that were.
+        rows: numbers of saves, loads and failed saves; there may be a million events of them.
+        gaps_s: seconds from one save of a rank to its next in the same round.
+        failed: rounds that have failed.
+    """
+
+    events: int
+    rows: dict[str, _Rows]
+    gaps_s: list[float]
+    failed: set[int]
 
 
 class Checkpoints(msgspec.Struct, kw_only=True, frozen=True):
@@ -59,28 +80,64 @@ class Checkpoints(msgspec.Struct, kw_only=True, frozen=True):
     present_cost: float | None = None
 
 
-def checkpoints(events: Sequence[Event], duration_ns: int) -> Checkpoints | None:
-    """Return what the ranks have told of checkpoints; None if that is nothing.
+def told_of(events: Sequence[Event]) -> Told:
+    """Return what the ranks of one launch have told of checkpoints."""
+    told = [event for event in every(events, RankEvent) if event.name == EVENT]
+    rows: dict[str, _Rows] = {kind: {} for kind in _KINDS}
+    times: dict[tuple[int, int], list[int]] = {}
+    for event in told:
+        kind = event.text.partition(" ")[0]
+        if (of_kind := rows.get(kind)) is None:
+            continue
+        pairs = _pairs(event.text)
+        row = of_kind.setdefault((event.round, pairs.pop("step", "")), {})
+        for name, value in pairs.items():
+            row[name] = max(float(value), row.get(name, 0.0))
+        if kind == "saved":
+            times.setdefault((event.round, event.rank), []).append(event.at_ns)
+    gaps_s = [(b - a) / _NS for one in times.values() for a, b in pairwise(one)]
+    failed = {event.round for event in every(events, FailureDetected)}
+    return Told(len(told), rows, gaps_s, failed)
+
+
+def joined(told: Iterable[tuple[int, Told]]) -> Told:
+    """Return what the ranks of many launches have told, each with the number of its attempt."""
+    rows: dict[str, _Rows] = {kind: {} for kind in _KINDS}
+    gaps_s: list[float] = []
+    failed: set[int] = set()
+    count = 0
+    for attempt, one in told:
+        count += one.events
+        add = attempt * _ATTEMPT
+        gaps_s += one.gaps_s
+        failed |= {number + add for number in one.failed}
+        for kind, of_kind in one.rows.items():
+            for (number, step), numbers in of_kind.items():
+                row = rows[kind].setdefault((number + add, step), {})
+                for name, value in numbers.items():
+                    row[name] = max(value, row.get(name, 0.0))
+    return Told(count, rows, gaps_s, failed)
+
+
+def checkpoints(told: Told, duration_ns: int) -> Checkpoints | None:
+    """Return what checkpoints have cost; None if no rank has told of any.
 
     Args:
-        events: of one launch.
-        duration_ns: how long it took.
+        told: by the ranks.
+        duration_ns: how long training took.
     """
-    told = [event for event in every(events, RankEvent) if event.name == EVENT]
-    if not told:
+    if not told.events:
         return None
-    saves = _by_step(told, "saved")
-    loads = _by_step(told, "loaded")
-    failures = len({event.round for event in every(events, FailureDetected)})
-    between_s = duration_ns / _NS / failures if failures else None
+    saves, loads = told.rows["saved"].values(), told.rows["loaded"].values()
+    between_s = duration_ns / _NS / len(told.failed) if told.failed else None
     stall_s = _median(saves, "stall_s")
     total_s = _median(saves, "total_s")
     load_s = _median(loads, "seconds")
-    interval_s = _interval(told)
+    interval_s = median(told.gaps_s) if told.gaps_s else None
     advice_s = advice(stall_s, between_s, total_s)
     return Checkpoints(
         saved=len(saves),
-        failed=len(_by_step(told, "failed")),
+        failed=len(told.rows["failed"]),
         loaded=len(loads),
         stall_s=stall_s,
         total_s=total_s,
@@ -130,32 +187,15 @@ def cost(
 
 
 def numbers_of(text: str) -> dict[str, float]:
-    """Return the numbers that an event of a checkpoint names, by name."""
-    return {name: float(value) for name, value in _NUMBER.findall(text)}
+    """Return the step and the durations that an event of a checkpoint names, by name."""
+    return {name: float(value) for name, value in _pairs(text).items()}
 
 
-def _by_step(told: Sequence[RankEvent], kind: str) -> list[dict[str, float]]:
-    """Return the numbers of each save (or load), of its slowest rank."""
-    found: dict[tuple[int | None, float], dict[str, float]] = {}
-    for event in told:
-        if event.text.split(" ", 1)[0] == kind:
-            numbers = numbers_of(event.text)
-            of_step = found.setdefault((event.round, numbers.get("step", -1.0)), {})
-            for name, value in numbers.items():
-                of_step[name] = max(value, of_step.get(name, 0.0))
-    return list(found.values())
+def _pairs(text: str) -> dict[str, str]:
+    """Return numbers by name; the first of a name, as what follows may be the text of an error."""
+    return dict(reversed(_NUMBER.findall(text)))
 
 
-def _median(rows: Sequence[dict[str, float]], name: str) -> float | None:
+def _median(rows: Iterable[dict[str, float]], name: str) -> float | None:
     values = [row[name] for row in rows if name in row]
     return median(values) if values else None
-
-
-def _interval(told: Sequence[RankEvent]) -> float | None:
-    """Return the seconds between the saves of a round, by the rank that has told most."""
-    times: dict[tuple[int | None, int], list[int]] = {}
-    for event in told:
-        if event.text.startswith("saved "):
-            times.setdefault((event.round, event.rank), []).append(event.at_ns)
-    gaps = [(b - a) / _NS for one in times.values() for a, b in pairwise(one)]
-    return median(gaps) if gaps else None

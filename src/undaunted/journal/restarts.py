@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base.text import format_duration
-from undaunted.journal.checkpoints import Checkpoints, checkpoints
+from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints, told_of
 from undaunted.journal.events import (
     AgentPaused,
     AttributionResult,
@@ -176,7 +176,11 @@ class RunSummary(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def summarize(
-    events: Sequence[Event], *, running: bool | None = None, spent: Account | None = None
+    events: Sequence[Event],
+    *,
+    running: bool | None = None,
+    spent: Account | None = None,
+    told: Told | None = None,
 ) -> RunSummary:
     """Return the summary of one launch (see ``Journal.launches``).
 
@@ -184,6 +188,7 @@ def summarize(
         events: of the launch.
         running: whether its launcher still runs, None = not known.
         spent: where its time went, if more is known about that than its events tell.
+        told: what its ranks have told of checkpoints, if that is known already.
     """
     opened = first(events, JournalOpened) or JournalOpened(t=0)
     job = first(events, JobStarted)
@@ -214,7 +219,7 @@ def summarize(
         goodput=spent.goodput,
         log_dir=job.log_dir if job else "",
         rounds=rounds,
-        checkpoints=checkpoints(events, spent.total.total_ns),
+        checkpoints=checkpoints(told or told_of(events), spent.total.total_ns),
         notes=_notes(events),
     )
 

@@ -258,20 +258,23 @@ def _with_spares(attempts: Sequence[Attempt]) -> list[Attempt]:
     ran = [attempt for attempt in attempts if attempt.worlds]
     if not ran:
         return list(attempts)
+    spans = [(attempt.began, attempt.ended) for attempt in ran]
     for attempt in attempts:
-        if not attempt.worlds:
-            best = max(ran, key=lambda other: _overlap(attempt, other))
-            if _overlap(attempt, best) >= 0:
-                best.launches.extend(attempt.launches)
-            else:
-                ran.append(attempt)
+        if attempt.worlds:
+            continue
+        span = began, ended = attempt.began, attempt.ended
+        overlaps = [min(ended, until) - max(began, since) for since, until in spans]
+        most = max(overlaps)
+        best = overlaps.index(most)
+        if most >= 0:
+            ran[best].launches.extend(attempt.launches)
+            spans[best] = (min(began, spans[best][0]), max(ended, spans[best][1]))
+        else:
+            ran.append(attempt)
+            spans.append(span)
     for attempt in ran:
         attempt.launches.sort(key=lambda one: one.index)
     return ran
-
-
-def _overlap(one: Attempt, other: Attempt) -> int:
-    return min(one.ended, other.ended) - max(one.began, other.began)
 
 
 def _adopt_strays(attempt: Attempt) -> None:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.journal.checkpoints import EVENT, Checkpoints, checkpoints
-from undaunted.journal.events import FailureDetected, RankEvent
+from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints, joined, told_of
 from undaunted.journal.job.books import Books, keep_books
 from undaunted.journal.job.cost import Price, cost_of
 from undaunted.journal.job.launches import Attempt, Launch, attempts_of, launches_of
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
     from undaunted.journal.events import JournalOpened
     from undaunted.journal.job.clocks import Place
     from undaunted.journal.reader import Journal
-
-# Rounds of different attempts get different numbers where their events are taken together.
-_ATTEMPT = 1_000_000_000
 
 
 def summarize_job(
@@ -57,11 +53,13 @@ def summarize_job(
     launches = launches_of(journals)
     attempts, places = attempts_of(launches)
     books = keep_books(launches, attempts)
+    told = [told_of(launch.events) for launch in launches]
     runs = [
         summarize(
             launch.events,
             running=is_running(launch.opened) if is_running and launch.opened else None,
             spent=books.accounts[launch.index],
+            told=told[launch.index],
         )
         for launch in launches
     ]
@@ -96,7 +94,7 @@ def summarize_job(
         ettr=_ettr(books, rounds, duration_ns),
         failures=_failures(rounds, books, attempts, runs),
         cost=None if price is None else cost_of(price, books.total, spare_ns),
-        checkpoints=_checkpoints(attempts, duration_ns - between_ns),
+        checkpoints=_checkpoints(attempts, told, duration_ns - between_ns),
         rounds=rounds,
         clocks=clocks,
         launches=runs,
@@ -174,17 +172,16 @@ def _failures(
     )
 
 
-def _checkpoints(attempts: Sequence[Attempt], ran_ns: int) -> Checkpoints | None:
-    """Return what the ranks of all nodes have told of checkpoints."""
-    told = [
-        msgspec.structs.replace(event, round=event.round + index * _ATTEMPT)
-        for index, attempt in enumerate(attempts)
+def _checkpoints(
+    attempts: Sequence[Attempt], told: Sequence[Told], ran_ns: int
+) -> Checkpoints | None:
+    """Return what the ranks of all nodes have told of checkpoints, None if that is nothing."""
+    of_job = joined(
+        (number, told[launch.index])
+        for number, attempt in enumerate(attempts)
         for launch in attempt.launches
-        for event in launch.events
-        if isinstance(event, FailureDetected)
-        or (isinstance(event, RankEvent) and event.name == EVENT)
-    ]
-    return checkpoints(told, ran_ns)
+    )
+    return checkpoints(of_job, ran_ns)
 
 
 def _between(attempts: Sequence[Attempt]) -> int:

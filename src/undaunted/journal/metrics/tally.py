@@ -76,6 +76,7 @@ class Tally:
         self._kinds: dict[type[Event], int] = {}
         self._kept: list[Event] = []
         self._progress: dict[int, list[e.RoundProgress]] = {}
+        self._highest = 0  # iteration that was begun
         self._done = 0  # iterations below this one were completed before this round
 
     @property
@@ -138,10 +139,11 @@ class Tally:
             self.complete = False
             return
         if event.round not in self._progress:
-            earlier = (seen[-1] for seen in self._progress.values())
-            self._done = max((one.last_iteration for one in earlier), default=0)
+            self._done = self._highest
+            self._progress[event.round] = []
+        self._highest = max(self._highest, event.last_iteration)
         done = self._done
-        seen = self._progress.setdefault(event.round, [])
+        seen = self._progress[event.round]
         below = event.last_iteration < done
         above = len(seen) > 1 and min(one.last_iteration for one in seen[-2:]) >= done
         if len(seen) > 1 and (below or above):
