@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from nvidia_resiliency_ext.checkpointing import utils as checkpointing_utils  # noqa: E402
 from nvidia_resiliency_ext.checkpointing.async_ckpt import (  # noqa: E402
     filesystem_async,
     state_dict_saver,
@@ -33,6 +35,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.torch
+
+
+def test_the_garbage_collector_is_off_for_a_while() -> None:
+    assert gc.isenabled()
+    with checkpointing_utils._disable_gc():
+        assert not gc.isenabled()
+        with checkpointing_utils._disable_gc():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_times_are_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    with checkpointing_utils.debug_time("save", level=None):
+        pass
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "save took 0.0" in caplog.text
 
 
 class OneTensor(TensorAwareStateDict):

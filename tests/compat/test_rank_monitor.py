@@ -45,6 +45,7 @@ def serve(tmp_path, monkeypatch):
         cfg = FaultToleranceConfig(**settings)
         started.append(RankMonitorServer.run_in_subprocess(cfg, path, mp_ctx=multiprocessing))
         monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, path)
+        monkeypatch.setenv("RANK", "0")
         return started[-1]
 
     yield start
@@ -175,6 +176,7 @@ def test_run_in_a_process_of_the_caller(tmp_path, monkeypatch):
     server.start()
     assert ready.wait(LONG_S)
     monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, path)
+    monkeypatch.setenv("RANK", "0")
     client = RankMonitorClient()
     client.init_workload_monitoring()
     assert client.cfg.rank_heartbeat_timeout == 2700.0
@@ -188,6 +190,9 @@ def test_run_in_a_process_of_the_caller(tmp_path, monkeypatch):
 def test_a_path_where_nobody_answers(tmp_path, monkeypatch):
     monkeypatch.setenv(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, str(tmp_path / "none"))
     client = RankMonitorClient()
+    with pytest.raises(RuntimeError, match="the rank of this process is not known"):
+        client.init_workload_monitoring()
+    monkeypatch.setenv("RANK", "0")
     with pytest.raises(RankMonitorClientError, match=r"no rank monitor answers at .*IPC_SOCKET"):
         client.init_workload_monitoring()
     assert not client.is_initialized

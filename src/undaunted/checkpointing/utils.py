@@ -87,14 +87,15 @@ def wrap_for_async(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with _disable_gc():
+        with disable_gc():
             return fn(*args, **kwargs)
 
     return wrapped
 
 
 @contextlib.contextmanager
-def _disable_gc() -> Generator[None, None, None]:
+def disable_gc() -> Generator[None, None, None]:
+    """Switch the garbage collector off in the block, unless it is off already."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +132,7 @@ def debug_time(
     name: str,
     logger: logging.Logger | None = None,
     threshold: float = float("-inf"),
-    level: int = logging.DEBUG,
+    level: int | None = None,
 ) -> Generator[None, None, None]:
     """Log how long the block took.
 
@@ -139,7 +140,7 @@ def debug_time(
         name: of the block; see `logger_stack`.
         logger: None = the one around it.
         threshold: in seconds; blocks that are shorter are not logged.
-        level: of the message.
+        level: of the message; None = ``logging.DEBUG``.
     """
     with logger_stack(name, logger) as (names, chosen):
         begun = time.perf_counter()
@@ -148,7 +149,9 @@ def debug_time(
         finally:
             taken = time.perf_counter() - begun
             if taken > threshold:
-                chosen.log(level, "%s took %.3f s", names, taken)
+                chosen.log(
+                    logging.DEBUG if level is None else level, "%s took %.3f s", names, taken
+                )
 
 
 def debug_msg(msg: str) -> None:

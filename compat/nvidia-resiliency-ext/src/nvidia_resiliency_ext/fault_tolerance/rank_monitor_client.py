@@ -49,11 +49,13 @@ class RankMonitorClient(UndauntedClient):
 
         Raises:
             RankMonitorClientError: also where no server answers that has a page within 180 s.
+            RuntimeError: there is a server, but nothing says which rank this is.
         """
         path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
         if path and PAGE_VARIABLE not in os.environ and not self.is_initialized:
             try:
-                self._connection = connect(path, who_am_i().global_rank, _PAGE_TIMEOUT_S)
+                rank = RankInfo.get_for_current_rank().global_rank
+                self._connection = connect(path, rank, _PAGE_TIMEOUT_S)
             except MonitorUnavailableError as error:
                 raise RankMonitorClientError(
                     f"{error} ({FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR})"
