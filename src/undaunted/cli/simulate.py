@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from undaunted.chaos.simulate.run import Result
 
-_USAGE_ERROR = 2
 _VIOLATION = 1
 _LAST_LINES = 60
 _PROGRESS_S = 1.0
 _CHUNK = 8
+_FAULTS = 20
 
 _DESCRIPTION = (
     "Run jobs of many nodes in virtual time: the code that decides in `undaunted run`, on a "
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodes", type=count(1), default=8, help="nodes a job needs [8]")
     parser.add_argument("--spares", type=count(0), default=2, help="nodes beyond these [2]")
-    add_arguments(parser, KINDS, faults=20)
+    add_arguments(parser, KINDS, faults=_FAULTS)
     parser.add_argument(
         "--jobs", type=count(1), default=1, metavar="N", help="processes for many runs [1]"
     )
@@ -155,6 +155,6 @@ def _command(options: argparse.Namespace, seed: int) -> str:
     words = ["undaunted simulate", f"--nodes {options.nodes}", f"--spares {options.spares}"]
     if options.faults != tuple(KINDS):
         words.append(f"--faults {','.join(options.faults)}")
-    if options.count != 20:
+    if options.count != _FAULTS:
         words.append(f"--count {options.count}")
     return " ".join([*words, f"--seed {seed} --steps"])

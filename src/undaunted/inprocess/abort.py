@@ -7,7 +7,6 @@ is fatal: what cannot be aborted is said in the log, and ended by the hard timeo
 from __future__ import annotations
 
 import abc
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from undaunted.inprocess.state import FrozenState
 
-_log = logging.getLogger("nvrx")
 
 _DUMP_DEADLINE_S = 10.0
 

@@ -76,14 +76,7 @@ def worker_environment(
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
     }
     if config.virtual_local_rank:
-        env["LOCAL_RANK"] = "0"
-        devices = shared.get("CUDA_VISIBLE_DEVICES")
-        own = (
-            devices.split(",")[place.local_rank].strip()
-            if devices is not None
-            else str(place.local_rank)
-        )
-        env["CUDA_VISIBLE_DEVICES"] = own
+        env |= _alone(shared.get("CUDA_VISIBLE_DEVICES"), place.local_rank)
     if config.cycle_info is not None:
         env[cycle_info_place.VARIABLE] = config.cycle_info.current
     if config.node_health_socket:
@@ -93,3 +86,9 @@ def worker_environment(
     if not place.error_file:
         del env["TORCHELASTIC_ERROR_FILE"]
     return env
+
+
+def _alone(devices: str | None, local_rank: int) -> dict[str, str]:
+    """What makes a rank believe that it is the only one of its node, and has one device."""
+    own = str(local_rank) if devices is None else devices.split(",")[local_rank].strip()
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": own}

@@ -34,7 +34,6 @@ _NVML = Path(device_memory.__file__).with_name("nvml.py")
 # long each time, up to the interval of the settings.
 _FIRST_LOOK_AGAIN_S = 0.02
 _LONGEST_LINE = 1 << 20
-_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 # How much longer than the controller's own timeouts a rank waits for what it says.
 _MARGIN_S = 10.0
 
-_log = logging.getLogger("nvrx")
-
 
 class Iterations:
     """Of one call. The user's code is called in the thread that calls `run`."""
