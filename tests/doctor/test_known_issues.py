@@ -21,7 +21,7 @@ def test_ids_are_unique_and_say_their_kind() -> None:
     assert all(re.fullmatch(r"V\d\d", issue.id) for issue in ISSUES.versions)
     assert all(re.fullmatch(r"E\d\d", issue.id) for issue in ISSUES.variables)
     assert all(re.fullmatch(r"[LND]\d\d", issue.id) for issue in ISSUES.settings)
-    assert all(re.fullmatch(r"M\d\d", issue.id) for issue in ISSUES.messages)
+    assert all(re.fullmatch(r"[MX]\d\d", issue.id) for issue in ISSUES.messages)
 
 
 @pytest.mark.parametrize("issue", ALL, ids=lambda issue: issue.id)
@@ -56,6 +56,9 @@ def test_no_text_of_two_messages() -> None:
     texts = [text for issue in ISSUES.messages for text in issue.texts]
     assert len(set(texts)) == len(texts)
     assert all(text.strip() for text in texts)
+    xids = [xid for issue in ISSUES.messages for xid in issue.xids]
+    assert len(set(xids)) == len(xids)
+    assert all(issue.texts or issue.xids for issue in ISSUES.messages)
 
 
 def test_settings_by_id() -> None:

@@ -39,6 +39,21 @@ def test_each_message_is_found(issue: object) -> None:
         assert issue.id in {row[0] for row in said(f"x {text} y")}  # type: ignore[attr-defined]
 
 
+XID = "[ 12.3] NVRM: Xid (PCI:0000:05:00): {}, pid=1234, name=python3, Ch 00000008"
+
+
+@pytest.mark.parametrize(
+    ("xid", "key"), [(xid, issue.id) for issue in MESSAGES for xid in issue.xids]
+)
+def test_each_event_of_the_driver_is_found(xid: int, key: str) -> None:
+    assert [row[0] for row in said(XID.format(xid))] == [key]
+
+
+@pytest.mark.parametrize("line", [XID.format(12345), XID.format(9), "Xid 79,", "NVRM: Xid 79"])
+def test_no_event_of_the_driver(line: str) -> None:
+    assert said(line) == []
+
+
 def test_nothing_known() -> None:
     assert said("all is well", "") == []
     assert said() == []

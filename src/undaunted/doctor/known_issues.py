@@ -155,10 +155,12 @@ class MessageIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         texts: literal parts of lines, as they are written.
+        xids: numbers of events of NVIDIA's driver (Xid), in the kernel's log.
         role: ``root``: where it began; ``cascade``: another rank failed first; ``unclear``.
     """
 
-    texts: list[str]
+    texts: list[str] = []
+    xids: list[int] = []
     role: Literal["root", "cascade", "unclear"]
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 64 * 1024
 _SHOWN = 160
+# As in "NVRM: Xid (PCI:0000:05:00): 79, pid=1234, ..."
+_XID = re.compile(rb"NVRM: Xid [^,]*: (\d{1,4}),")
 _ROLES = {"root": "a cause", "unclear": "cause or consequence", "cascade": "a consequence"}
 
 
@@ -45,13 +47,15 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
 def scan(lines: Iterable[bytes], issues: Sequence[MessageIssue]) -> list[Seen]:
     """Return the known messages, likely causes first, and each kind in the order of the log."""
     by_text = {text.encode(): issue for issue in issues for text in issue.texts}
+    by_xid = {xid: issue for issue in issues for xid in issue.xids}
     # Longer ones first: some contain others.
     texts = sorted(by_text, key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(text) for text in texts))
     found: dict[str, Seen] = {}
     for number, line in enumerate(lines, 1):
-        for text in dict.fromkeys(pattern.findall(line)):
-            issue = by_text[text]
+        there = [by_text[text] for text in pattern.findall(line)]
+        there += [by_xid[xid] for xid in map(int, _XID.findall(line)) if xid in by_xid]
+        for issue in {issue.id: issue for issue in there}.values():
             seen = found.get(issue.id)
             if seen is not None:
                 seen.count += 1

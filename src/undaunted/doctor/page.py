@@ -78,10 +78,14 @@ def _row(issue: Issue, what: str) -> str:
 def _message(issue: MessageIssue) -> str:
     role = "cause" if issue.role == "root" else "consequence"
     role = "either" if issue.role == "unclear" else role
-    texts = ", ".join(f"`{text}`" for text in issue.texts)
+    texts = ", ".join([*(f"`{text}`" for text in issue.texts), *_xids(issue.xids)])
     sources = "; ".join(issue.sources)
     doubt = " ?" if issue.unconfirmed else ""
     return f"| {issue.id} | {texts} | {role}{doubt} | {issue.why} | {issue.remedy} | {sources} |\n"
+
+
+def _xids(xids: list[int]) -> list[str]:
+    return [f"`NVRM: Xid` {', '.join(map(str, xids))}"] if xids else []
 
 
 def _affected(issue: VersionIssue) -> str:
