@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import process
 from undaunted.base.text import one_line
+from undaunted.fault_tolerance.agent.child_program import ChildProgram
 from undaunted.health.answers import (
     PROGRAM,
     START_S,
@@ -226,32 +223,16 @@ async def _collect(
             late(examination)
 
 
-class _Program:
-    """The program, running.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+class _Program(ChildProgram):
+    """The program, running; ``first`` is told before anything else."""
 
     def __init__(self, environ: Mapping[str, str], first: bytes) -> None:
-        self._sock, theirs = socket.socketpair()
-        self._sock.setblocking(False)
+        super().__init__(PROGRAM, environ)
         self._buffer = bytearray()
         self._unsent = first
         self._gone = ""
         self._news = asyncio.Event()
-        with theirs:
-            command = [sys.executable, "-I", "-S", PROGRAM, str(theirs.fileno())]
-            try:
-                self.pid = process.spawn(command, environ, (theirs.fileno(),))
-            except OSError:
-                self._sock.close()
-                raise
-        self._pidfd = process.open_pidfd(self.pid)
-        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._read)
-
-    def is_alive(self) -> bool:
-        return self._pidfd is not None and not process.wait_pidfd(self._pidfd, 0)
+        asyncio.get_running_loop().add_reader(self.sock.fileno(), self._read)
 
     def send(self, line: bytes) -> None:
         """Say something; the first time, what is to be said first.
@@ -261,7 +242,7 @@ class _Program:
         """
         data, self._unsent = self._unsent + line, b""
         with contextlib.suppress(BlockingIOError):
-            if self._sock.send(data) == len(data):  # a socket's buffer holds all of it
+            if self.sock.send(data) == len(data):  # a socket's buffer holds all of it
                 return
         raise OSError("the program that makes them does not read")
 
@@ -288,7 +269,7 @@ class _Program:
 
     def _read(self) -> None:
         try:
-            data = self._sock.recv(_CHUNK)
+            data = self.sock.recv(_CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -299,24 +280,10 @@ class _Program:
         elif len(self._buffer) > _LONGEST:
             self._gone = "the program that makes them says too much"
         if self._gone:
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+            asyncio.get_running_loop().remove_reader(self.sock.fileno())
         self._news.set()
 
     def kill(self) -> None:
-        """End it; the agent reaps it like every child."""
-        asyncio.get_running_loop().remove_reader(self._sock.fileno())
-        self._sock.close()
-        if self._pidfd is not None:
-            process.signal_pidfd(self._pidfd, signal.SIGKILL)
-
-    def reap(self) -> bool:
-        """Return whether it has ended, after `kill`; then nothing is held any more."""
-        if self.is_alive():
-            return False
-        self.release()
-        return True
-
-    def release(self) -> None:
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
+        """End it, and read nothing more."""
+        asyncio.get_running_loop().remove_reader(self.sock.fileno())
+        super().kill()

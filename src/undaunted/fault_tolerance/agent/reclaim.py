@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import socket
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.fault_tolerance.agent.child_program import ChildProgram
 from undaunted.health import device_memory
 from undaunted.health.device_memory import MIB, DeviceUse, Held
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
@@ -91,7 +89,8 @@ class Reclaim:
 
     def pids(self) -> set[int]:
         """The provider, while it lives."""
-        return set() if self._provider is None else self._provider.pids()
+        provider = self._provider
+        return set() if provider is None or not provider.is_alive() else {provider.pid}
 
     async def wait(self, ended: AbstractSet[int]) -> Outcome:
         """Wait until the devices are free, at most for the time of the settings.
@@ -113,7 +112,8 @@ class Reclaim:
     def close(self) -> None:
         """End the provider; `prepare` starts another one."""
         if self._provider is not None:
-            self._provider.close()
+            self._provider.kill()
+            self._provider.release()
             self._provider = None
 
     async def _wait(self, provider: _Provider, ended: AbstractSet[int], deadline: float) -> Outcome:
@@ -149,32 +149,14 @@ class Reclaim:
         return device_memory.describe(held, _name)
 
 
-class _Provider:
-    """A provider program that runs. It is told to begin at once.
+class _Provider(ChildProgram):
+    """A provider program that runs. It is told to begin at once."""
 
-    Raises:
-        OSError: it cannot be started.
-    """
-
-    def __init__(self, program: str, environ: Mapping[str, str]) -> None:
-        self._sock, theirs = socket.socketpair()
-        self._sock.setblocking(False)
+    def __init__(self, path: str, environ: Mapping[str, str]) -> None:
+        super().__init__(path, environ)
         self._buffer = bytearray()
         self._unanswered = 0
-        with theirs:
-            command = [sys.executable, "-I", "-S", program, str(theirs.fileno())]
-            try:
-                self._pid = process.spawn(command, environ, (theirs.fileno(),))
-            except OSError:
-                self._sock.close()
-                raise
-        self._pidfd = process.open_pidfd(self._pid)
         self._send()
-
-    def pids(self) -> set[int]:
-        if self._pidfd is None or process.wait_pidfd(self._pidfd, 0):
-            return set()
-        return {self._pid}
 
     async def ask(self) -> device_memory.Answer:
         """Ask for the state of the devices now.
@@ -190,23 +172,15 @@ class _Provider:
             if self._unanswered == 0:  # what it said to earlier questions is old
                 return device_memory.decode(line)
 
-    def close(self) -> None:
-        """Kill it; the agent reaps it like every child."""
-        self._sock.close()
-        if self._pidfd is not None:
-            process.signal_pidfd(self._pidfd, signal.SIGKILL)
-            os.close(self._pidfd)
-            self._pidfd = None
-
     def _send(self) -> None:
         self._unanswered += 1
         with contextlib.suppress(OSError):  # it is gone: the answer says so
-            self._sock.send(b"\n")
+            self.sock.send(b"\n")
 
     async def _line(self) -> bytes:
         loop = asyncio.get_running_loop()
         while b"\n" not in self._buffer:
-            data = b"" if len(self._buffer) > _LONGEST_LINE else await _receive(loop, self._sock)
+            data = b"" if len(self._buffer) > _LONGEST_LINE else await _receive(loop, self.sock)
             if not data:
                 raise OSError("the device provider ended without an answer")
             self._buffer += data
