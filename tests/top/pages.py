@@ -31,8 +31,8 @@ def section(name: str, since_ns: int | None, **fields: Any) -> dict[str, Section
     return {name: SectionSnapshot(name, since_ns, **fields)}
 
 
-def look(page: PageSnapshot, state: str = "S") -> Look:
-    return Look(page, (), state)
+def look(page: PageSnapshot, state: str = "S", cpu_s: float = 0.0) -> Look:
+    return Look(page, (), state, cpu_s)
 
 
 def row(rank: int, still_s: float = 0.0, **fields: Any) -> Rank:

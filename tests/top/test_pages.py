@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ def test_pages_are_seen_as_they_are_now(area: PageArea, pages: Pages) -> None:
         assert (first.page.phase, first.state) == (Phase.EMPTY, "")
         assert (second.page.pid, second.page.iteration) == (os.getpid(), 7)
         assert second.state == process.state(os.getpid())
+        assert 0 < second.cpu_s <= time.process_time() + 0.02
         assert [event.text for event in second.events] == ["saved step=7"]
         assert pages.problem == ""
     finally:

@@ -56,6 +56,21 @@ def test_the_innermost_section_is_shown() -> None:
     assert rows_of(node_after(*RUNNING), look(page))[0].section == "in"
 
 
+def test_the_work_of_a_rank_is_counted_since_it_stands_still() -> None:
+    speeds, node = Speeds(), node_after(*RUNNING)
+
+    def cpu(iteration: int, now_s: int, used_s: float) -> float | None:
+        page = stepping(iteration, iteration * SECOND)
+        return rank_rows(node, [look(page, cpu_s=used_s)], speeds, now_s * SECOND)[0].cpu
+
+    assert cpu(5, 6, 50.0) is None
+    assert cpu(5, 7, 51.0) is None
+    assert cpu(5, 10, 52.0) == pytest.approx(0.5)
+    assert cpu(5, 106, 100.0) == pytest.approx(0.5)
+    assert cpu(6, 107, 101.0) is None  # it goes on
+    assert cpu(6, 110, 101.0) == 0.0
+
+
 def test_a_page_of_garbage() -> None:
     row = rows_of(node_after(*RUNNING), look(PageSnapshot(problem="damaged")))[0]
     assert (row.phase, row.note, row.live, row.watched) == ("unreadable", "damaged", False, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,32 @@ def test_most_wait_for_one_that_goes_on() -> None:
     ranks.append(row(0, 9.0, section="save", section_longest_s=8.0))
     assert suspects(ranks) == {}
     assert standstill(ranks) == "ranks 1-3 stand still for 9.0 s, not 0"
+
+
+def test_all_stand_in_one_place_and_one_is_at_work() -> None:
+    ranks = [row(0, 9.0, cpu=0.02), row(1, 9.0, cpu=0.98), row(2, 9.0, cpu=0.0)]
+    assert suspects(ranks) == {
+        1: "still for 9.0 s, at work (98% of a core), the others wait",
+    }
+    assert standstill(ranks) == "ranks 0-2 stand still for 9.0 s"
+
+
+@pytest.mark.parametrize("cpu", [
+    (0.98, 0.97, 0.0),  # they wait for a GPU, or one waits for two
+    (0.98, 0.0), (0.98, 0.97, 0.98), (0.0, 0.0, 0.0),
+    (0.98, 0.3, 0.0), (0.98, None, 0.0), (None, None, None),
+])  # fmt: skip
+def test_work_that_tells_nothing(cpu: tuple[float | None, ...]) -> None:
+    assert suspects([row(rank, 9.0, cpu=used) for rank, used in enumerate(cpu)]) == {}
+
+
+def test_all_stand_in_one_place_and_one_waits_for_a_disk() -> None:
+    ranks = [row(0, 9.0), row(1, 9.0, state="D"), row(2, 9.0)]
+    why = "its process waits for a disk, a file system or a device"
+    assert suspects(ranks) == {1: f"still for 9.0 s, {why}"}
+    for rank in ranks:
+        rank.state = "D"
+    assert suspects(ranks) == {}
 
 
 def test_as_long_as_no_step_is_known() -> None:

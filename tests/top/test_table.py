@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.top.pages import row
 from undaunted.journal.render import plain
-from undaunted.top.table import has_notes, style_of, table
+from undaunted.top.table import room_for_notes, style_of, table
 
 RANKS = [
     row(0, 0.5, limit_s=60.0, median_s=0.1),
@@ -34,8 +34,9 @@ def test_columns_give_way_to_notes_and_then_to_each_other() -> None:
     assert "section" in titles(70)
     assert titles(30) == ["rank", "phase", "iteration"]
     assert titles(10) == ["rank", "ite~"]
-    assert not has_notes(RANKS, 50, several_nodes=False)
-    assert has_notes(RANKS, 200, several_nodes=False)
+    assert room_for_notes(RANKS, 50, several_nodes=False) == 0
+    line = plain(table(RANKS, 200, several_nodes=False)[:1])
+    assert room_for_notes(RANKS, 200, several_nodes=False) == 200 - line.index("note")
 
 
 def test_limits_are_short() -> None:

@@ -85,6 +85,13 @@ def test_a_narrow_terminal_tells_notes_below_the_table() -> None:
     assert lines[1] == "restarts 1 of 3   goodput 87 %   iteration 10"
 
 
+def test_a_note_that_is_cut_in_the_table_is_told_below_it() -> None:
+    job = make_job()
+    job.ranks[1].suspect, job.ranks[1].note = True, "suspect: " + "a long story " * 5
+    for width in (95, 160):
+        assert "\n".join(shown(job, width=width)).count("a long story " * 4 + "a long story") == 1
+
+
 def test_a_tiny_terminal_has_room_for_the_suspect() -> None:
     job = make_job(ranks=4, notes=9)
     job.ranks[1].suspect, job.ranks[1].note = True, "suspect: oh"

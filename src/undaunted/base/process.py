@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 # Numbers of system calls newer than Linux 5.0 are the same on every architecture. Some builds of
 # Python lack the wrappers, because they were made on older kernel headers.
@@ -47,7 +48,8 @@ class Stat(NamedTuple):
 
     ``state`` is one letter (R, S, D, T, t, Z, X, I); ``start_time`` is in clock ticks since boot
     and together with ``pid`` names a process uniquely until the next boot. ``exiting``: it is on
-    its way out, or a zombie; set before its files and sockets are closed.
+    its way out, or a zombie; set before its files and sockets are closed. ``cpu_s`` is the CPU time
+    of all its threads, in seconds.
     """
 
     pid: int
@@ -56,6 +58,7 @@ class Stat(NamedTuple):
     ppid: int
     start_time: int
     exiting: bool
+    cpu_s: float
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -79,6 +82,7 @@ def parse_stat(raw: bytes) -> Stat:
         ppid=int(fields[1]),
         start_time=int(fields[19]),
         exiting=bool(int(fields[6]) & _PF_EXITING),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
     )
 
 

@@ -31,11 +31,13 @@ class Look:
         page: the page.
         events: the newest events of the rank, oldest first.
         state: of the process, a letter as in /proc/PID/stat; "" = there is no such process.
+        cpu_s: CPU time that it has used.
     """
 
     page: PageSnapshot
     events: tuple[RingEvent, ...] = ()
     state: str = ""
+    cpu_s: float = 0.0
 
 
 class Pages:
@@ -138,5 +140,6 @@ def _look(memory: memoryview) -> Look:
     if page.problem or not page.pid:
         return Look(page)
     stat = process.read_stat(page.pid)
-    state = stat.state if stat is not None and stat.start_time == page.pid_start else ""
-    return Look(page, tuple(parse_ring(copy)), state)
+    if stat is None or stat.start_time != page.pid_start:
+        return Look(page, tuple(parse_ring(copy)))
+    return Look(page, tuple(parse_ring(copy)), stat.state, stat.cpu_s)

@@ -28,6 +28,8 @@ _PHASES = {
 }
 _MILESTONES = {"first_line": "starting", "initialized": "initialized", "first_step": "stepping"}
 _NOT_STARTED = "not started"
+# CPU time is counted in hundredths of a second.
+_LEAST_NS = 2 * _NS
 
 
 class Rank(msgspec.Struct, kw_only=True):
@@ -53,6 +55,7 @@ class Rank(msgspec.Struct, kw_only=True):
         limit_s: how long that may be.
         section_limit_s: how long the section may be open.
         still_s: since it has shown anything: a heartbeat, or a section entered or left.
+        cpu: how much of a core its process has used since then, 1 = all of one.
         failures: how often it was blamed or lost in this launch.
         suspect: it seems to keep others waiting.
         slow: it takes longer than the others, by this part (0.3 = 30 %).
@@ -78,6 +81,7 @@ class Rank(msgspec.Struct, kw_only=True):
     limit_s: float | None = None
     section_limit_s: float | None = None
     still_s: float | None = None
+    cpu: float | None = None
     failures: int = 0
     suspect: bool = False
     slow: float | None = None
@@ -85,10 +89,25 @@ class Rank(msgspec.Struct, kw_only=True):
 
 
 class Speeds:
-    """The speed of each local rank of a node, by process."""
+    """The speed of each local rank, by process, and what that uses while it stands still."""
 
     def __init__(self) -> None:
         self._speeds: dict[int, tuple[tuple[int, int], Speed]] = {}
+        self._stands: dict[int, tuple[tuple[int, int, int | None], int, float]] = {}
+
+    def cpu(self, local_rank: int, look: Look, now_ns: int) -> float | None:
+        """Return the part of a core used since the rank has shown anything.
+
+        Counted from the first look after that; None until it is two seconds ago.
+        """
+        stand = (look.page.pid, look.page.pid_start, _last_sign(look.page))
+        known = self._stands.get(local_rank)
+        if known is None or known[0] != stand or not look.state:
+            known = self._stands[local_rank] = (stand, now_ns, look.cpu_s)
+        _, since_ns, before_s = known
+        if now_ns - since_ns < _LEAST_NS:
+            return None
+        return max(0.0, look.cpu_s - before_s) / (now_ns - since_ns) * _NS
 
     def look(self, local_rank: int, page: PageSnapshot) -> Speed:
         """Take in a page; return the speed of the process whose page it is."""
@@ -148,6 +167,7 @@ def _from_page(row: Rank, look: Look, node: Node, speeds: Speeds, now_ns: int) -
     if row.silent_s is not None:
         row.limit_s = node.limits.get("heartbeat")
     row.still_s = _since(_last_sign(page), now_ns)
+    row.cpu = speeds.cpu(row.local_rank, look, now_ns)
     section = _innermost(page)
     if section is not None:
         row.section, row.section_s = section.name, _since(section.open_since_ns, now_ns)

@@ -27,6 +27,9 @@ _LONGER = 1.5
 _SLOWER = 1.15
 _SPREADS = 5.0
 _LEAST_SPREAD = 0.01
+# Of ranks that stand still, those that use so much of a core are at work, or wait.
+_AT_WORK = 0.5
+_WAITS = 0.1
 _TO_SIGMA = 1.4826  # from the median absolute deviation to the standard one
 
 
@@ -89,12 +92,29 @@ def _apart(quiet: Sequence[Rank]) -> dict[int, str]:
     places = Counter(rank.section for rank in quiet)
     (common, most), *others = places.most_common()
     if not others or most <= len(quiet) / 2:
-        return {}
+        return _at_work(quiet)
     where = f"in {common!r}" if common else "outside sections"
     return {
         rank.rank: f"{_stands(rank)}, the others are {where}"
         for rank in quiet
         if rank.section != common
+    }
+
+
+def _at_work(quiet: Sequence[Rank]) -> dict[int, str]:
+    """All are quiet in the same place: what does the kernel say of those that are not like most?"""
+    held = [rank for rank in quiet if rank.state == "D"]
+    if held and len(held) < len(quiet) / 2:
+        why = "its process waits for a disk, a file system or a device"
+        return {rank.rank: f"{_stands(rank)}, {why}" for rank in held}
+    busy = [rank for rank in quiet if rank.cpu is not None and rank.cpu >= _AT_WORK]
+    waiting = [rank for rank in quiet if rank.cpu is not None and rank.cpu <= _WAITS]
+    # The other way round means nothing: ranks that wait for a GPU are busy with that.
+    if len(busy) >= len(waiting) or len(busy) + len(waiting) < len(quiet):
+        return {}
+    return {
+        rank.rank: f"{_stands(rank)}, at work ({rank.cpu:.0%} of a core), the others wait"
+        for rank in busy
     }
 
 

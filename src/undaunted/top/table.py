@@ -98,10 +98,10 @@ def table(rows: Sequence[Rank], width: int | None, *, several_nodes: bool) -> li
     return lines
 
 
-def has_notes(rows: Sequence[Rank], width: int | None, *, several_nodes: bool) -> bool:
-    """Tell whether the table has room for notes."""
+def room_for_notes(rows: Sequence[Rank], width: int, *, several_nodes: bool) -> int:
+    """Return how many columns the notes in the table have, 0 = they are not in it."""
     (titles,), *_ = table(rows, width, several_nodes=several_nodes)
-    return titles[0].endswith("note")
+    return width - width_of(titles[0]) + len("note") if titles[0].endswith("note") else 0
 
 
 def style_of(row: Rank) -> str:

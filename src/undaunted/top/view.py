@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.text import format_duration, one_line
 from undaunted.journal.tables import percent
 from undaunted.top.cells import cut, width_of
-from undaunted.top.table import has_notes, style_of, table
+from undaunted.top.table import room_for_notes, style_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -188,10 +188,12 @@ def _problems(job: Job, width: int | None, most: int) -> list[Line]:
 
 
 def _attention(job: Job, width: int, *, several_nodes: bool) -> list[Line]:
-    """The notes of the ranks to look at, where the table has no room for them."""
+    """The notes of the ranks to look at that the table has no room for."""
     flagged = [row for row in job.ranks if row.suspect or row.slow is not None]
-    if not flagged or has_notes(job.ranks, width, several_nodes=several_nodes):
+    if not flagged:
         return []
+    room = room_for_notes(job.ranks, width, several_nodes=several_nodes)
+    flagged = [row for row in flagged if width_of(one_line(row.note)) > room]
     flagged.sort(key=_first_those_to_look_at)
     texts = [(one_line(f"rank {row.rank}: {row.note}"), style_of(row)) for row in flagged]
     return [[(cut(text, width), style)] for text, style in texts[:_ATTENTION]]
