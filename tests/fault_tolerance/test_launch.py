@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,10 @@ from undaunted.fault_tolerance import launch
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
 from undaunted.fault_tolerance.launch_config import LaunchConfig
+from undaunted.journal import events, lines
+
+if TYPE_CHECKING:
+    from undaunted.journal.event import Event
 
 DEADLINE_S = 60.0
 FUNCTIONS = """
@@ -54,8 +58,9 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> 
     assert list((tmp_path / "tmp").iterdir()) == [], "nothing of a call may be left"
 
 
-def config(ranks: int = 2, **fields: Any) -> LaunchConfig:
-    return LaunchConfig(1, 1, ranks, **{"worker_start": "fresh", "max_restarts": 0, **fields})
+def config(ranks: int = 2, *, max_nodes: int = 1, **fields: Any) -> LaunchConfig:
+    defaults = {"worker_start": "fresh", "max_restarts": 0}
+    return LaunchConfig(1, max_nodes, ranks, **{**defaults, **fields})
 
 
 def script(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess[str]:
@@ -300,6 +305,33 @@ def test_each_of_several_nodes_gets_the_results_of_its_ranks(tmp_path: Path) -> 
         "{0: [7, 0, 4], 1: [7, 1, 4]}\n",
         "{2: [7, 2, 4], 3: [7, 3, 4]}\n",
     ], seen
+
+
+@pytest.mark.parametrize(("blamed", "rank"), [("node0", 2), ("node1", None)])
+def test_a_victim_is_not_the_first_cause(tmp_path: Path, blamed: str, rank: int | None) -> None:
+    told: dict[str, Any] = {"t": 1, "node": "node0", "round": 0}
+    journal: list[Event] = [
+        events.JournalOpened(**told, pid=1, boot_id="b"),
+        events.JobStarted(**told, run_id="job7", argv=[], nproc_per_node=2, max_restarts=0),
+        events.RoundStarted(**told, world_size=4, ranks=[2, 3]),
+        events.Verdict(**told, kind="crash", rank=2, local_rank=0, pid=4, line="rank 2 failed"),
+        events.RoundBlamed(**{**told, "node": blamed}, number=0, line="the first cause"),
+        events.JobEnded(**told, outcome="failed", exit_code=1, reason="the first cause"),
+    ]
+    written = b"".join(lines.encode(event) for event in journal)
+    (tmp_path / "journal-node0.jsonl").write_bytes(written)
+    job = config(
+        2,
+        max_nodes=2,
+        run_id="job7",
+        rdzv_endpoint="host0:29400",
+        node_name="node0",
+        run_dir=tmp_path,
+    )
+    found = launch._Launched(job, "job7")
+    error = LaunchError(1, found.ended, found.verdict, found.run_dir)
+    assert (found.ranks, error.rank) == ([2, 3], rank)
+    assert error.message == ("the first cause" if rank is None else "rank 2 failed")
 
 
 # --- programs ------------------------------------------------------------------------------------

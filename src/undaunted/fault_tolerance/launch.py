@@ -45,8 +45,9 @@ class LaunchError(RuntimeError):
     Attributes:
         exit_code: what `undaunted run` ends with, see docs/exit-codes.md.
         outcome: ``failed``, ``preempted``, ``excluded``, ``no_restart``; "" if nothing was started.
-        rank: global rank of the first cause, None if no rank is to blame.
-        message: the verdict in one line, or why the job ended.
+        rank: global rank of the first cause, None if no rank of this node is to blame.
+        message: the verdict in one line, or why the job ended; of several nodes, the first cause
+            wherever it was.
         traceback: of the exception of that rank, "" if there is none.
         run_dir: directory of the run, for `undaunted report`; None if there is none.
     """
@@ -199,7 +200,7 @@ class _Launched:
     """What the journal says about the launch that has just ended."""
 
     def __init__(self, config: LaunchConfig, run_id: str) -> None:
-        from undaunted.journal.events import JobEnded, RoundStarted, Verdict
+        from undaunted.journal.events import JobEnded, RoundBlamed, RoundStarted, Verdict
         from undaunted.journal.query import every
 
         self.run_dir: Path | None = None
@@ -211,7 +212,11 @@ class _Launched:
         rounds = every(events, RoundStarted)
         self.ranks = rounds[-1].ranks if rounds else []
         self.ended = next(iter(every(events, JobEnded)), None)
-        self.verdict = next(reversed(every(events, Verdict)), None)
+        verdict = next(reversed(every(events, Verdict)), None)
+        blamed = next(reversed(every(events, RoundBlamed)), None)
+        if verdict and blamed and blamed.node != config.node and blamed.number >= verdict.round:
+            verdict = None  # what happened here came of something elsewhere
+        self.verdict = verdict
 
 
 def _run_dirs(config: LaunchConfig, run_id: str) -> list[Path]:
