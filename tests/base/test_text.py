@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.base.text import format_duration, format_ranks, one_line, printable
+from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,11 @@ def test_a_duration_never_reads_sixty_of_a_unit(seconds: float) -> None:
 )
 def test_ranks(ranks: list[int], text: str) -> None:
     assert format_ranks(ranks) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
+def test_numbers_of_things(number, text):
+    assert count(number, "rank") == text
 
 
 @given(st.sets(st.integers(0, 300)))

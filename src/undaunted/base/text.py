@@ -1,4 +1,4 @@
-"""Texts for people: durations, sets of ranks, and strings that are safe to print."""
+"""Texts for people: durations, numbers of things, and strings that are safe to print."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             ranges.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things, for example ``1 rank`` or ``2 ranks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def printable(text: str) -> str:

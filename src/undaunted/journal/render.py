@@ -6,7 +6,7 @@ import textwrap
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, format_ranks, one_line, printable
+from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
 from undaunted.journal.checkpoint_lines import checkpoint_lines
 from undaunted.journal.tables import (
     Line,
@@ -239,8 +239,3 @@ def utc(wall: float) -> str:
     except (OverflowError, OSError, ValueError):
         return "at an unknown time"
     return when.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number of things."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

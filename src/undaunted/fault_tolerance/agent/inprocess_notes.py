@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import count, format_duration, one_line
 from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Notes:
         ranks, reasons = len(note.members), _lines(note.reasons)
         self._phase(note, "re-enter", note.took_s, members=ranks, lost=lost, reasons=reasons)
         self._scribe.say(
-            f"in-process restart {note.epoch}: {_count(ranks, 'rank')} running again "
+            f"in-process restart {note.epoch}: {count(ranks, 'rank')} running again "
             f"{format_duration(note.took_s)} after {_first_of(note.reasons)}"
         )
 
@@ -88,7 +88,7 @@ def _first_of(reasons: tuple[Reason, ...]) -> str:
     consequences = sum(reason.consequence for reason in reasons[1:])
     more = len(reasons) - 1 - consequences
     others = [f"{more} more"] if more else []
-    others += [_count(consequences, "consequence")] if consequences else []
+    others += [count(consequences, "consequence")] if consequences else []
     return _line(reasons[0]) + (f" (and {', '.join(others)})" if others else "")
 
 
@@ -99,7 +99,3 @@ def _lines(reasons: tuple[Reason, ...]) -> list[str]:
 def _line(reason: Reason) -> str:
     place = f", in {one_line(reason.where)}" if reason.where else ""
     return one_line(f"rank {reason.job_rank}: {reason.text or reason.kind}", longest=300) + place
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

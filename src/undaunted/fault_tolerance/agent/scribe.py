@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.exits import signal_name
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import count, format_duration, one_line
 from undaunted.fault_tolerance.agent.messages import ERROR, INFO, Messages
 from undaunted.fault_tolerance.function_call import shown
 from undaunted.fault_tolerance.nodes_config import for_journal
@@ -95,8 +95,8 @@ class Scribe:
             )
         )
         self._messages.say(
-            f"{_count(config.nproc_per_node, 'rank')} of {argv[0]} on {config.node}, "
-            f"{_count(config.max_restarts, 'restart')} allowed; "
+            f"{count(config.nproc_per_node, 'rank')} of {argv[0]} on {config.node}, "
+            f"{count(config.max_restarts, 'restart')} allowed; "
             f"report: undaunted report {config.run_dir}",
             level=INFO,
         )
@@ -117,7 +117,7 @@ class Scribe:
         if outcome.exit_code and self._last_traceback:
             self._messages.say("the first cause in full:", level=ERROR)
             self._messages.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
-        again = f", {_count(self._restarts, 'restart')}" if self._restarts else ""
+        again = f", {count(self._restarts, 'restart')}" if self._restarts else ""
         text = f"{outcome.label.replace('_', ' ')}{again}: {end.reason}"
         self._messages.say(text, level=ERROR if outcome.exit_code else INFO)
 
@@ -224,7 +224,7 @@ class Scribe:
         self._restarting_since_ns = None
         self._messages.say(
             f"restart {self._restarts} of {current.start.max_restarts}: "
-            f"{_count(running, 'rank')} running again {took} after the failure was noticed",
+            f"{count(running, 'rank')} running again {took} after the failure was noticed",
             level=INFO,
         )
 
@@ -393,7 +393,3 @@ class Scribe:
     def _event(self, kind: type[e.Event], /, **fields: object) -> e.Event:
         about = {"round": self._round, **fields}
         return kind(t=time.monotonic_ns(), **about)  # type: ignore[arg-type]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

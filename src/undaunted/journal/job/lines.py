@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import count, format_duration, one_line
 from undaunted.journal.checkpoint_lines import checkpoint_lines
-from undaunted.journal.render import INDENT, NO_END, STYLES, count, labelled, told_for, utc, wrap
+from undaunted.journal.render import INDENT, NO_END, STYLES, labelled, told_for, utc, wrap
 from undaunted.journal.tables import CLASSES, percent
 
 if TYPE_CHECKING:
