@@ -34,7 +34,8 @@ test-unit: setup system ## fast tests, no training processes
 	$(pytest) -n auto --maxprocesses 8 -m "not e2e and not docs" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
-	$(pytest) -m "e2e and not docs" $(PYTEST_ARGS)
+	@# they mostly wait, so that more than there are cores get on with each other
+	$(pytest) -n 3 -m "e2e and not docs" $(PYTEST_ARGS)
 
 test-docs: setup ## run the examples in README.md and docs/
 	$(pytest) -m docs $(PYTEST_ARGS)

@@ -22,8 +22,9 @@ for _name in [n for n in os.environ if n.startswith(OUTSIDE) or n in OUTSIDE_EXA
 # programs that tests start. Handlers are not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda _number, _frame: None)
 
 # A busy machine is no bug, and a failure in CI must be reproducible by running it again.
 hypothesis.settings.register_profile("undaunted", deadline=None, derandomize=IN_CI)
