@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 
 import pytest
 
-from undaunted.base.streams import open_closed_streams
+from undaunted.base.streams import open_closed_streams, take_any_text
 
 _PROGRAM = """
 import os, sys
@@ -35,6 +36,18 @@ def test_closed_streams_lead_nowhere(tmp_path, closed):
         b"" if "1>&-" in closed else b"out\n",
         b"" if "2>&-" in closed else b"err\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("for_programs", "written"), [(False, b"gr\\xfcn \\u2603"), (True, "grün ☃".encode())]
+)
+def test_any_text_may_be_printed(monkeypatch, for_programs, written):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    take_any_text(for_programs=for_programs)
+    stream.write("grün ☃")
+    stream.flush()
+    assert stream.buffer.getvalue() == written
 
 
 def test_open_streams_stay_as_they_are():

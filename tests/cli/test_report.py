@@ -252,7 +252,7 @@ def test_damage_is_told_and_the_rest_reported(
     assert main([str(make_run(tmp_path / "r", content))]) == 0
     out = capsys.readouterr().out
     assert "2 lines could not be read, first line 1" in out
-    assert "1 events are of a newer version" in out
+    assert "skipped: 1 event of a newer version" in out
     assert "run demo on n0: finished" in out
 
 
@@ -299,6 +299,20 @@ def test_plain_output_needs_neither_rich_nor_torch_nor_unicode(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert "bäd \\u2713".encode("latin-1") in done.stdout
+
+
+def test_json_is_utf8_whatever_the_locale_says(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", CONTENT.replace(b"bad batch", b"b\xc3\xa4d \xe2\x9c\x93"))
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(run), "--json"],
+        capture_output=True,
+        env=environment(PYTHONIOENCODING="latin-1"),
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        "b\u00e4d \u2713" in json.loads(done.stdout.decode())["launches"][0]["rounds"][0]["cause"]
+    )
 
 
 def test_a_terminal_gets_colours_and_its_width(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_notes_tell_what_else_happened() -> None:
     assert run.notes == [
         "workers started fresh: a thread of numpy",
         "the launcher itself did not run for 10.0 s; deadlines were moved",
-        "7 events are missing in the journal: disk full",
+        "7 events missing in the journal: disk full",
         "processes that could not be killed in round 0: 5, 6",
     ]
 

@@ -26,6 +26,17 @@ def open_closed_streams() -> None:
         setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
+def take_any_text(*, for_programs: bool = False) -> None:
+    """Let standard output take any text: what its encoding lacks is written as escapes.
+
+    Args:
+        for_programs: it is JSON or the like, which is UTF-8 whatever the locale says.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        encoding = "utf-8" if for_programs else None
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
 def discard_stdout() -> None:
     """Let standard output lead to ``/dev/null``: its reader (a pager) has had enough.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
 import os
 import shutil
 import sys
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.base.streams import discard_stdout
-from undaunted.base.text import one_line
+from undaunted.base.streams import discard_stdout, take_any_text
+from undaunted.base.text import count, one_line
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.job.cost import Price, parse_price
 from undaunted.journal.job.lines import render_job
@@ -49,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
         code of the job, 1 if none is recorded. With ``--check``: 1 if an invariant does not hold.
     """
     options = _parser().parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    take_any_text(for_programs=options.json or options.prometheus)
     code = 0
     collects = gc.isenabled()
     gc.disable()  # it would look at a million events again and again, none of them garbage
@@ -236,7 +234,9 @@ def _whose(run: RunSummary) -> Line:
 
 def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
     known = sorted({one.round for launch in launches for one in launch.rounds})
-    span = f"rounds {known[0]} to {known[-1]}" if known else "no round"
+    span = "no round"
+    if known:
+        span = f"rounds {known[0]} to {known[-1]}" if len(known) > 1 else f"only round {known[0]}"
     return f"there is no round {number}; the journal has {span}"
 
 
@@ -245,11 +245,11 @@ def _damage(journals: Sequence[Journal]) -> list[Line]:
     for journal in journals:
         if journal.unreadable:
             first = journal.problems[0]
-            count = "1 line" if journal.unreadable == 1 else f"{journal.unreadable} lines"
-            text = f"{count} could not be read, first line {first.line}: {first.reason}"
+            skipped = count(journal.unreadable, "line")
+            text = f"{skipped} could not be read, first line {first.line}: {first.reason}"
             lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
         if journal.unknown:
-            text = f"{journal.unknown} events are of a newer version of undaunted and were skipped"
+            text = f"skipped: {count(journal.unknown, 'event')} of a newer version of undaunted"
             lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
     return lines
 

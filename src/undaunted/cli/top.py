@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import io
 import math
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.base.streams import discard_stdout
+from undaunted.base.streams import discard_stdout, take_any_text
 from undaunted.journal.newest import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
@@ -143,8 +142,7 @@ def _once(source: Source, run_dir: Path, *, as_json: bool) -> int:
         from undaunted.top.view import snapshot
 
         text = plain(snapshot(job))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    take_any_text(for_programs=as_json)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

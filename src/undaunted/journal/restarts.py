@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.text import format_duration
+from undaunted.base.text import count, format_duration
 from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints, told_of
 from undaunted.journal.events import (
     AgentPaused,
@@ -351,8 +351,8 @@ def _notes(events: Sequence[Event]) -> list[str]:
         seconds = sum(pause.seconds for pause in paused)
         notes.append(f"the launcher itself did not run for {seconds:.1f} s; deadlines were moved")
     if lost := every(events, EventsLost):
-        count = sum(one.count for one in lost)
-        notes.append(f"{count} events are missing in the journal: {lost[-1].reason}")
+        missing = count(sum(one.count for one in lost), "event")
+        notes.append(f"{missing} missing in the journal: {lost[-1].reason}")
     for stopped in every(events, RoundStopped):
         if stopped.unkillable:
             pids = ", ".join(map(str, stopped.unkillable))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.text import format_duration, format_ranks, one_line
+from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.journal import events as e
 from undaunted.journal.inprocess_events import InProcessPhase
 
@@ -168,7 +168,7 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
         "yellow",
     ),
     e.EventsLost: lambda event: (
-        f"{event.count} events are missing in the journal: {event.reason}",
+        f"{count(event.count, 'event')} missing in the journal: {event.reason}",
         "yellow",
     ),
     e.TemplateLost: lambda event: (f"workers start fresh: {event.reason}", "yellow"),

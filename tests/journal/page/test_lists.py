@@ -102,4 +102,6 @@ def test_damage_of_journals_is_noted():
     damaged = journal()
     damaged.unreadable, damaged.unknown = 2, 1
     said = plain(lists.notes(*job(damaged)))
-    assert "journal-n0.jsonl: 2 lines could not be read; 1 events are of a newer version" in said
+    assert (
+        "journal-n0.jsonl: 2 lines could not be read; skipped: 1 event of a newer version" in said
+    )

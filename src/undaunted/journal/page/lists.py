@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, format_ranks
+from undaunted.base.text import count, format_duration, format_ranks
 from undaunted.journal.checkpoint_lines import checkpoint_lines
 from undaunted.journal.page.markup import (
     NOTHING,
@@ -145,9 +145,9 @@ def notes(job: JobSummary, journals: Sequence[Journal]) -> str:
 def _damage(journal: Journal) -> str:
     said = []
     if journal.unreadable:
-        said.append(f"{journal.unreadable} lines could not be read")
+        said.append(f"{count(journal.unreadable, 'line')} could not be read")
     if journal.unknown:
-        said.append(f"{journal.unknown} events are of a newer version and were skipped")
+        said.append(f"skipped: {count(journal.unknown, 'event')} of a newer version")
     return "; ".join(said)
 
 
