@@ -155,7 +155,7 @@ def test_missing_space_leaves_nothing_and_the_next_save_works(tmp_path: Path) ->
         before = resource.prlimit(handle.pid, resource.RLIMIT_FSIZE, (limit, limit))
         files = [Image("small", 0, BLOCK), Image("large", 0, memory.size)]
         job = handle.write(str(tmp_path / "a"), 0, files)
-        with pytest.raises(SaveError, match=rf"File too large \({memory.size} bytes are needed"):
+        with pytest.raises(SaveError, match=rf"File too large \({memory.size} bytes are needed\)"):
             job.wait(LONG_S)
         assert list((tmp_path / "a").iterdir()) == []
         assert before

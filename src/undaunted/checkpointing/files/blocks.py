@@ -215,7 +215,8 @@ def _named(error: OSError, path: str, size: int, fd: int, files: Files) -> OSErr
     text = error.strerror or os.strerror(number)
     if number in _FULL:
         text += f" ({size} bytes are needed"
-        with contextlib.suppress(OSError):
-            text += f", {files.free_bytes(fd)} are free"
+        if number != errno.EFBIG:  # there may be room, and the file may not have it
+            with contextlib.suppress(OSError):
+                text += f", {files.free_bytes(fd)} are free"
         text += ")"
     return OSError(number, text, path)
