@@ -10,7 +10,10 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
 
 # How long a check may take before its silence is a finding.
 DEADLINE_S = 10.0
@@ -132,13 +135,28 @@ def nics(root: str) -> list[str]:
         return []
 
 
-def ports(root: str, nic: str) -> list[str]:
-    """Numbers of a device's ports.
+def of_links(
+    root: str, devices: Collection[str], file: str, given: str = ""
+) -> Iterator[tuple[str, Path]]:
+    """Yield the name of every link, and a file about it; nothing of devices that are gone.
 
-    Raises:
-        OSError: the device is gone.
+    Args:
+        root: where the file system begins.
+        devices: of InfiniBand.
+        file: its place in the directory of a port.
+        given: another file for each device, with ``{nic}`` for its name, "" = there is none.
     """
-    return sorted(os.listdir(Path(root, INFINIBAND, nic, "ports")))
+    for nic in devices:
+        if given:
+            yield nic, Path(given.replace("{nic}", nic))
+            continue
+        directory = Path(root, INFINIBAND, nic, "ports")
+        try:
+            ports = sorted(os.listdir(directory))
+        except OSError:
+            continue
+        for port in ports:
+            yield f"{nic} port {port}", directory / port / file
 
 
 def read_text(path: Path, most: int = 256) -> str:

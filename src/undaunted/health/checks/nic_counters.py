@@ -15,7 +15,7 @@ from undaunted.health.check import (
     Settings,
     join,
     nics,
-    ports,
+    of_links,
     read_text,
     reason,
     skipped,
@@ -23,7 +23,7 @@ from undaunted.health.check import (
 from undaunted.health.topology import TopologyError, nics_beside_gpus, read_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 _MOST_DIGITS = 20  # of a 64-bit number
 
@@ -52,7 +52,8 @@ class NicCounters(Check):
         watched, problem = self._watched(present)
         notes = [problem] if problem else []
         problems: list[str] = []
-        for link, path in self._counters(watched):
+        given = self._settings.link_down_path.replace("{dev_name}", "{nic}")
+        for link, path in of_links(self._settings.root, watched, "counters/link_downed", given):
             try:
                 text = read_text(path)
             except OSError as error:
@@ -90,20 +91,6 @@ class NicCounters(Check):
             return Path(self._settings.root, INFINIBAND, nic, "device").readlink().name.lower()
         except OSError:
             return ""
-
-    def _counters(self, watched: list[str]) -> Iterator[tuple[str, Path]]:
-        """Every link's name and file."""
-        settings = self._settings
-        for nic in watched:
-            if settings.link_down_path:
-                yield nic, Path(settings.link_down_path.replace("{dev_name}", nic))
-                continue
-            directory = Path(settings.root, INFINIBAND, nic, "ports")
-            try:
-                for port in ports(settings.root, nic):
-                    yield f"{nic} port {port}", directory / port / "counters/link_downed"
-            except OSError:
-                continue  # it goes right now, which is for the check of links
 
 
 def checks(settings: Settings) -> list[Check]:

@@ -6,25 +6,20 @@ What a link was at first is kept: ports without a cable are no fault, whatever t
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from undaunted.health.check import (
-    INFINIBAND,
     Check,
     Finding,
     Settings,
     is_gone,
     join,
     nics,
-    ports,
+    of_links,
     read_text,
     reason,
     skipped,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # As the kernel writes it: "4: ACTIVE". 5 is a link that is being repaired and has not been lost.
 _STATE = re.compile(r"([0-5]): *([A-Z_]+)")
@@ -42,12 +37,14 @@ class NicLink(Check):
 
     def run(self, seen: dict[str, Any]) -> Finding | None:
         """See `Check`; keeps the links that were active."""
-        if not nics(self._settings.root) and not seen:
+        root, given = self._settings.root, self._settings.link_state_path
+        present = nics(root)
+        if not present and not seen:
             return skipped("no InfiniBand device")
         problems: list[str] = []
         notes: list[str] = []
         found: set[str] = set()
-        for link, path in self._links():
+        for link, path in of_links(root, present, "state", given):
             found.add(link)
             try:
                 text = read_text(path)
@@ -64,20 +61,6 @@ class NicLink(Check):
                 problems.append(f"{link} was {seen[link]} and is {match[2]}")
         problems += [f"{link} was {seen[link]} and is gone" for link in seen if link not in found]
         return join(problems, notes)
-
-    def _links(self) -> Iterator[tuple[str, Path]]:
-        """Every link's name and file."""
-        settings = self._settings
-        for nic in nics(settings.root):
-            if settings.link_state_path:
-                yield nic, Path(settings.link_state_path.replace("{nic}", nic))
-                continue
-            directory = Path(settings.root, INFINIBAND, nic, "ports")
-            try:
-                for port in ports(settings.root, nic):
-                    yield f"{nic} port {port}", directory / port / "state"
-            except OSError:
-                continue  # it goes right now: missing, if it was active
 
 
 def checks(settings: Settings) -> list[Check]:
