@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from undaunted import __version__
 from undaunted.base.ids import new_run_id
+from undaunted.base.streams import take_any_text
 from undaunted.chaos.trials.generator import wanted_of
 from undaunted.chaos.trials.kinds import KINDS
 from undaunted.chaos.trials.output import machine, page, terminal
@@ -139,6 +140,7 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
             path.write_text(text, encoding="utf-8")
         except OSError as error:  # noqa: PERF203 - few, and each for itself
             raise ChaosError(f"{path} cannot be written: {error.strerror}") from None
+    take_any_text(for_programs=own["json"])
     if own["json"]:
         print(whole, end="")
     else:

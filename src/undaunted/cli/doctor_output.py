@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from undaunted.base.streams import discard_stdout
+from undaunted.base.streams import discard_stdout, take_any_text
 
 if TYPE_CHECKING:
     from undaunted.doctor.report import Line
@@ -22,8 +21,7 @@ class Render(Protocol):
 
 def show(value: object, render: Render, *, as_json: bool) -> None:
     """Print a value as JSON, or what ``render`` makes of it; a pager may end before."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
+    take_any_text(for_programs=as_json)
     try:
         if as_json:
             import msgspec
