@@ -9,6 +9,7 @@ be destroyed because its peers are gone.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 
@@ -33,6 +34,10 @@ def failed(error: BaseException) -> bool:
 def leave() -> None:
     """End the process if its program failed; the last of all atexit handlers."""
     if _exit_code is None:
+        if "triton" in sys.modules:
+            # It prints what is left of it when the interpreter ends. The template's frozen objects
+            # would be; that they are collected costs the time it costs without a template.
+            gc.unfreeze()
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # as after the interpreter's own flush
