@@ -55,6 +55,7 @@ WORKER_SIDE = frozenset(
         "undaunted.checkpointing.random_state",
         "undaunted.checkpointing.restoring",
         "undaunted.checkpointing.staging.copy",
+        "undaunted.digests.companions",
         "undaunted.digests.hooks",
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",

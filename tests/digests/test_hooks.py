@@ -89,6 +89,18 @@ def test_a_script_that_counts(watch: Watch) -> None:
     assert first.finite == update.finite == ""
 
 
+def test_what_is_beside_model_and_optimizer_counts_where_an_update_begins(watch: Watch) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    for iteration in (5, 6, 3, 4):  # it goes back, as a function that is restarted inside
+        watch.observer.step(iteration, None)
+        descend(net, optimizer, data(iteration))
+        scheduler.step()
+    begun = [set(one.parts) for one in watch.records if one.at == FORWARD]
+    assert ["scheduler" in parts for parts in begun] == [False, True, False, True]
+
+
 def test_a_script_that_does_not(watch: Watch) -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -143,6 +143,9 @@ def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) 
     ("bug", "fault", "reason"),
     [
         ("rng", "kill", "rng-not-restored"),
+        ("scheduler", "kill", "scheduler-not-restored"),
+        ("average", "kill", "average-not-restored"),
+        ("scaler", "kill", "scaler-not-restored"),
         ("sampler", "kill", "sampler-starts-anew"),
         ("torn", "torn-write", "load-failed"),
         ("sigterm", "sigterm", "sigterm-swallowed"),

@@ -19,6 +19,8 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from undaunted.digests.companions import Companions
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -44,6 +46,7 @@ class Hooks:
         self._passes = 0
         self._ever_passed = False
         self._returns = 0
+        self._companions = Companions()
         # It would be said of every compiled module.
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules.*")
         self._handles = [
@@ -56,6 +59,7 @@ class Hooks:
         """Observe nothing any more."""
         for handle in self._handles:
             handle.remove()
+        self._companions.remove()
 
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
@@ -84,6 +88,7 @@ class Hooks:
             self._observer.update_begins()
             self._observer.announce()
         self._observer.update(optimizer)
+        self._companions.updated()
         self._modules.clear()
 
     def _outermost(
@@ -100,7 +105,8 @@ class Hooks:
             return
         self._modules.add(id(module))
         self._passes += 1
-        self._observer.forward(module, (args, keywords()), first=first)
+        beside = self._companions.parts if begins else dict
+        self._observer.forward(module, (args, keywords()), first=first, beside=beside)
         if begins:  # with its record written, as a fault may happen now
             self._observer.announce()
 
@@ -109,6 +115,7 @@ class Hooks:
         self._returns = self._observer.returns
         self._thread.inside = None
         self._modules.clear()
+        self._companions.forget()
 
     def _is_ours(self) -> bool:
         """Tell whether this is the program itself, computing: no child of it, nothing recorded."""

@@ -83,9 +83,23 @@ class Observer:
         if not self._position.held:
             self._release()
 
-    def forward(self, module: Module, inputs: object, *, first: bool) -> None:
-        """An outermost forward pass begins; ``first``: the module's first one of an update."""
-        self._record(FORWARD, lambda: self._at_forward(module, inputs, first))
+    def forward(
+        self,
+        module: Module,
+        inputs: object,
+        *,
+        first: bool,
+        beside: Callable[[], state.Parts] = dict,
+    ) -> None:
+        """An outermost forward pass begins.
+
+        Args:
+            module: what it is of.
+            inputs: its arguments.
+            first: it is the module's first one of an update.
+            beside: returns the digests of further state with which it begins.
+        """
+        self._record(FORWARD, lambda: self._at_forward(module, inputs, first, beside))
 
     def announce(self) -> None:
         """Tell of the iterations that have begun, if the script does not.
@@ -109,8 +123,11 @@ class Observer:
             return parts, True
         return parts, tensors.finite(state.tensors_of(digest))
 
-    def _at_forward(self, module: Module, inputs: object, first: bool) -> Taken:
+    def _at_forward(
+        self, module: Module, inputs: object, first: bool, beside: Callable[[], state.Parts]
+    ) -> Taken:
         parts = {"data": state.digest_of(inputs, strict=False), **self._generators.parts()}
+        parts |= beside()
         if first:
             parts |= state.module_parts(module)
             self._place(module, parts)

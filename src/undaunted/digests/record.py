@@ -17,8 +17,9 @@ STEP, FORWARD, UPDATE = "step", "forward", "update"
 """Values of ``Record.at``."""
 
 PARAMETERS = "parameters"
-RNG = "rng"  # of torch; NAME.rng of others
 """The part that tells one moment of training from another."""
+RNG = "rng"  # of torch; NAME.rng of others
+SCHEDULER, AVERAGE, SCALER = "scheduler", "average", "scaler"
 
 _PREFIX, _SUFFIX = "rank-", ".jsonl"
 _MAX_LINE_BYTES = 1 << 20

@@ -24,7 +24,8 @@ STEPS = 60
 SAVE_EVERY = 10
 WIDTH = 128  # so that a checkpoint is larger than what a torn write leaves of it
 SEED = 5
-BUGS = ("rng", "sampler", "torn", "sigterm", "exception", "nan", "checksum")
+BESIDE = ("scheduler", "average", "scaler")
+BUGS = ("rng", "sampler", "torn", "sigterm", "exception", "nan", "checksum", *BESIDE)
 
 
 class Training:
@@ -37,6 +38,9 @@ class Training:
         layers = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, 1)
         self.model = DistributedDataParallel(nn.Sequential(*layers))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1000)
+        self.average = torch.optim.swa_utils.AveragedModel(self.model.module)
+        self.scaler = torch.amp.GradScaler("cpu")
         self.order = torch.Generator().manual_seed(SEED + dist.get_rank())
         self.data = torch.randn(1000, WIDTH)
         torch.manual_seed(SEED + 100 + dist.get_rank())  # another dropout on every rank
@@ -47,8 +51,11 @@ class Training:
         inputs = self.data[chosen]
         loss = (self.model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.scheduler.step()
+        self.average.update_parameters(self.model.module)
 
     def save(self, done: int) -> None:
         """Save the state of all ranks in one file."""
@@ -62,6 +69,7 @@ class Training:
             "done": done,
             "model": self.model.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in BESIDE if name != self.bug},
             "ranks": states,
         }
         buffer = io.BytesIO()
@@ -98,6 +106,9 @@ class Training:
             return 0
         self.model.module.load_state_dict(whole["model"])
         self.optimizer.load_state_dict(whole["optimizer"])
+        for name in BESIDE:
+            if name in whole:
+                getattr(self, name).load_state_dict(whole[name])
         own = whole["ranks"][dist.get_rank()]
         if "rng" in own:
             torch.set_rng_state(own["rng"])

@@ -91,6 +91,27 @@ def test_a_damaged_checkpoint_that_was_loaded() -> None:
     assert (verdict.colour, verdict.findings[0].key) == ("red", "damage-not-noticed")
 
 
+@pytest.mark.parametrize("part", ["scheduler", "average", "scaler"])
+def test_state_beside_model_and_optimizer(part: str) -> None:
+    def beside(m: Moment, parts: Parts) -> Parts:
+        return {**parts, part: f"{part}{m.iteration}"} if m.at == FORWARD else parts
+
+    def anew(m: Moment, parts: Parts) -> Parts:
+        begun = m.iteration - 10 if m.start else m.iteration
+        return {**parts, part: f"{part}{begun}"} if m.at == FORWARD else parts
+
+    one = fault(iteration=12, resume=10)
+    reference = undisturbed(change=beside)
+
+    [sound] = judge(reference, Run(change=beside).history(one), [one.plan])
+    [verdict] = judge(reference, Run(change=anew).history(one), [one.plan])
+
+    assert sound.colour == "green"
+    [finding] = verdict.findings
+    assert (verdict.colour, finding.key) == ("red", f"{part}-not-restored")
+    assert f"{part}.load_state_dict(" in finding.remedy
+
+
 def test_random_state_and_what_is_drawn_from_it() -> None:
     [finding] = differing(as_of(lambda i: i - 10, "rng", "data"), told=False).findings
 

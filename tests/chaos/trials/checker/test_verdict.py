@@ -415,6 +415,22 @@ def test_nan_to_the_end_is_red() -> None:
     assert "of ranks 0-1: nobody" in verdict.findings[0].text
 
 
+def test_nan_after_which_every_update_is_left_out_is_red() -> None:
+    """As a GradScaler does: what was recorded last tells nothing of the parameters."""
+
+    def left_out(moment: Moment, parts: Parts) -> Parts | None:
+        if late(moment) and moment.at == UPDATE:
+            return (
+                {**parts, "parameters": "nan", "finite": "no"} if moment.iteration == 12 else None
+            )
+        return parts
+
+    verdict = verdict_of(fault("nan", how="nothing"), change=left_out)
+
+    assert verdict.colour == "red"
+    assert "nan-kept" in keys(verdict)
+
+
 def test_nan_that_is_left_out_is_green_although_the_result_differs() -> None:
     def leaves_out(moment: Moment, parts: Parts) -> Parts:
         return {name: f"{digest}'" for name, digest in parts.items()} if late(moment) else parts

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.chaos.trials.checker.beside import BESIDE, explain_beside
 from undaunted.chaos.trials.checker.identity import base
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.chaos.trials.checker.words import name_ranks
@@ -333,8 +334,8 @@ def _computation(clue: Clue) -> Finding:
         "yellow" if many else "red",
         f"{clue.where()}, the {base(clue.difference.parts[0])} differ although everything seen "
         "before them is equal: state that is neither parameters, buffers, optimizer, random state "
-        "nor data was not restored, such as another model, the scale of a GradScaler or a "
-        "generator of the script's own; or the computation itself is not deterministic"
+        "nor data was not restored, such as another model or a generator of the script's own; or "
+        "the computation itself is not deterministic"
         f"{why if many else ''}.",
         "Save such state too. To see whether it is the computation:\n"
         "    torch.use_deterministic_algorithms(True)\n"
@@ -359,11 +360,16 @@ def _is_anew(clue: Clue, kind: str) -> bool:
     return kind in clue.kinds() and clue.anew(kind)
 
 
+def _beside(kind: str) -> tuple[str, Callable[[Clue], Finding]]:
+    return kind, lambda clue: explain_beside(kind, clue.where())
+
+
 _RULES: tuple[tuple[str, Callable[[Clue], Finding]], ...] = (
     ("gradients", _computation),
     ("parameters", _parameters),
     ("buffers", _buffers),
     ("optimizer", _optimizer),
+    *map(_beside, BESIDE),
     ("rng", _rng),
     ("data", _data),
     ("loss", _computation),

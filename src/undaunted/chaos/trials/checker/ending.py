@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, one_line
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.chaos.trials.checker.words import name_ranks
+from undaunted.digests.record import UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from undaunted.chaos.trials.checker.lives import Life, Line
     from undaunted.chaos.trials.history import History
+    from undaunted.digests.record import Record
 
 
 def ending(
@@ -81,13 +84,15 @@ def _ends_with_nan(history: History, rank: int) -> bool:
     records = history.records.get(rank)
     if not records:
         return False
-    last = records[-1]
-    for record in reversed(records):
-        if (record.pid, record.iteration) != (last.pid, last.iteration):
-            break
-        if record.finite == "no":
-            return True
-    return False
+    newest_first = [one for one in reversed(records) if one.pid == records[-1].pid]
+    # A GradScaler leaves out all updates after one that has brought NaN.
+    from_update = dropwhile(lambda one: one.at != UPDATE, newest_first)
+    return _begin_with_nan(newest_first) or _begin_with_nan(list(from_update))
+
+
+def _begin_with_nan(records: Sequence[Record]) -> bool:
+    same = takewhile(lambda one: one.iteration == records[0].iteration, records)
+    return any(one.finite == "no" for one in same)
 
 
 def _last_told(history: History) -> int:

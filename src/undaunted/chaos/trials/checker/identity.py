@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from undaunted.chaos.trials.checker.beside import BESIDE
 from undaunted.chaos.trials.checker.lives import PARAMETERS
 from undaunted.chaos.trials.checker.values import Difference
 from undaunted.digests.record import FORWARD
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 # In the order in which one causes the other. What a script names itself comes before the data,
 # but for the loss, which follows from everything else.
-_ORDER = ("parameters", "buffers", "optimizer", "rng", "", "data", "gradients", "loss")
+_ORDER = (
+    *("parameters", "buffers", "optimizer", *BESIDE),
+    *("rng", "", "data", "gradients", "loss"),
+)
 
 
 class Pair(NamedTuple):
