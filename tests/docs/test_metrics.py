@@ -28,12 +28,14 @@ RANK = RankNow(
     heartbeat_longest_s=1.0,
     sections={"x": 1.0},
 )
+BLAMED = e.RoundBlamed(t=1, number=0, node="other", line="")
 EVENTS = [
     *RUN,
     told("saved step=1"),
     at(1, e.NodeChecked),
     at(1, e.LimitsChanged, limits={"heartbeat": 1.0}),
     at(1, e.RankEventsLost, rank=1, count=1),
+    BLAMED,
 ]
 
 
@@ -43,7 +45,10 @@ def names(cell: str) -> list[str]:
 
 def test_every_metric_is_described_with_its_labels() -> None:
     job = summarize_job([Journal(Path("j"), RUN)], price=Price(1.0, "EUR"))
-    found = [*families(tally_of(EVENTS), "n", Now(9999 * MS, (RANK,))), *job_families(job)]
+    found = [
+        *families(tally_of(EVENTS), "n", Now(9999 * MS, (RANK,), leads=True)),
+        *job_families(job),
+    ]
     described = {name: row for row in ROWS for name in names(row[1])}
     assert described.keys() == {family.name for family in found}
     for family in found:

@@ -36,8 +36,12 @@ if os.environ["RANK"] == "0":
 """
 
 RANK = """
-    import os, undaunted
+    import os, signal, undaunted
     rank = os.environ["RANK"]
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if rank == "1":
+            raise SystemExit(3)
+        signal.pause()
     undaunted.step(int(rank))
     os.mkfifo("go" + rank)
     print("waiting", flush=True)
@@ -73,9 +77,9 @@ def test_a_scrape_of_a_running_job(tmp_path: Path) -> None:
     assert 0 < found['undaunted_goodput_ratio{node="n0"}'] < 1
 
 
-def test_each_node_tells_of_its_own_ranks(tmp_path: Path) -> None:
+def test_each_node_tells_of_its_own_ranks_and_one_of_the_job(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
-    options = ("--nnodes", "2", "--metrics-port", "0")
+    options = ("--nnodes", "2", "--max-restarts", "1", "--metrics-port", "0")
     with nodes_of_a_job(tmp_path, RANK, *options) as start:
         one, two = start("one", "is_host=1"), start("two", "is_host=0")
         found: dict[str, float] = {}
@@ -89,6 +93,8 @@ def test_each_node_tells_of_its_own_ranks(tmp_path: Path) -> None:
     assert found['undaunted_world_size{node="one"}'] == 2
     assert found['undaunted_rank_iteration{node="one",rank="0"}'] == 0
     assert found['undaunted_rank_iteration{node="two",rank="1"}'] == 1
+    of_job = {name: value for name, value in found.items() if "_job_node_failures" in name}
+    assert of_job == {'undaunted_job_node_failures_total{failed_node="two",node="one"}': 1}
 
 
 def test_a_port_that_is_taken_is_said_before_any_rank_starts(tmp_path: Path) -> None:

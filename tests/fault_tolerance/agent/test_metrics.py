@@ -61,7 +61,7 @@ def running(tmp_path: Path, wanted: MetricsConfig | None) -> Iterator[Running]:
     journal = JournalWriter(tmp_path / "j", node="a")
     listener = None if wanted is None else listen(wanted)
     with PageArea.create(4) as area:
-        metrics = Metrics(config, listener, area, journal, said.append)
+        metrics = Metrics(config, listener, area, journal, said.append, lambda: True)
         metrics.open()
         try:
             yield Running(metrics, journal, said)
@@ -79,7 +79,9 @@ def begun(it: Running) -> None:
 def test_events_and_pages(tmp_path: Path) -> None:
     with running(tmp_path, MetricsConfig(port=0)) as it:
         begun(it)
+        it.journal.record(e.RoundBlamed(t=2, number=0, node="b", line="gone"))
         body = it.scrape()
+    assert 'undaunted_job_node_failures_total{failed_node="b",node="a"} 1.0' in body
     assert 'undaunted_world_size{node="a"} 8.0' in body
     assert 'undaunted_journal_events_total{event="round_started",node="a"} 1.0' in body
     assert 'undaunted_rank_phase{node="a",phase="empty",rank="7"} 1.0' in body

@@ -29,6 +29,17 @@ def values(
     return found
 
 
+def test_failures_of_all_nodes_are_told_by_the_one_that_leads() -> None:
+    told = [
+        e.RoundBlamed(t=number, number=number // 2, node=node, line="")  # said twice of each round
+        for number, node in enumerate(["n1", "n1", "n2", "n2", "n1"])
+    ]
+    name = "undaunted_job_node_failures_total"
+    assert values([*OPENING, *told], Now(9, leads=True))[name] == {("n1",): 2, ("n2",): 1}
+    assert name not in values([*OPENING, *told], Now(9))
+    assert name not in values(RUN, Now(9999 * MS, leads=True))
+
+
 def test_a_whole_run() -> None:
     found = values(RUN)
     assert found["undaunted_run_info"] == {("demo", ""): 1}

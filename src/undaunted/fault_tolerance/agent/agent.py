@@ -78,7 +78,9 @@ class Agent:
         self._pipes = begun.pipes
         self._spawner = begun.spawner
         journal = self._scribe.journal
-        self._metrics = Metrics(config, begun.metrics, self._area, journal, self._say)
+        self._metrics = Metrics(
+            config, begun.metrics, self._area, journal, self._say, lambda: self._orders.leads
+        )
         self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
         self._health = NodeHealth(config, begun.environment, self._scribe)

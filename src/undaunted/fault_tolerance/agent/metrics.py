@@ -42,6 +42,7 @@ class Metrics:
         area: the pages.
         journal: whose events are counted.
         say: tells the user a line; from any thread.
+        leads: tells whether this node leads a job of several; in any thread.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Metrics:
         area: PageArea,
         journal: JournalWriter,
         say: Callable[[str], None],
+        leads: Callable[[], bool],
     ) -> None:
         self._config = config
         self._listener = listener
         self._area = area
         self._journal = journal
         self._say = say
+        self._leads = leads
         self._ranks: tuple[int, ...] = ()
         self._lock = threading.RLock()
         self._tally: Tally | None = None
@@ -126,7 +129,7 @@ class Metrics:
             assert self._tally is not None, "only who wants metrics reads them"
             tally = self._tally.copy()
         pages = {rank: self._area.snapshot(index) for index, rank in enumerate(self._ranks)}
-        now = now_of(pages, time.monotonic_ns(), self._journal.lost)
+        now = now_of(pages, time.monotonic_ns(), self._journal.lost, leads=self._leads())
         return families(tally, self._config.node, now)
 
 

@@ -28,6 +28,10 @@ class Orders(Protocol):
     never from inside of another order or event of the node.
     """
 
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads a job of several nodes; to be asked in any thread."""
+
     async def join(self) -> None:
         """Offer this node to the job; returns when that is under way."""
 
@@ -97,6 +101,11 @@ class OwnOrders:
                 min_progress_iterations=config.min_progress_iterations,
             )
         )
+
+    @property
+    def leads(self) -> bool:
+        """There is nobody to lead."""
+        return False
 
     async def join(self) -> None:
         """Begin."""

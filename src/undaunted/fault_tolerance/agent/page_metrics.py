@@ -14,16 +14,19 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 
 
-def now_of(pages: Mapping[int, PageSnapshot], t: int, events_lost: int) -> Now:
+def now_of(
+    pages: Mapping[int, PageSnapshot], t: int, events_lost: int, *, leads: bool = False
+) -> Now:
     """Return what pages show.
 
     Args:
         pages: by global rank.
         t: when they were read, CLOCK_MONOTONIC, nanoseconds.
         events_lost: events missing in the journal.
+        leads: this node leads a job of several.
     """
     ranks = tuple(rank_now(rank, page, t) for rank, page in pages.items() if not page.problem)
-    return Now(t=t, ranks=ranks, steps=_steps(pages), events_lost=events_lost)
+    return Now(t=t, ranks=ranks, steps=_steps(pages), events_lost=events_lost, leads=leads)
 
 
 def rank_now(rank: int, page: PageSnapshot, t: int) -> RankNow:

@@ -98,6 +98,11 @@ class SharedOrders:
 
     # --- what the agent calls -------------------------------------------------------------------
 
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the job now."""
+        return self._host.leading is not None
+
     async def join(self) -> None:
         """Listen, lead if this is the host, and look for the leader."""
         try:
@@ -115,11 +120,7 @@ class SharedOrders:
             self._let_etcd_decide(address)
             return
         known, lives = await left_behind(
-            self._config.run_dir,
-            self._endpoint,
-            self._config.run_id,
-            self._terms,
-            self._tls.client,
+            self._config.run_dir, self._endpoint, self._config.run_id, self._terms, self._tls.client
         )
         members = [seat.address for seat in known.table if seat.address] if lives else []
         led = lives and election.led_by_others(known, self._config.node)

@@ -6,6 +6,7 @@ the age of a heartbeat, a journal does not have.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
@@ -44,6 +45,8 @@ def families(
         found += [*_of_rounds(run, node), *_of_times(run, node)]
     if now is not None:
         found += _of_ranks(now.ranks, node)
+        if now.leads:
+            found.append(_of_job(tally, node))
     return [family for family in found if family.samples]
 
 
@@ -220,6 +223,17 @@ def _of_checkpoints(tally: Tally, node: str) -> list[Family]:
             ("load_seconds", "Time that loads took.", tally.checkpoint_s["seconds"]),
         )
     ]
+
+
+def _of_job(tally: Tally, node: str) -> Family:
+    failures = Family(
+        "undaunted_job_node_failures_total",
+        "Rounds of the job that a failure of the named node ended; told by the node that leads.",
+        "counter",
+    )
+    for failed_node, count in Counter(tally.blamed.values()).items():
+        failures.add(count, node=node, failed_node=failed_node)
+    return failures
 
 
 def _of_ranks(ranks: Sequence[RankNow], node: str) -> list[Family]:

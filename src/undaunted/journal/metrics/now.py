@@ -42,9 +42,11 @@ class Now:
         steps: lowest iteration that a rank has begun with, highest that one has begun, and when
             (CLOCK_MONOTONIC, nanoseconds); None as long as there is none.
         events_lost: events that could not be written into the journal.
+        leads: it leads a job of several nodes.
     """
 
     t: int
     ranks: tuple[RankNow, ...] = ()
     steps: tuple[int, int, int] | None = None
     events_lost: int = 0
+    leads: bool = False

@@ -38,6 +38,7 @@ _COUNTED = {
     e.RankEventsLost,
     e.AgentPaused,
     e.NodeChecked,
+    e.RoundBlamed,
     InProcessPhase,
     e.JobStarted,
 }
@@ -59,6 +60,7 @@ class Tally:
             ``loaded``.
         checkpoint_s: seconds they took, by ``stall_s``, ``total_s`` (of saves) and ``seconds`` (of
             loads).
+        blamed: node that ended a round first, by number; in a job of several nodes.
         complete: False if there were more events than are kept: rounds and times are not known.
     """
 
@@ -71,6 +73,7 @@ class Tally:
         self.inprocess_restarts = 0
         self.checkpoints: Counter[str] = Counter()
         self.checkpoint_s: dict[str, float] = {"stall_s": 0.0, "total_s": 0.0, "seconds": 0.0}
+        self.blamed: dict[int, str] = {}
         self.complete = True
         self._max_kept = max_kept
         self._kinds: dict[type[Event], int] = {}
@@ -122,6 +125,8 @@ class Tally:
                 self.paused_s += event.seconds
             case e.NodeChecked():
                 self.healthy = not event.problem
+            case e.RoundBlamed() if len(self.blamed) < self._max_kept:
+                self.blamed[event.number] = event.node
             case InProcessPhase(phase="re-enter"):
                 self.inprocess_restarts += 1
             case e.JobStarted():
