@@ -60,7 +60,8 @@ def test_a_measured_speed_needs_no_remedy() -> None:
 
 
 def test_doubt_is_told() -> None:
-    assert "(unconfirmed)" in text(finding(severity="warn", unconfirmed=True))
+    shown = text(finding(severity="warn", unconfirmed=True, why="it may hang"))
+    assert "why     it may hang (concluded; no source says exactly this)\n" in shown
 
 
 def test_lines_fit_the_terminal() -> None:

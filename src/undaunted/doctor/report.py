@@ -118,15 +118,15 @@ def _some(nodes: list[str]) -> str:
 
 
 def _full(finding: Finding, columns: int) -> Iterator[Line]:
-    doubt = " (unconfirmed)" if finding.unconfirmed else ""
-    head = f"{finding.id}  {finding.subject}: {finding.found}{doubt}"
+    doubt = " (concluded; no source says exactly this)" if finding.unconfirmed else ""
+    head = f"{finding.id}  {finding.subject}: {finding.found}"
     first, *rest = _wrapped(head, columns)
     yield [(f"{_LABELS[finding.severity]}  ", _STYLES[finding.severity]), (first, "bold")]
     for line in rest:
         yield [(" " * _INDENT + line, "bold")]
     for name, text in (
         ("wanted", finding.wanted),
-        ("why", finding.why),
+        ("why", finding.why + doubt),
         ("do", finding.remedy),
         ("see", "; ".join(source for source in finding.sources if source != "proposal")),
     ):
