@@ -113,6 +113,22 @@ def test_wrong_use(words: str, complaint: str, capsys: pytest.CaptureFixture[str
     assert complaint in capsys.readouterr().err
 
 
+def test_a_current_directory_that_is_gone(
+    examined: Examined,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert module.main(["--checkpoint-dir", "ckpt"]) == 2
+    assert "ckpt: the current directory is gone (" in capsys.readouterr().err
+    assert module.main(["--checkpoint-dir", "/ckpt"]) == 0
+    assert examined.asked["places"].directories == (("/ckpt", "checkpoints"),)
+
+
 def test_a_token_that_cannot_be_used(
     examined: Examined, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

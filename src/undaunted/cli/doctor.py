@@ -92,7 +92,7 @@ def _examine(options: argparse.Namespace) -> Report:
         node=os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0],
         python=os.environ.get("PYTHON_EXEC") or sys.executable,
         hosts=options.hosts,
-        directories=tuple((str(Path(path).absolute()), purpose) for path, purpose in directories),
+        directories=tuple((_absolute(path), purpose) for path, purpose in directories),
         etcd=options.coordinator_store,
         stores=_stores(options.rdzv_endpoint if meeting is None else None, os.environ),
     )
@@ -112,6 +112,15 @@ def _examine(options: argparse.Namespace) -> Report:
         keep=options.keep,
         say=_say if sys.stderr.isatty() and not options.json else lambda _line: None,
     )
+
+
+def _absolute(path: str) -> str:
+    try:
+        return str(Path(path).absolute())
+    except OSError as error:
+        raise _UsageError(
+            f"{path}: the current directory is gone ({error.strerror}); name all of the path"
+        ) from None
 
 
 def _meeting(options: argparse.Namespace) -> Meeting | None:
