@@ -34,11 +34,11 @@ OTHER_SUCCEEDS_S = 2.0
 # In a table of so many, only the first members that answer ask all.
 ASK_ALL = 8
 FIRST = 3
-# There, they do not ask who has asked them so lately, which says as much as an answer would, and
-# who did not answer twice in a row, most probably gone, they ask every fourth time only.
+# There, they ask a quarter at a time of those who have asked them lately, which says that they have
+# lost the leader, and of those who did not answer twice in a row, and are most probably gone.
 ASKED_LATELY_S = 1.5 * ASK_AGAIN_S
 SILENT_TIMES = 2
-SILENT_EVERY = 4
+SELDOM = 4
 _Answer = p.MissAnswer | p.Grant
 
 
@@ -125,8 +125,11 @@ class Absence:
         return [
             seat
             for number, seat in enumerate(others, self._times)
-            if self._asked_ns.get(seat.node, lately) <= lately
-            and (number % SILENT_EVERY == 0 or self._silent.get(seat.node, 0) < SILENT_TIMES)
+            if number % SELDOM == 0
+            or (
+                self._asked_ns.get(seat.node, lately) <= lately
+                and self._silent.get(seat.node, 0) < SILENT_TIMES
+            )
         ]
 
     def quorum_misses(self, now: int) -> bool:
@@ -161,6 +164,8 @@ class Absence:
         knows = self.knows
         if not self.counts_quorum(now) or self._other_may_succeed(now):
             return []
+        if not self._tried and (left_s := self._turn_left_s(now)) > TURN_S / 2:
+            return [self._claim_in(left_s, now)]  # members heard of since then come first
         assert knows.ledger is not None
         self._tried = True
         knows.promised = self._claim = knows.later_epoch()
@@ -188,23 +193,26 @@ class Absence:
         granted_ns = self._granted_ns
         return granted_ns is not None and now - granted_ns < round(OTHER_SUCCEEDS_S * _NS)
 
-    def _left_s(self, after_s: float, now: int) -> float:
-        return max(0.0, after_s - (now - self.since_ns) / _NS)
+    def _turn_s(self, now: int) -> float:
+        table = self.knows.table
+        return TURN_S * election.turn(self.knows.me, self._missing.members(table, now), table)
+
+    def _turn_left_s(self, now: int) -> float:
+        after_s = TAKEOVER_AFTER_RESET_S if self.reset else TAKEOVER_AFTER_SILENCE_S
+        return max(0.0, after_s + self._turn_s(now) - (now - self.since_ns) / _NS)
 
     def _set_claim(self, now: int) -> list[f.Command]:
         if self._claim or not self.counts_quorum(now):
             return []
-        after_s = TAKEOVER_AFTER_RESET_S if self.reset else TAKEOVER_AFTER_SILENCE_S
-        table = self.knows.table
-        missing = self._missing.members(table, now)
-        turn_s = TURN_S * election.turn(self.knows.me, missing, table)
-        left_s = self._left_s(after_s + turn_s, now)
-        left_s = max(left_s, turn_s) if self._tried else left_s
-        due_ns = now + round(left_s * _NS)
-        if now < self._due_ns <= due_ns:
+        left_s = self._turn_left_s(now)
+        left_s = max(left_s, self._turn_s(now)) if self._tried else left_s
+        if now < self._due_ns <= now + round(left_s * _NS):
             return []  # it is set, and earlier
-        self._due_ns = due_ns
-        return [f.SetTimer("claim", left_s)]
+        return [self._claim_in(left_s, now)]
+
+    def _claim_in(self, left_s: float, now: int) -> f.Command:
+        self._due_ns = now + round(left_s * _NS)
+        return f.SetTimer("claim", left_s)
 
     def _granted(self, grant: p.Grant, now: int) -> list[f.Command]:
         if not grant.granted:
