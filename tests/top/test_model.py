@@ -92,6 +92,18 @@ def test_a_node_on_another_machine_goes_by_its_wall_clock() -> None:
     assert job.round_s == pytest.approx(49.99)
 
 
+def test_time_goes_on_when_one_of_the_launchers_is_gone() -> None:
+    model = Model("run")
+    model.take(NAME, BEGIN)
+    model.take("journal-n1.jsonl", [msgspec.structs.replace(event, node="n1") for event in BEGIN])
+    launches = {NAME: Launch(running=False), "journal-n1.jsonl": Launch(running=True)}
+    job = model.job(launches, now_ns=20 * SECOND, wall=1020.0)
+    assert job.running_s == pytest.approx(19.999)
+    launches["journal-n1.jsonl"] = Launch(running=False)
+    job = model.job(launches, now_ns=20 * SECOND, wall=1020.0)
+    assert job.running_s == pytest.approx(0.045)
+
+
 def test_several_nodes() -> None:
     model = Model("run")
     model.take(NAME, BEGIN)

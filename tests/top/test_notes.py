@@ -85,6 +85,15 @@ def test_what_every_node_has_in_its_journal_is_told_once() -> None:
     assert [(note.node, note.text) for note in merged(notes, 9)] == [("", "failed:")]
 
 
+def test_a_node_without_a_seat_repeats_nothing() -> None:
+    told: list[e.Event] = []
+    for node, number in (("a", 0), ("spare", -1)):
+        told.append(e.Decision(t=1, wall=1.0, node=node, round=number, action="restart", reason=""))
+        told.append(e.RoundBlamed(t=2, wall=2.0, node="b", round=number, number=0, line="gone"))
+    notes = merged([note for note in map(note_of, told) if note is not None], 9)
+    assert [note.text for note in notes] == ["restart, 0 left:", "first cause in round 0: gone"]
+
+
 def test_the_newest_and_each_only_once() -> None:
     notes = [Note(wall=3.0, text="c"), Note(wall=1.0, text="a", key="k")]
     notes += [Note(wall=2.0, text="b", key="k"), Note(wall=0.0, text="old")]

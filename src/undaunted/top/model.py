@@ -227,35 +227,50 @@ def _describe(
     first = min(nodes, key=lambda node: node.job.wall if node.job else 0.0)
     newest = max(nodes, key=lambda node: node.round)
     running = [launches.get(name, Launch()).running for name in names]
+    known = {node.name: runs for node, runs in zip(nodes, running, strict=True)}
+    over = _is_over(nodes, running)
     job.state, job.style = _state(nodes, running, newest)
     if first.job is not None:
         job.run_id, job.argv = first.job.run_id, first.job.argv
         job.max_restarts = first.job.max_restarts
-        job.running_s = _span(first.job.t, first.job.wall, first, running, now_ns, job.wall)
+        job.running_s = _span(
+            first.job.t, first.job.wall, first, known[first.name], over, now_ns, job.wall
+        )
     job.round, job.world_size = newest.round, newest.world_size
     left = [node.restarts_left for node in nodes if node.restarts_left is not None]
     job.restarts = max(0, (job.max_restarts or 0) - min(left)) if left else 0
     job.inprocess_restarts = max(node.inprocess for node in nodes)
     if newest.began_ns:
-        job.round_s = _span(newest.began_ns, 0.0, newest, running, now_ns, job.wall)
+        job.round_s = _span(
+            newest.began_ns, 0.0, newest, known[newest.name], over, now_ns, job.wall
+        )
 
 
 def _span(
     began_ns: int,
     began_wall: float,
     node: Node,
-    running: Sequence[bool | None],
+    runs: bool | None,
+    over: bool,
     now_ns: int,
     wall: float,
 ) -> float:
-    """Seconds from a moment of a node until now; until its last event where it has ended."""
-    if node.ended is not None or False in running:
+    """Seconds from a moment of a node until now; until its last event where the job is over."""
+    if over:
         return max(0, node.last_ns - began_ns) / _NS
-    if True in running:
+    if runs is not None:  # of this boot of this machine, even if it is gone
         return max(0, now_ns - began_ns) / _NS
     # Of another machine: its clock is not ours, so as much as its journal tells, and since then.
     began_wall = began_wall or node.last_wall - (node.last_ns - began_ns) / _NS
     return max(0.0, wall - began_wall)
+
+
+def _is_over(nodes: Sequence[Node], running: Sequence[bool | None]) -> bool:
+    """Tell whether no launcher goes on, or one has seen the end of the job."""
+    gone = [
+        node.ended is not None or runs is False for node, runs in zip(nodes, running, strict=True)
+    ]
+    return all(gone) or any(node.ended and node.ended.outcome in FOR_ALL for node in nodes)
 
 
 def _state(nodes: Sequence[Node], running: Sequence[bool | None], newest: Node) -> tuple[str, str]:

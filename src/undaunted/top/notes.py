@@ -60,7 +60,8 @@ def note_of(event: e.Event) -> Note | None:
         return None
     text, style = one_line(told[0], _LONGEST), told[1]
     if isinstance(event, _OF_THE_JOB):  # every node has it in its journal
-        return Note(wall=event.wall, text=text, style=style, key=f"{event.round} {text}")
+        key = f"{event.round} {text}" if isinstance(event, e.Decision) else text
+        return Note(wall=event.wall, text=text, style=style, key=key)
     return Note(wall=event.wall, node=event.node, text=text, style=style)
 
 
@@ -115,6 +116,8 @@ def _round_started(event: e.RoundStarted) -> _Told:
 
 
 def _decision(event: e.Decision) -> _Told:
+    if event.round < 0:  # a node without a seat; those that have one tell of which round it is
+        return None
     left = f", {event.restarts_left} left" if event.action == "restart" else ""
     return f"{event.action}{left}: {event.reason}", ""
 
