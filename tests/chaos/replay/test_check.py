@@ -315,6 +315,14 @@ def test_what_cannot_be_checked_is_said() -> None:
     assert "node001 does not tell: 0 lines cannot be read, 3 events were not written" in texts
 
 
+def test_rounds_whose_start_cannot_be_read_are_passed_over() -> None:
+    job = a_job()
+    for node in range(3):
+        drop(job, node, lambda event: not isinstance(event, e.RoundStarted) or event.round != 1)
+    change(job, 0, e.RoundStarted, 2, lambda _: {"round": -5})
+    checked(job)
+
+
 def test_every_invariant_says_what_is_expected() -> None:
     rules = {value for name, value in vars(v).items() if name.isupper() and isinstance(value, str)}
     assert rules == set(v.EXPECTED)

@@ -81,6 +81,7 @@ class Replay:
         self._now: tuple[Launch, AnyEvent] | None = None
         self._noted: set[tuple[str, str]] = set()
         self._version = 0
+        self._begun: set[int] = set()  # of others, the start is in no journal that can be read
 
     def run(self) -> None:
         """Tell the checker everything; all violations are noted, not only the first."""
@@ -120,9 +121,9 @@ class Replay:
         match event:
             case JobStarted():
                 checker.launched(seat)
-            case RoundStarted():
+            case RoundStarted() if (launch.index, event.round) in self._tables:
                 self._begin(launch, event)
-            case WorkersSpawned():
+            case WorkersSpawned() if event.round in self._begun:
                 checker.up(seat, event.round)
             case StopRequested():
                 checker.stopping(seat, event.round)
@@ -140,6 +141,7 @@ class Replay:
             checker.gone(seat)
 
     def _begin(self, launch: Launch, event: RoundStarted) -> None:
+        self._begun.add(event.round)
         table = self._tables[launch.index, event.round]
         if table.missing or self._groups_may_go(launch):
             for other in self._attempt.launches:
