@@ -1,8 +1,9 @@
 """Digests of a rank's random generators: those that the program has made deterministic.
 
 Those of torch always count: every script that begins with random parameters seeds them. Those of
-`random` and numpy begin anywhere; they count from the moment at which the program first seeds them, in this process or in an earlier
-one of the run. A script that resumes may only restore them; a note in the directory tells.
+`random` and numpy begin anywhere; they count from the moment at which the program first seeds them,
+in this process or in an earlier one of the run. A script that resumes may only restore them; a note
+in the directory tells.
 """
 
 from __future__ import annotations
