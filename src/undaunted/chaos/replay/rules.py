@@ -210,6 +210,8 @@ def _lives(attempt: Attempt, places: Sequence[Place]) -> Iterator[_Life]:
         ]
         if not known or len(known) < len(world.launches) or len(world.ranks) < world.size:
             continue
+        if any(first(one.rounds[world.number], RoundStarted) is None for one in known):
+            continue  # that line cannot be read
         began, ended = [], []
         for launch in known:
             events = launch.rounds[world.number]
