@@ -42,6 +42,10 @@ def test_a_whole_journal(tmp_path: Path) -> None:
         (b'{"event":7,"t":1}\n', "Expected `str`"),
         (b'{"event":"rank_event","t":"x"}\n', "Expected `int`"),
         (b'{"event":"rank_event","t":1}\n', "missing required field"),
+        (
+            b'{"event":"round_started","t":1,"world_size":999999999999,"ranks":[]}\n',
+            "Expected `int` <= 1000000",
+        ),
         (b'{"event":"\xff"}\n', ""),
         (b"[" * 100_000 + b"\n", ""),
         (b'{"event":"rank_event","x":' + b"[" * 100_000 + b"\n", ""),

@@ -8,6 +8,8 @@ import msgspec
 
 # Bounded, so that no number in a damaged journal is too large to calculate with.
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+# What takes ranks one by one must not be led by a damaged line into filling the memory.
+Ranks = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 

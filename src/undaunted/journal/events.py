@@ -17,7 +17,7 @@ from typing import Union
 import msgspec
 
 from undaunted.journal.event import Event as Event  # noqa: PLC0414 - users look here for all of them
-from undaunted.journal.event import Nanoseconds, Seconds
+from undaunted.journal.event import Nanoseconds, Ranks, Seconds
 from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ class JobStarted(Event, tag="job_started", frozen=True, kw_only=True):
 class RoundStarted(Event, tag="round_started", frozen=True, kw_only=True):
     """The coordinator's ``start`` arrived. ``ranks`` are this node's global ranks."""
 
-    world_size: int
+    world_size: Ranks
     ranks: list[int]
     master_addr: str = ""
     master_port: int = 0
