@@ -68,9 +68,9 @@ def test_fires_at_the_start_without_iteration_and_time() -> None:
 def test_a_timed_exception_reaches_the_main_thread_in_a_wait() -> None:
     faults = trigger("exception:rank=0,after=0.01", Reports())
     old = signal.getsignal(signal.SIGRTMIN + 8)
-    faults.start()
     try:
         with pytest.raises(InjectedError):
+            faults.start()
             threading.Event().wait(DEADLINE_S)
     finally:
         faults.close()
