@@ -65,6 +65,27 @@ def test_a_launcher_that_lives_is_not_waited_for(tmp_path: Path, capsys) -> None
     os.close(other)
 
 
+def test_a_launcher_that_has_just_begun_is_not_taken_for_a_killed_one(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    fd = run_lock.lock(str(tmp_path), "a")
+    assert fd is not None
+    path = tmp_path / ".lock-a"
+    signature = path.read_text()
+    path.write_text("")  # has the lock, and has not signed yet
+    read = os.pread
+
+    def read_before_it_signs(*which: int) -> bytes:
+        seen = read(*which)
+        path.write_text(signature)
+        return seen
+
+    monkeypatch.setattr(os, "pread", read_before_it_signs)
+    assert run_lock.lock(str(tmp_path), "a", wait_s=0.01) is None
+    assert capsys.readouterr().err == ""
+    os.close(fd)
+
+
 def test_what_a_killed_launcher_has_left_is_waited_for(tmp_path: Path, killed, capsys) -> None:
     assert run_lock.lock(str(tmp_path), "a", wait_s=0.01) is None
     assert "was killed; waiting up to 0.01 s" in capsys.readouterr().err

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # How long the agent of a launcher that was killed may take to end what it has started.
 WAIT_S = 10.0
+_SIGN_S = 1.0  # within which who has just taken the lock has said so
 NO_LOCKS = -1  # in place of a descriptor, where the file system has none
 _LONGEST_OWNER = 64  # bytes
 
@@ -44,7 +45,11 @@ def lock(run_dir: str, node: str, wait_s: float = WAIT_S) -> int | None:
     except OSError:
         return NO_LOCKS  # the journal will say what is wrong with the directory
     try:
-        if not _try(fd) and (_owner_lives(fd) or not _wait(fd, run_dir, wait_s)):
+        try:
+            has_it = _try(fd) or _take_over(fd, run_dir, wait_s)
+        except KeyboardInterrupt:
+            has_it = False
+        if not has_it:
             os.close(fd)
             return None
         _sign(fd)
@@ -62,16 +67,26 @@ def _try(fd: int) -> bool:
     return True
 
 
-def _wait(fd: int, run_dir: str, wait_s: float) -> bool:
+def _take_over(fd: int, run_dir: str, wait_s: float) -> bool:
+    if _owner_lives(fd):
+        return False
+    if _wait(fd, min(_SIGN_S, wait_s)):
+        return True
+    if _owner_lives(fd):  # it began in the same moment as this one
+        return False
     print(
         f"[undaunted] the launcher that used {run_dir} before was killed; waiting up to "
         f"{wait_s:g} s until its processes have ended",
         file=sys.stderr,
     )
+    return _wait(fd, wait_s)
+
+
+def _wait(fd: int, wait_s: float) -> bool:
     try:
         with _alarm(wait_s):
             fcntl.flock(fd, fcntl.LOCK_EX)
-    except (_TimeIsUpError, KeyboardInterrupt):
+    except _TimeIsUpError:
         return False
     return True
 
