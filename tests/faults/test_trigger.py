@@ -68,10 +68,14 @@ def test_fires_at_the_start_without_iteration_and_time() -> None:
 def test_a_timed_exception_reaches_the_main_thread_in_a_wait() -> None:
     faults = trigger("exception:rank=0,after=0.01", Reports())
     old = signal.getsignal(signal.SIGRTMIN + 8)
+
+    def start_and_wait() -> None:
+        faults.start()  # it may come before this returns
+        threading.Event().wait(DEADLINE_S)
+
     try:
         with pytest.raises(InjectedError):
-            faults.start()
-            threading.Event().wait(DEADLINE_S)
+            start_and_wait()
     finally:
         faults.close()
     assert signal.getsignal(signal.SIGRTMIN + 8) == old
