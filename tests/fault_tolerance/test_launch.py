@@ -386,3 +386,17 @@ def test_end_of_the_caller_ends_the_job(tmp_path: Path, number: signal.Signals) 
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert wait_until_gone(pids, 10.0) == []
     assert not any(map(alive, pids))
+
+
+@pytest.mark.e2e
+def test_a_job_can_be_interrupted_where_a_shell_has_its_caller_ignore_sigint(
+    tmp_path: Path,
+) -> None:
+    ignoring = """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    job ="""
+    done = script(tmp_path, CALLER.replace("\n    job =", ignoring), str(int(signal.SIGTERM)))
+    assert "KeyboardInterrupt" in done.stderr
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert wait_until_gone(pids, 10.0) == []

@@ -31,7 +31,9 @@ _STDERR = "stderr"
 _LONGEST_REASON = 1000
 # The caller's package, not one that may lie in the current directory; and never without the caller.
 _LAUNCHER = (
-    "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
+    "import signal, sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
+    # It comes from the caller alone; one that a shell has started with & ignores it.
+    "signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from undaunted.base.process import die_with_parent; "
     "die_with_parent(int(sys.argv.pop(1))) or sys.exit(1); "
     "from undaunted.base.streams import copy_stderr; copy_stderr(sys.argv.pop(1)); "
