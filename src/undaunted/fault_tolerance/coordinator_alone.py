@@ -24,7 +24,7 @@ from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.tls import TlsError
 from undaunted.coordinator.wire.token import TokenError
 from undaunted.fault_tolerance import cycle_info_files, job_access
-from undaunted.fault_tolerance.agent.inprocess_leading import Controlling
+from undaunted.fault_tolerance.agent.inprocess.leading import Controlling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -144,7 +144,7 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
 def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        from undaunted.fault_tolerance.agent import error_files
+        from undaunted.fault_tolerance.agent.blame import error_files
 
         error_files.remove_of(agent_pid)
         _say(

@@ -18,26 +18,26 @@ from undaunted.base import process
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
-from undaunted.fault_tolerance.agent.aftermath import Aftermath
-from undaunted.fault_tolerance.agent.attribution import Attribution
-from undaunted.fault_tolerance.agent.clearing import Clearing
-from undaunted.fault_tolerance.agent.inprocess import InProcess
-from undaunted.fault_tolerance.agent.judge import serve_error_file
+from undaunted.fault_tolerance.agent.blame.judge import serve_error_file
+from undaunted.fault_tolerance.agent.inprocess.inprocess import InProcess
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
-from undaunted.fault_tolerance.agent.metrics import Metrics
-from undaunted.fault_tolerance.agent.node_health import NodeHealth
-from undaunted.fault_tolerance.agent.orders import find_orders
+from undaunted.fault_tolerance.agent.node.clearing import Clearing
+from undaunted.fault_tolerance.agent.node.node_health import NodeHealth
+from undaunted.fault_tolerance.agent.orders.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
-from undaunted.fault_tolerance.agent.progress_file import ProgressFile
-from undaunted.fault_tolerance.agent.progress_notes import ProgressNotes
-from undaunted.fault_tolerance.agent.rank_events import RankEvents
-from undaunted.fault_tolerance.agent.replacing import Replacing
-from undaunted.fault_tolerance.agent.round import Round, RoundFactory
-from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.processes.replacing import Replacing
+from undaunted.fault_tolerance.agent.processes.tree import Tree
+from undaunted.fault_tolerance.agent.processes.workers import Worker, Workers
+from undaunted.fault_tolerance.agent.ranks.progress_file import ProgressFile
+from undaunted.fault_tolerance.agent.ranks.progress_notes import ProgressNotes
+from undaunted.fault_tolerance.agent.ranks.rank_events import RankEvents
+from undaunted.fault_tolerance.agent.round.aftermath import Aftermath
+from undaunted.fault_tolerance.agent.round.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.tasks import Tasks, tell_of_failed_callbacks
-from undaunted.fault_tolerance.agent.tree import Tree
+from undaunted.fault_tolerance.agent.telling.attribution import Attribution
+from undaunted.fault_tolerance.agent.telling.metrics import Metrics
+from undaunted.fault_tolerance.agent.telling.scribe import Scribe
 from undaunted.fault_tolerance.agent.turns import Turns
-from undaunted.fault_tolerance.agent.workers import Worker, Workers
 from undaunted.fault_tolerance.core import node
 from undaunted.fault_tolerance.core import node_messages as m
 from undaunted.fault_tolerance.output.job_logs import JobLogs

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.fault_tolerance.agent.environment import shared_environment
-from undaunted.fault_tolerance.agent.stack_pipes import StackPipes
+from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
+from undaunted.fault_tolerance.agent.round.environment import shared_environment
 from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import PageArea
@@ -48,7 +48,7 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
     """Run the job; return the launcher's exit code. Called in the forked agent process."""
     process.become_subreaper()
     if config.gpus_per_numa:
-        from undaunted.fault_tolerance.agent import binding
+        from undaunted.fault_tolerance.agent.round import binding
 
         if problem := binding.problem(config, os.environ):
             print(f"[undaunted] {problem}", file=sys.stderr)

@@ -18,7 +18,7 @@ from undaunted.attribution.evidence import expired_in_words
 from undaunted.base.process import open_pidfd, signal_pidfd
 from undaunted.base.unix_sockets import listen_at
 from undaunted.fault_tolerance import calculated_limits
-from undaunted.fault_tolerance.agent.watch import Listener, PageWatch
+from undaunted.fault_tolerance.agent.ranks.watch import Listener, PageWatch
 from undaunted.fault_tolerance.rank_monitor.connection import GOODBYE, LONGEST, peer
 from undaunted.fault_tolerance.rank_monitor.settings import MonitorSettings
 from undaunted.progress.area import MailboxRequest, PageArea

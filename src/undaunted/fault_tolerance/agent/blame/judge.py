@@ -1,0 +1,168 @@
+"""Puts what the agent knows before `attribution`, and its verdicts into the journal's form."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.attribution import crash, error_file, hang, oom
+from undaunted.base.deadline import within
+from undaunted.fault_tolerance.agent.blame import full_disk
+from undaunted.fault_tolerance.output.paths import last_lines
+from undaunted.journal.events import Verdict
+from undaunted.progress import learning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from undaunted.attribution.evidence import RankEvidence
+    from undaunted.fault_tolerance.agent.processes.workers import Worker
+    from undaunted.fault_tolerance.agent.round.round import Round
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.progress.snapshot import PageSnapshot
+
+_LAST_LINES = 5
+_READ_DEADLINE_S = 0.1
+_WRITE_DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, the local ranks to blame, and what torch's error file would say.
+
+    ``certain`` is False where only victims are known.
+    """
+
+    event: Verdict
+    culprits: tuple[int, ...]
+    certain: bool
+    report: error_file.ErrorReport
+
+
+def judge_crash(
+    config: RunConfig, current: Round, workers: Sequence[Worker], pages: Sequence[PageSnapshot]
+) -> Judgement:
+    """Which rank failed first, and why."""
+    oom_kills = _risen(current.oom_kills_before, oom.read())
+    failures = [
+        _failure(current, worker, pages[worker.local_rank], oom_kills)
+        for worker in _failed(workers, pages)
+    ]
+    verdict = crash.judge(failures, node=config.node)
+    root, line = verdict.root, verdict.line + full_disk.hint(config)
+    event = Verdict(
+        t=time.monotonic_ns(),
+        round=current.number,
+        kind="crash",
+        rank=root.rank,
+        local_rank=root.local_rank,
+        pid=root.pid,
+        line=line,
+        iteration=root.iteration,
+        frame=verdict.frame,
+        exit_code=root.code,
+        signal=verdict.signal,
+        exception=verdict.exception,
+        traceback=verdict.traceback,
+        waiting=list(verdict.victims),
+    )
+    return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
+
+
+def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) -> Judgement:
+    """Which rank hangs, and which ones wait for it."""
+    verdict = hang.judge(seen, node=config.node, stacks=current.stacks_path)
+    foremost = verdict.suspects[0]
+    event = Verdict(
+        t=time.monotonic_ns(),
+        round=current.number,
+        kind="hang",
+        rank=foremost.rank,
+        local_rank=foremost.local_rank,
+        pid=foremost.pid,
+        line=verdict.line,
+        watch=verdict.watch,
+        age_s=verdict.age_s,
+        limit_s=verdict.limit_s,
+        limit_source=verdict.limit_source,
+        iteration=verdict.iteration,
+        frame=verdict.frame,
+        waiting=list(verdict.waiting),
+        stacks=current.stacks_path,
+        distribution=_distribution(foremost),
+    )
+    report = error_file.ErrorReport(verdict.line, "", int(time.time()))
+    culprits = tuple(each.local_rank for each in verdict.suspects)
+    return Judgement(event, culprits, verdict.certain, report)
+
+
+def _distribution(suspect: RankEvidence) -> str:
+    expired = suspect.first_expired
+    return learning.distribution(suspect.page, expired) if expired else ""
+
+
+def serve_error_file(judgement: Judgement) -> None:
+    """Leave the root cause for a launcher above this one, which says where in the environment."""
+    path, report = os.environ.get("TORCHELASTIC_ERROR_FILE"), judgement.report
+    if path and report is not None:
+        within(_WRITE_DEADLINE_S, lambda: error_file.write(path, report), None)
+
+
+def _failed(workers: Sequence[Worker], pages: Sequence[PageSnapshot]) -> Sequence[Worker]:
+    """The ranks that failed, later than those that were lost; never none: one was reported."""
+    workers = [worker for worker in workers if not worker.lost] or workers
+    errors = [pages[worker.local_rank].error for worker in workers]
+    failed = [
+        worker
+        for worker, error in zip(workers, errors, strict=True)
+        if worker.code != 0 and (worker.code is not None or error)
+    ]
+    # One may end with 0 after it has announced its exception: `os._exit` in an atexit handler.
+    announced = [worker for worker, error in zip(workers, errors, strict=True) if error]
+    return failed or announced or workers
+
+
+def _failure(
+    current: Round, worker: Worker, page: PageSnapshot, oom_kills: int
+) -> crash.RankFailure:
+    code = worker.code
+    report = error_file.read(current.error_file(worker.local_rank))
+    known = page.error is not None or report is not None
+    return crash.RankFailure(
+        rank=current.rank(worker.local_rank),
+        local_rank=worker.local_rank,
+        pid=worker.pid,
+        at_ns=worker.exited_ns or time.monotonic_ns(),
+        exit_code=code if code is not None and code >= 0 else None,
+        signal=-code if code is not None and code < 0 else None,
+        told=tuple(worker.told),
+        error=page.error,
+        report=report,
+        last_lines="" if known else _last_lines(current.specs[worker.local_rank].stderr),
+        oom_kills=oom_kills,
+        fault=current.faults.get(worker.local_rank, ""),
+        iteration=page.iteration,
+    )
+
+
+def _last_lines(path: str) -> str:
+    if not path:
+        return ""
+    # The log may lie on a file system that hangs.
+    lines: list[str] = within(_READ_DEADLINE_S, lambda: last_lines(path, _LAST_LINES), [])
+    return "\n".join(lines)
+
+
+def _report(root: crash.RankFailure, line: str) -> error_file.ErrorReport:
+    if root.report is not None:
+        return root.report
+    wall_s = int(time.time())
+    if root.error is not None:
+        return error_file.from_record(root.error, wall_s=wall_s)
+    return error_file.ErrorReport(line, "", wall_s)
+
+
+def _risen(before: int | None, now: int | None) -> int:
+    return 0 if before is None or now is None else max(0, now - before)

@@ -1,0 +1,1 @@
+"""Functions that are restarted in their processes."""

@@ -1,0 +1,1 @@
+"""A node that is fit for the next round."""

@@ -1,0 +1,1 @@
+"""Processes of ranks: started, told to end, replaced."""

@@ -1,0 +1,1 @@
+"""What ranks do, as events, and how far they are."""

@@ -1,0 +1,1 @@
+"""A round: its processes' places, and what is left of it afterwards."""

@@ -1,0 +1,123 @@
+"""From workers and pages to the journal's verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.fault_tolerance.agent.round.test_environment import CONFIG
+from undaunted.attribution import error_file
+from undaunted.attribution.evidence import RankEvidence
+from undaunted.fault_tolerance.agent.blame.judge import judge_crash, judge_hang, serve_error_file
+from undaunted.fault_tolerance.agent.processes.workers import Worker
+from undaunted.fault_tolerance.worker.spec import WorkerSpec
+from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
+from undaunted.progress.timeouts import Expired
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass
+class FakeRound:
+    errors: dict[int, str] = field(default_factory=dict)
+    number: int = 2
+    oom_kills_before: int | None = None
+    stacks_path: str = "/run/stacks-round2.txt"
+    faults: dict[int, str] = field(default_factory=dict)
+    specs: list[WorkerSpec] = field(default_factory=list)
+
+    def rank(self, local_rank: int) -> int:
+        return 4 + local_rank
+
+    def error_file(self, local_rank: int) -> str:
+        return self.errors.get(local_rank, "")
+
+
+def spec(stderr: str = "") -> WorkerSpec:
+    return WorkerSpec(
+        local_rank=0,
+        kind="script",
+        target="t",
+        args=[],
+        env={},
+        cwd="/",
+        agent_pid=1,
+        stderr=stderr,
+    )
+
+
+def error(at_ns: int, kind: str, message: str) -> PageSnapshot:
+    head = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in load\n'
+    trace = f"{head}{kind}: {message}\n"
+    record = ErrorRecord(at_ns=at_ns, type=kind, message=message, traceback=trace, pid=11)
+    return PageSnapshot(phase=Phase.FAILED, error=record, iteration=7)
+
+
+def worker(local_rank: int, code: int | None, at_ns: int) -> Worker:
+    return Worker(local_rank, 10 + local_rank, 0, code=code, exited_ns=at_ns)
+
+
+def test_ranks_that_the_others_went_on_without_are_not_the_cause() -> None:
+    lost = worker(0, -9, 100)
+    lost.lost = True
+    workers = [lost, worker(1, 3, 900)]
+    found = judge_crash(CONFIG, FakeRound(specs=[spec(), spec()]), workers, [PageSnapshot()] * 2)
+    assert found.event.local_rank == 1
+    alone = judge_crash(CONFIG, FakeRound(specs=[spec()]), [lost], [PageSnapshot()])
+    assert alone.event.local_rank == 0
+
+
+def test_the_killed_rank_is_the_cause_although_its_victim_spoke_first() -> None:
+    pages = [error(100, "RuntimeError", "Connection closed by peer [::1]:99"), PageSnapshot()]
+    workers = [worker(0, 1, 300), worker(1, -9, 200)]
+    found = judge_crash(CONFIG, FakeRound(specs=[spec(), spec()]), workers, pages)
+    assert (found.event.rank, found.event.signal, found.culprits) == (5, "SIGKILL", (1,))
+    assert found.event.waiting == [4]
+    assert found.certain
+
+
+def test_with_only_a_victim_known_the_verdict_is_not_certain() -> None:
+    pages = [error(100, "RuntimeError", "Connection closed by peer [::1]:99"), PageSnapshot()]
+    workers = [worker(0, None, 0), worker(1, None, 0)]
+    found = judge_crash(CONFIG, FakeRound(specs=[spec(), spec()]), workers, pages)
+    assert not found.certain
+
+
+def test_the_exception_and_its_frame_are_told() -> None:
+    pages = [error(100, "ValueError", "bad batch")]
+    found = judge_crash(CONFIG, FakeRound(specs=[spec()]), [worker(0, 1, 200)], pages)
+    assert found.event.exception == "ValueError: bad batch"
+    assert "load (train.py:3)" in found.event.line
+    assert found.event.iteration == 7
+    assert found.report.message == "ValueError: bad batch"
+
+
+def test_the_last_lines_of_a_foreign_program_are_used(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_text("starting\nfatal: no licence\n")
+    current = FakeRound(specs=[spec(str(log))])
+    found = judge_crash(CONFIG, current, [worker(0, 3, 200)], [PageSnapshot()])
+    assert "no licence" in found.event.line
+
+
+def test_a_hang_names_limit_and_evidence() -> None:
+    expired = Expired("heartbeat", "", 0, 2, 2.5, 2.0, "--ft-rank-heartbeat-timeout")
+    seen = [RankEvidence(rank=4, local_rank=0, pid=10, page=PageSnapshot(), expired=(expired,))]
+    found = judge_hang(CONFIG, FakeRound(), seen)
+    assert (found.event.kind, found.event.limit_s, found.culprits) == ("hang", 2.0, (0,))
+    assert "/run/stacks-round2.txt" in found.event.line
+
+
+def test_the_root_cause_is_served_to_a_launcher_above(tmp_path: Path, monkeypatch) -> None:
+    pages = [error(100, "ValueError", "bad batch")]
+    found = judge_crash(CONFIG, FakeRound(specs=[spec()]), [worker(0, 1, 200)], pages)
+    path = tmp_path / "above.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    serve_error_file(found)
+    read = error_file.read(path)
+    assert read is not None
+    assert read.message == "ValueError: bad batch"
+    assert msgspec.json.decode(path.read_bytes())

@@ -1,0 +1,190 @@
+"""The agent serves ranks that call restartable functions, and costs nothing where none does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from tests.coordinator.wire.talk import on_loop
+from tests.inprocess.guard.talk import Peer, enter
+from undaunted.fault_tolerance.agent.inprocess.inprocess import REPLACEMENTS, InProcess
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.guard import start
+from undaunted.journal.events import RankLost
+
+if TYPE_CHECKING:
+    from undaunted.journal.event import Event
+
+
+class Told:
+    """In place of a scribe."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.lines: list[str] = []
+
+    def record(self, kind: type[Event], /, **fields: object) -> None:
+        self.events.append(kind(t=1, **fields))  # type: ignore[arg-type]
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class TakesPart:
+    """In place of a process."""
+
+    has_taken_part = True
+
+
+class Serving:
+    """A round of one rank."""
+
+    def __init__(self, *, min_healthy: bool = True, again: bool = False) -> None:
+        self.told = Told()
+        config: Any = SimpleNamespace(
+            min_healthy=min_healthy, restart_lost_ranks=again, node="n0", nodes=None
+        )
+        self.inprocess = InProcess(config, cast("Any", self.told))
+
+    def begin(self) -> str:
+        name = self.inprocess.open()
+        start = SimpleNamespace(world_size=1)
+        rank = lambda local_rank: local_rank  # noqa: E731
+        current = SimpleNamespace(start=start, rank=rank, number=0)
+        self.inprocess.begin_round(cast("Any", current))
+        return name
+
+
+async def connected(name: str) -> Peer:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, f"\0{name}")
+    except OSError:
+        sock.close()
+        raise
+    return Peer(sock)
+
+
+async def in_a_call(name: str) -> Peer:
+    peer = await connected(name)
+    await peer.begin(enter(0, world_size=1))
+    await peer.say(m.Join(0, 0, 0, rank=0, world_size=1))
+    assert isinstance(await peer.hear(), m.Record)
+    return peer
+
+
+@on_loop
+async def test_a_rank_finds_guard_and_controller() -> None:
+    serving = Serving()
+    peer = await in_a_call(serving.begin())
+    assert serving.inprocess.goes_on_without(0)
+    assert not serving.inprocess.goes_on_without(1)
+    await peer.say(m.Completed(0, 0, 0))
+    assert await peer.hear() == m.Finished(0, 0, (0,))
+    assert not serving.inprocess.goes_on_without(0)
+    assert [getattr(each, "what", "") for each in serving.told.events] == ["begun", "finished"]
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_that_took_part_may_return_once_per_process() -> None:
+    serving = Serving(again=True)
+    name = serving.begin()
+    assert not serving.inprocess.may_return(0)
+    peer = await in_a_call(name)
+    assert serving.inprocess.may_return(0)
+    assert not serving.inprocess.may_return(0), "its successor has not taken part"
+    assert serving.inprocess.goes_on_without(0)
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_does_not_return_for_ever() -> None:
+    serving = Serving(again=True)
+    serving.begin()
+    processes = iter([TakesPart() for _ in range(REPLACEMENTS + 1)])
+    service: Any = SimpleNamespace(
+        in_call=lambda job_rank: True, rank=lambda job_rank: next(processes), close=lambda: None
+    )
+    serving.inprocess._service = service
+    returns = [serving.inprocess.may_return(0) for _ in range(REPLACEMENTS + 1)]
+    assert returns == [True] * REPLACEMENTS + [False]
+    serving.inprocess.close()
+
+
+@on_loop
+async def test_no_rank_returns_unless_that_is_wanted() -> None:
+    serving = Serving()
+    peer = await in_a_call(serving.begin())
+    assert not serving.inprocess.may_return(0)
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_every_failure_counts_unless_the_policy_is_min_healthy() -> None:
+    serving = Serving(min_healthy=False)
+    peer = await in_a_call(serving.begin())
+    assert not serving.inprocess.goes_on_without(0)
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_another_round_has_another_socket_and_knows_nothing_of_the_one_before() -> None:
+    serving = Serving()
+    first = serving.begin()
+    peer = await in_a_call(first)
+    second = serving.begin()
+    with pytest.raises(EOFError):
+        await peer.hear()
+    with pytest.raises(ConnectionRefusedError):
+        await connected(first)
+    assert not serving.inprocess.goes_on_without(0)
+    again = await in_a_call(second)
+    serving.inprocess.close()
+    for one in (peer, again):
+        one.sock.close()
+
+
+@on_loop
+async def test_what_happens_while_the_round_is_stopped_is_not_noted() -> None:
+    serving = Serving()
+    peer = await in_a_call(serving.begin())
+    serving.inprocess.begin_stop()
+    await peer.say(m.Completed(0, 0, 0))
+    assert isinstance(await peer.hear(), m.Finished)
+    assert len(serving.told.events) == 1
+    serving.inprocess.close()
+    peer.sock.close()
+
+
+@on_loop
+async def test_a_lost_rank_is_named() -> None:
+    serving = Serving()
+    serving.begin()
+    serving.inprocess.lost(3, "killed by SIGKILL")
+    assert serving.told.events == [RankLost(t=1, rank=3, detail="killed by SIGKILL")]
+    assert serving.told.lines == [
+        "rank 3 (node n0) is lost: killed by SIGKILL; the function goes on without it"
+    ]
+    serving.inprocess.close()
+
+
+def test_nothing_is_loaded_before_a_rank_comes() -> None:
+    code = "import sys, undaunted.fault_tolerance.agent.agent; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not [name for name in done.stdout.split() if name.startswith("undaunted.inprocess")]
+
+
+def test_ranks_look_where_the_environment_says() -> None:
+    assert start.VARIABLE == "UNDAUNTED_INPROCESS"

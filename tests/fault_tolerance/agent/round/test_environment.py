@@ -1,0 +1,99 @@
+"""What workers find in their environment."""
+
+from __future__ import annotations
+
+import msgspec
+
+from undaunted.coordinator.core.messages import Start
+from undaunted.fault_tolerance.agent.round.environment import (
+    RankPlace,
+    shared_environment,
+    worker_environment,
+)
+from undaunted.fault_tolerance.run_config import RunConfig
+
+CONFIG = RunConfig(
+    run_id="r",
+    node="a",
+    nproc_per_node=4,
+    max_restarts=3,
+    kind="script",
+    target="t.py",
+    args=[],
+    cwd="/",
+    run_dir="/run",
+    log_dir="/run/logs",
+    stdout=[0] * 4,
+    stderr=[0] * 4,
+)
+START = Start("a", 2, 1, 2, 4, 4, 8, 3, "127.0.0.1", 12345)
+
+
+def environment(shared: dict[str, str], **options: str) -> dict[str, str]:
+    place = RankPlace(local_rank=1, page="v1:3:1:4:5:6", error_file=options.pop("error", "/e"))
+    return worker_environment(shared, CONFIG, START, place, **options)
+
+
+def test_torchruns_contract() -> None:
+    env = environment({"HOME": "/root"})
+    wanted = {
+        "HOME": "/root",
+        "LOCAL_RANK": "1",
+        "RANK": "5",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "5",
+        "ROLE_NAME": "default",
+        "LOCAL_WORLD_SIZE": "4",
+        "WORLD_SIZE": "8",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "8",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "12345",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "r",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/e",
+        "FT_LAUNCHER_IPC_SOCKET": "/run/launcher.socket",
+        "FT_RANK_MONITOR_IPC_SOCKET": "/run/rank-1.socket",
+    }
+    assert wanted.items() <= env.items()
+
+
+def test_where_the_guard_of_restartable_functions_is() -> None:
+    env = worker_environment({}, CONFIG, START, RankPlace(1, "p", "", guard="undaunted-1"))
+    assert env["UNDAUNTED_INPROCESS"] == "undaunted-1"
+
+
+def test_virtual_local_rank_is_0_with_one_device_of_its_own() -> None:
+    config = msgspec.structs.replace(CONFIG, virtual_local_rank=True)
+    place = RankPlace(local_rank=1, page="p", error_file="/e")
+    for visible, own in (("4, 7,9", "7"), ("GPU-a,GPU-b", "GPU-b"), (None, "1")):
+        shared = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        env = worker_environment(shared, config, START, place)
+        assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", own)
+        assert env["RANK"] == "5"
+
+
+def test_socket_of_the_health_service_is_handed_on() -> None:
+    config = msgspec.structs.replace(CONFIG, node_health_socket="/run/health")
+    env = worker_environment({}, config, START, RankPlace(0, "p", "/e"))
+    assert env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] == "/run/health"
+    assert "UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT" not in environment({})
+
+
+def test_one_thread_per_rank_unless_the_user_says_otherwise() -> None:
+    assert shared_environment({}, 4)["OMP_NUM_THREADS"] == "1"
+    assert shared_environment({"OMP_NUM_THREADS": "6"}, 4)["OMP_NUM_THREADS"] == "6"
+    assert "OMP_NUM_THREADS" not in shared_environment({}, 1)
+
+
+def test_only_the_plan_of_this_round_reaches_the_ranks() -> None:
+    shared = shared_environment({"UNDAUNTED_FAULTS": "of somebody else"}, 2)
+    assert "UNDAUNTED_FAULTS" not in environment(shared)
+    assert environment(shared, faults="abort:rank=0")["UNDAUNTED_FAULTS"] == "abort:rank=0"
+
+
+def test_without_an_error_file_that_of_a_launcher_above_us_is_not_overwritten() -> None:
+    env = environment({"TORCHELASTIC_ERROR_FILE": "/above"}, error="")
+    assert "TORCHELASTIC_ERROR_FILE" not in env

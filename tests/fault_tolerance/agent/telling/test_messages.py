@@ -1,0 +1,85 @@
+"""The launcher's own lines: in order, bounded, and never waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+from undaunted.fault_tolerance.agent.telling.messages import ERROR, INFO, WARNING, Messages
+
+
+def test_lines_arrive_in_order_with_their_prefix() -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(write)
+        messages.say("one")
+        messages.say("Traceback\n  File", prefix=False)
+        messages.close()
+        assert os.read(read, 1000) == b"[undaunted] one\nTraceback\n  File\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_lines_below_the_level_are_left_out() -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(write, level=WARNING)
+        messages.say("news", level=INFO)
+        messages.say("problem")
+        messages.say("failure", level=ERROR)
+        messages.close()
+        assert os.read(read, 1000) == b"[undaunted] problem\n[undaunted] failure\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_lines_go_to_a_file_as_well_and_its_problems_to_the_console(tmp_path) -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(write, log=str(tmp_path / "log"), node="node7")
+        messages.say("one")
+        messages.say("news", level=10)
+        messages.close()
+        assert (tmp_path / "log").read_text().endswith("Z node7 [undaunted] one\n")
+        messages = Messages(write, log=str(tmp_path / "log" / "no directory"), node="node7")
+        messages.close()
+        first, second = os.read(read, 1000).decode().splitlines()
+        assert first == "[undaunted] one"
+        assert second.startswith(f"[undaunted] the launcher's log {tmp_path}/log/no directory")
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_nobody_reads_any_more() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        messages = Messages(write)
+        messages.say("into the void")
+        messages.close()
+    finally:
+        os.close(write)
+
+
+@pytest.mark.leaves("threads")
+def test_a_full_pipe_stops_nobody() -> None:
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, bytes(65536))
+        messages = Messages(write)
+        for number in range(5000):
+            messages.say(f"line {number}")
+        messages.close(timeout_s=0.05)
+    finally:
+        os.close(read)  # the waiting thread sees that nobody will read, and ends
+        messages._lines.put(None, timeout=10)
+        messages._thread.join(10)
+        os.close(write)
