@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_the_garbage_collector_is_off_for_a_while() -> None:
 
 def test_times_are_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    with checkpointing_utils.debug_time("save", level=None):
+    own = logging.getLogger("a.trainers.own")  # other tests configure the one that is the default
+    with checkpointing_utils.debug_time("save", own, level=None):
         pass
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert "save took 0.0" in caplog.text
