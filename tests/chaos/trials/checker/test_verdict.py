@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.chaos.trials.histories import Fault, Moment, Parts, Run, fault, undisturbed
@@ -12,7 +13,13 @@ from undaunted.chaos.trials.checker.verdict import judge
 from undaunted.chaos.trials.history import Launch
 from undaunted.chaos.trials.outcome import Note, Outcome
 from undaunted.digests.record import FORWARD, UPDATE
-from undaunted.journal.events import JobEnded, SignalReceived
+from undaunted.journal.events import (
+    JobEnded,
+    JobStarted,
+    JournalOpened,
+    RoundStarted,
+    SignalReceived,
+)
 
 if TYPE_CHECKING:
     from undaunted.chaos.trials.checker.values import Verdict
@@ -305,6 +312,25 @@ def test_ranks_that_go_on_to_the_end_in_spite_of_sigterm(
 
     assert (verdict.colour, keys(verdict)) == (colour, [key])
     assert said in verdict.findings[0].text
+
+
+def test_ranks_that_go_on_in_spite_of_sigterm_and_of_which_one_dies_as_it_leaves() -> None:
+    """The job counts as preempted, and the next launch finds that nothing is left to do."""
+    one = fault("sigterm", iteration=5, how="nothing")
+    history = Run().history(one)
+
+    events = list(history.launches[0].events)
+    at = next(n for n, event in enumerate(events) if getattr(event, "text", "") == one.plan.id)
+    events.insert(at + 1, SignalReceived(t=events[at].t + 1, round=0, signal="SIGTERM"))
+    begun = [e for e in events[:at] if isinstance(e, JournalOpened | JobStarted | RoundStarted)]
+    events[-1] = JobEnded(t=events[-1].t, outcome="preempted", exit_code=75)
+    idle = [msgspec.structs.replace(e, t=e.t + events[-1].t) for e in begun]
+    idle.append(JobEnded(t=idle[-1].t + 1, outcome="finished", exit_code=0))
+
+    launches = [Launch.of(events), Launch.of(idle)]
+    [verdict] = judge(REFERENCE, replace(history, launches=launches), [one.plan])
+
+    assert (verdict.colour, keys(verdict)[0]) == ("red", "sigterm-swallowed")
 
 
 def test_ranks_that_leave_with_0_on_sigterm_are_green() -> None:

@@ -85,9 +85,10 @@ def _ignored(cut: Cut, events: Sequence[AnyEvent], history: History) -> list[Fin
     launch = history.launches[cut.start.launch].summary
     signalled = first(events, SignalReceived)
     came = next((r.last_iteration for r in launch.rounds if r.round == cut.start.round), None)
-    if signalled is None or launch.outcome != "finished" or came is None:
+    later = [one.summary for one in history.launches[cut.start.launch + 1 :]]
+    if signalled is None or came is None or (launch.outcome != "finished" and not later):
         return []
-    if len(history.launches) > cut.start.launch + 1:
+    if any(r.last_iteration is not None for one in later for r in one.rounds):
         return []  # it was not done: the ranks have saved and left
     steps = came - cut.fault.iteration
     if steps <= _STEPS_TO_AGREE:
