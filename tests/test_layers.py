@@ -170,6 +170,12 @@ def test_every_package_has_its_place() -> None:
     )
 
 
+def test_every_package_is_on_the_map_for_contributors() -> None:
+    guide = (SRC.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = {path.parent.name for path in (SRC / ROOT).glob("*/__init__.py")}
+    assert {name for name in packages if f"| `src/{ROOT}/{name}` |" not in guide} == set()
+
+
 def test_arrows_stay_in_their_band_and_form_no_circle() -> None:
     TopologicalSorter(ARROWS).prepare()
     for package, targets in ARROWS.items():
