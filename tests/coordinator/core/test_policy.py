@@ -48,6 +48,13 @@ def test_a_failure_without_budget_ends_the_job_with_its_cause() -> None:
     assert job.ends["a"].reason == "rank 1: exit code 1; --max-restarts is 0"
 
 
+def test_the_rank_that_is_found_out_to_have_failed_first_is_the_cause() -> None:
+    job = one()
+    job.fail("a", "rank 1: exit code 1")
+    job.stop("a", verdict="rank 0 (node a, pid 7) failed: SaveError")
+    assert job.ends["a"].reason == ("rank 0 (node a, pid 7) failed: SaveError; --max-restarts is 0")
+
+
 def test_a_budget_that_is_used_up_is_said() -> None:
     job = one(max_restarts=1)
     for _ in range(2):

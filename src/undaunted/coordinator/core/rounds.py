@@ -293,9 +293,10 @@ class Rounds:
     def _with_first_cause(self, ending: Ending) -> Ending:
         """What was reported first need not be what happened first."""
         cause = self.blame.first_cause
-        if not ending.budget or cause is None or len(self.members) == 1:
+        if not ending.budget or cause is None:
             return ending
-        return Ending(ending.outcome, f"{cause.text}; {ending.budget}")
+        told = cause.line if len(self.members) == 1 else cause.text
+        return Ending(ending.outcome, f"{told}; {ending.budget}")
 
     def _let_go(self) -> list[m.Command]:
         """Between two rounds: dismiss who does not take part any more, say what is remarkable."""
