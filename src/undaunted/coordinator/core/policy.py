@@ -230,7 +230,7 @@ class JobPolicy(Rounds):
         if self.state is not State.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         self.members.fail(node)
-        return self._node_down(node, self._of_node(node, event.detail))
+        return self._node_down(node, self.told(Cause(node, event.detail)))
 
     def _finished(self, event: m.NodeFinished) -> list[m.Command]:
         if self.state is not State.RUNNING:
@@ -250,7 +250,7 @@ class JobPolicy(Rounds):
         if worked:
             detail = event.verdict or "its ranks were stopped"
             self.blame.failed(node, detail, victim=event.victim)
-            return self._node_down(node, self._of_node(node, detail))
+            return self._node_down(node, self.told(Cause(node, detail)))
         if reason := self.roster.barred(node):
             return self.dismiss(node, m.Outcome.EXCLUDED, reason)
         return self._finish_if_done()
@@ -325,9 +325,6 @@ class JobPolicy(Rounds):
             )
         grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         return self.stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
-
-    def _of_node(self, node: str, detail: str) -> str:
-        return detail if len(self.members) == 1 else Cause(node, detail).text
 
     def _grace_s(self, by_cause_s: float) -> float:
         return by_cause_s if self.config.stop_timeout_s is None else self.config.stop_timeout_s

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.blame import Blame
+from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.formation import Formation
 from undaunted.coordinator.core.members import Members
 from undaunted.coordinator.core.placement import Placement
@@ -295,8 +295,11 @@ class Rounds:
         cause = self.blame.first_cause
         if not ending.budget or cause is None:
             return ending
-        told = cause.line if len(self.members) == 1 else cause.text
-        return Ending(ending.outcome, f"{told}; {ending.budget}")
+        return Ending(ending.outcome, f"{self.told(cause)}; {ending.budget}")
+
+    def told(self, cause: Cause) -> str:
+        """What happened, with the node where there are several."""
+        return cause.line if len(self.members) == 1 else cause.text
 
     def _let_go(self) -> list[m.Command]:
         """Between two rounds: dismiss who does not take part any more, say what is remarkable."""
