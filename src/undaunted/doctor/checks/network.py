@@ -117,15 +117,15 @@ def _interfaces(facts: Facts, issues: KnownIssues) -> list[Finding]:
         value = facts.environ.get(name, "").strip()
         if not there or not value or value.startswith("^"):
             continue
-        whole_names = name == "GLOO_SOCKET_IFNAME" or value.startswith("=")
+        gloo = name == "GLOO_SOCKET_IFNAME"
         asked = [word.partition(":")[0].strip() for word in value.removeprefix("=").split(",")]
-        if whole_names:
+        if gloo or value.startswith("="):
             missing = [word for word in asked if word not in there]
         else:
             missing = [word for word in asked if not any(one.startswith(word) for one in there)]
         # Gloo wants every one of them, NCCL one of them.
-        if missing and (name == "GLOO_SOCKET_IFNAME" or len(missing) == len(asked)):
-            severity: Severity = "fail" if name == "GLOO_SOCKET_IFNAME" else "warn"
+        if missing and (gloo or len(missing) == len(asked)):
+            severity: Severity = "fail" if gloo else "warn"
             found = f"{name}={one_line(value)}: there is no {one_line(missing[0])} here"
             wanted = f"one of {', '.join(there)}"
             findings.append(issue.finding(SUBJECT, found, severity, wanted=one_line(wanted)))
