@@ -7,33 +7,17 @@ import socket
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
+from tests.fault_tolerance.agent.inprocess.told import Told
 from tests.inprocess.guard.talk import Peer, enter
 from undaunted.fault_tolerance.agent.inprocess.inprocess import REPLACEMENTS, InProcess
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.guard import start
 from undaunted.journal.events import RankLost
-
-if TYPE_CHECKING:
-    from undaunted.journal.event import Event
-
-
-class Told:
-    """In place of a scribe."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.lines: list[str] = []
-
-    def record(self, kind: type[Event], /, **fields: object) -> None:
-        self.events.append(kind(t=1, **fields))  # type: ignore[arg-type]
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
 
 
 class TakesPart:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from tests.fault_tolerance.agent.inprocess.told import Told
 from undaunted.fault_tolerance.agent.inprocess.notes import Notes
 from undaunted.inprocess.core.commands import Note
 from undaunted.inprocess.core.messages import Reason
 from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
 
-if TYPE_CHECKING:
-    from undaunted.journal.event import Event
-
 REASONS = (Reason("EXCEPTION", 1, 1, "ValueError('x')"), Reason("TERMINATED", 3))
-
-
-class Told:
-    """In place of a scribe."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.lines: list[str] = []
-
-    def record(self, kind: type[Event], /, **fields: object) -> None:
-        self.events.append(kind(t=1, **fields))  # type: ignore[arg-type]
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def noted(*notes: Note) -> Told:
