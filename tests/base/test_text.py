@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.base.text import count, format_duration, format_ranks, one_line, printable
+from undaunted.base.text import (
+    count,
+    format_duration,
+    format_ranks,
+    name_ranks,
+    one_line,
+    printable,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +82,10 @@ def test_one_line_is_one_short_line(text: str) -> None:
 def test_one_line_says_when_it_is_cut() -> None:
     assert one_line("a  b\n c") == "a b c"
     assert one_line("x" * 30, longest=10) == "xxxxxxx..."
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([3], "rank 3"), ([2, 0, 1, 7], "ranks 0-2,7"), ((0, 1), "ranks 0-1")]
+)
+def test_ranks_by_name(ranks: list[int], text: str) -> None:
+    assert name_ranks(ranks) == text

@@ -20,7 +20,7 @@ from undaunted.attribution.peer_lost import (
     raised_in_communication,
 )
 from undaunted.attribution.stacks import innermost_user_frame, parse_traceback
-from undaunted.base.text import format_ranks, one_line
+from undaunted.base.text import name_ranks, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,8 +219,7 @@ def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, fram
     if root.fault:
         line += f"; injected fault {root.fault}"
     if victims:
-        ranks = f"rank {victims[0]}" if len(victims) == 1 else f"ranks {format_ranks(victims)}"
-        line += f"; {ranks} failed because a peer had failed"
+        line += f"; {name_ranks(victims)} failed because a peer had failed"
     if origin == Origin.PEER_LOST:
         line += "; no rank of this node failed of its own: the cause may be on another node"
     return line

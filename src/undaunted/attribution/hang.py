@@ -18,7 +18,7 @@ from undaunted.attribution.evidence import (
     state_in_words,
     watch_name,
 )
-from undaunted.base.text import format_ranks, one_line
+from undaunted.base.text import name_ranks, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -286,5 +286,4 @@ def _waiters(waiting: list[_Seen], whom: str) -> str:
 
 
 def _ranks(seen: list[_Seen]) -> str:
-    ranks = format_ranks(each.evidence.rank for each in seen)
-    return f"rank {ranks}" if len(seen) == 1 else f"ranks {ranks}"
+    return name_ranks([each.evidence.rank for each in seen])

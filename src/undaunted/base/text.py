@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 _MINUTE_S = 60
 _HOUR_S = 60 * _MINUTE_S
@@ -49,6 +49,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             ranges.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def name_ranks(ranks: Collection[int]) -> str:
+    """Return ``rank 3``, or ``ranks 0-2,7``."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
 
 
 def count(number: int, noun: str) -> str:

@@ -8,6 +8,7 @@ import os
 import traceback
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import count
 from undaunted.inprocess.attribution import (
     Interruption,
     InterruptionRecord,
@@ -53,12 +54,12 @@ def log_restart(record: Record, rank: int) -> None:
     """
     if not record.reasons or rank != 0 or os.environ.get(VARIABLE):
         return
-    first, count = record.reasons[0], len(record.reasons)
-    more = f", and {count - 1} more" if count > 1 else ""
+    first, others = record.reasons[0], len(record.reasons) - 1
+    more = f", and {others} more" if others else ""
     _log.warning(
         "[undaunted] iteration %d begins with %s; rank %d of the one before: %s: %s%s%s",
         record.epoch,
-        "1 rank" if len(record.members) == 1 else f"{len(record.members)} ranks",
+        count(len(record.members), "rank"),
         first.rank if first.rank >= 0 else first.job_rank,
         first.kind,
         first.text or "no more is known",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, format_ranks
+from undaunted.base.text import format_duration, name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,13 +36,9 @@ def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
         if len(numbers) > 1:
             which = f"{len(numbers)} rounds ({numbers[0]} to {numbers[-1]})"
         yield (
-            f"no journal tells of {_ranks(ranks)} in {which}; their time is not in the sums: "
+            f"no journal tells of {name_ranks(ranks)} in {which}; their time is not in the sums: "
             "either their node was lost before it could write, or its journal is missing here"
         )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(list(ranks))}"
 
 
 def _other_runs(attempts: Sequence[Attempt]) -> Iterator[str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import name_ranks
 from undaunted.chaos.trials.checker.beside import BESIDE, explain_beside
 from undaunted.chaos.trials.checker.identity import base
 from undaunted.chaos.trials.checker.values import Finding
-from undaunted.chaos.trials.checker.words import name_ranks
 from undaunted.digests.record import FORWARD, RNG, UPDATE
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import format_duration, name_ranks, one_line
 from undaunted.chaos.trials.checker.values import Finding
-from undaunted.chaos.trials.checker.words import name_ranks
 from undaunted.digests.record import UPDATE
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import one_line
+from undaunted.base.text import count, name_ranks, one_line
 from undaunted.chaos.trials.checker.recovery import rounds_after, stepped
 from undaunted.chaos.trials.checker.values import Finding
-from undaunted.chaos.trials.checker.words import name_ranks
 from undaunted.chaos.trials.kinds import KINDS
 from undaunted.journal.events import RankExited, SignalReceived, StopRequested, Verdict
 from undaunted.journal.query import every, first
@@ -148,12 +147,11 @@ def _emptied(cut: Cut, history: History) -> int:
 def _no_space(rounds: Sequence[RoundAfter]) -> list[Finding]:
     if not rounds:
         return []
-    starts = "1 start" if len(rounds) == 1 else f"{len(rounds)} starts"
     return [
         Finding(
             "failed-while-full",
             "note",
-            f"{starts} failed while the disk was full, which is no wonder: "
+            f"{count(len(rounds), 'start')} failed while the disk was full, which is no wonder: "
             f"{one_line(rounds[0].summary.cause)}",
         )
     ]

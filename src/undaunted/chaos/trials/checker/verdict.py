@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import one_line
+from undaunted.base.text import name_ranks, one_line
 from undaunted.chaos.trials.checker import causes, ending
 from undaunted.chaos.trials.checker.blame import blame_of
 from undaunted.chaos.trials.checker.cuts import cuts
@@ -14,7 +14,6 @@ from undaunted.chaos.trials.checker.lives import lives, reference_lines
 from undaunted.chaos.trials.checker.recovery import recovery_of
 from undaunted.chaos.trials.checker.trouble import trouble
 from undaunted.chaos.trials.checker.values import Colour, Finding, Verdict
-from undaunted.chaos.trials.checker.words import name_ranks
 from undaunted.chaos.trials.kinds import KINDS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, printable
+from undaunted.base.text import count, format_duration, printable
 from undaunted.chaos.trials.output import words
 from undaunted.chaos.trials.output.timeline import timeline
 from undaunted.journal.page.markup import base_style, named_by_hash, text
@@ -44,7 +44,7 @@ def to_html(result: Result) -> str:
 
 def _header(result: Result) -> str:
     began = datetime.fromtimestamp(result.started_wall, timezone.utc)
-    about = [f"{result.world_size} {'rank' if result.world_size == 1 else 'ranks'}"]
+    about = [count(result.world_size, "rank")]
     if result.iterations is not None:
         about.append(f"steps {result.iterations[0]} to {result.iterations[1]}")
     about += [f"seed {result.seed}", f"{began:%Y-%m-%d %H:%M:%S} UTC"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, one_line
+from undaunted.base.text import count, format_duration, one_line
 from undaunted.journal.page.markup import text
 
 if TYPE_CHECKING:
@@ -84,5 +84,4 @@ def _name(run: RunOf) -> str:
 
 
 def _spoken(run: RunOf) -> str:
-    count = len(run.rounds)
-    return one_line(f"{_name(run)}, {count} {'round' if count == 1 else 'rounds'}")
+    return one_line(f"{_name(run)}, {count(len(run.rounds), 'round')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, printable
+from undaunted.base.text import count, format_duration, printable
 from undaunted.chaos.trials.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -110,6 +110,6 @@ def counts(verdicts: Iterable[Verdict]) -> dict[Colour, int]:
 def summary(result: Result) -> str:
     """``6 faults: 1 red, 5 green``."""
     total = len(result.verdicts)
-    told = ", ".join(f"{count} {colour}" for colour, count in counts(result.verdicts).items())
-    text = f"{total} {'fault' if total == 1 else 'faults'}" + (f": {told}" if told else "")
+    told = ", ".join(f"{number} {colour}" for colour, number in counts(result.verdicts).items())
+    text = count(total, "fault") + (f": {told}" if told else "")
     return f"{text}; interrupted before the end" if result.interrupted else text
