@@ -210,6 +210,18 @@ def test_a_script_that_takes_no_step(tmp_path: Path) -> None:
     assert "took no step" in ended.text
 
 
+def test_a_script_that_records_nothing_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import undaunted\nfor step in range(20):\n    undaunted.step(step)\n"
+    )
+
+    ended = chaos(tmp_path, "--faults", "kill", "train.py")
+
+    assert ended.reasons == {"identity-unknown"}
+    assert ended.code == 2
+    assert "no fault was judged" in ended.text
+
+
 def test_a_script_that_does_not_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import threading; threading.Event().wait(300)")
 

@@ -112,4 +112,4 @@ def test_a_slow_disk_where_none_can_be_made(tmp_path: Path) -> None:
     (verdict,) = ended.result["verdicts"]
     assert verdict["colour"] == "skipped"
     assert reason in verdict["skipped"]
-    assert ended.code == 0
+    assert ended.code == 2

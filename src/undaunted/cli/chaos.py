@@ -32,6 +32,10 @@ RESULT_FILE = "result.json"
 _RED = 1
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
+_NOT_JUDGED = (
+    "no fault was judged, so that nothing is known about this script; the verdict of each fault "
+    "says why, and what to change"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         argv: arguments after ``undaunted chaos``.
 
     Returns:
-        0 if no fault is red, 1 if one is, 2 if nothing could be judged, 130 after Ctrl-C.
+        0 if a fault was judged and none is red, 1 if one is, 2 if nothing could be judged, 130
+        after Ctrl-C.
     """
     try:
         arguments = read_arguments(argv, os.environ, str(Path.cwd()))
@@ -150,7 +155,12 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
 def _exit_code(result: Result) -> int:
     if result.red:
         return _RED
-    return _INTERRUPTED if result.interrupted else 0
+    if result.interrupted:
+        return _INTERRUPTED
+    if not result.judged:
+        print(f"undaunted chaos: error: {_NOT_JUDGED}", file=sys.stderr)
+        return _USAGE_ERROR
+    return 0
 
 
 class _Progress:

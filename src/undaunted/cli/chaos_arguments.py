@@ -65,9 +65,9 @@ Results:
   --html FILE        Write a page that needs nothing else
 
 Exits with 0 if no fault is red, 1 if one is, 2 if nothing could be judged:
-wrong use, or a script that fails undisturbed. undaunted run --help lists the
-other options; limits for hangs, restarts and the time for saving are set from
-the undisturbed run where you set none.
+wrong use, a script that fails undisturbed, or not one fault that was judged.
+undaunted run --help lists the other options; limits for hangs, restarts and the
+time for saving are set from the undisturbed run where you set none.
 """
 
 

@@ -103,6 +103,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Whether any fault is red."""
         return any(verdict.colour == "red" for verdict in self.verdicts)
 
+    @property
+    def judged(self) -> bool:
+        """Whether any fault was judged."""
+        return any(verdict.judged for verdict in self.verdicts)
+
 
 def run_of(history: History) -> RunOf:
     """Return the timeline of a run. Launches of one boot are on one clock; others are not shown."""

@@ -10,6 +10,13 @@ from undaunted.chaos.trials.plan import Planned  # noqa: TC001 - msgspec looks i
 
 Colour = Literal["green", "yellow", "red", "skipped"]
 Severity = Literal["note", "yellow", "red"]
+# Findings that say that nothing was tested, or that it is not known what came of it.
+_NOT_JUDGED = frozenset(
+    (
+        *("did-not-happen", "not-made", "nothing-torn"),
+        *("sigterm-too-late", "identity-unknown", "interrupted"),
+    )
+)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -105,3 +112,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     identical_from: int | None = None
     difference: Difference | None = None
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is known that the script survives this fault, or that it does not."""
+        unknown = any(finding.key in _NOT_JUDGED for finding in self.findings)
+        return self.colour == "red" or not (unknown or self.colour == "skipped")
