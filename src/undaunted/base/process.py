@@ -11,6 +11,7 @@ import ctypes
 import os
 import select
 import signal
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -29,6 +30,13 @@ _NR_PIDFD_SEND_SIGNAL = 424
 _NR_PIDFD_OPEN = 434
 
 
+# Nothing is imported before the current directory, which `-c` puts first, is out. Our package is
+# this one, wherever else there is another; what lies beside it hides nothing.
+_FIRST = (
+    "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
+    "import undaunted; sys.path.append(sys.path.pop(0)); "
+)
+_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _DEFAULTS = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -258,6 +266,30 @@ def _reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def module_command(module: str, *words: str, flags: Sequence[str] = ()) -> list[str]:
+    """Return the command line that runs a module of ours as a program, with this interpreter.
+
+    The module finds what this process finds, but for what lies in its current directory: a
+    ``logging.py`` of the user's there is not for us. ``python -m`` would import it.
+
+    Args:
+        module: its full name.
+        words: its arguments.
+        flags: of the interpreter.
+    """
+    return code_command(_MODULE, module, *words, flags=flags)
+
+
+def code_command(code: str, *words: str, flags: Sequence[str] = ()) -> list[str]:
+    """Like `module_command`, for a line of code that finds its arguments in ``sys.argv[1:]``."""
+    return [sys.executable, *flags, "-c", _FIRST + code, str(Path(__file__).parents[2]), *words]
+
+
+def script_command(path: str | Path, *words: str) -> list[str]:
+    """Return the command line of a script of ours that uses Python's own library only."""
+    return [sys.executable, "-I", "-S", str(path), *words]
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> int:

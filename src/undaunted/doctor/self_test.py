@@ -8,7 +8,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.process import module_command
 from undaunted.base.text import format_duration, one_line
 from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.restarts import summarize
@@ -167,7 +167,7 @@ def _end(code: int | None, deadline_s: float) -> Step:
 def _run(directory: Path, script: Path, environ: dict[str, str], deadline_s: float) -> int | None:
     """Run the launcher in a session of its own; return its exit code, None = it was stopped."""
     command = [
-        *(sys.executable, "-m", "undaunted.cli.main", "run"),
+        *module_command("undaunted.cli.main", "run"),
         *("--run-dir", str(directory / "run")),
         *("--nproc-per-node", "2"),
         *("--max-restarts", "4"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.ids import file_name, new_run_id
+from undaunted.base.process import code_command
 from undaunted.base.text import one_line
 from undaunted.fault_tolerance.launch_config import environment, options, settings
 
@@ -29,11 +30,10 @@ Entrypoint = Callable[..., Any] | str | Sequence[str]
 _USAGE_ERROR = 2
 _STDERR = "stderr"
 _LONGEST_REASON = 1000
-# The caller's package, not one that may lie in the current directory; and never without the caller.
+# Never without the caller.
 _LAUNCHER = (
-    "import signal, sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
     # It comes from the caller alone; one that a shell has started with & ignores it.
-    "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from undaunted.base.process import die_with_parent; "
     "die_with_parent(int(sys.argv.pop(1))) or sys.exit(1); "
     "from undaunted.base.streams import copy_stderr; copy_stderr(sys.argv.pop(1)); "
@@ -136,8 +136,7 @@ class elastic_launch:  # noqa: N801 - torch's name
 
 
 def _run(arguments: list[str], env: dict[str, str], stderr: Path) -> int:
-    own = [str(Path(__file__).parents[2]), str(os.getpid()), str(stderr)]
-    command = [sys.executable, "-c", _LAUNCHER, *own, "run", *arguments]
+    command = code_command(_LAUNCHER, str(os.getpid()), str(stderr), "run", *arguments)
     # In a session of its own: Ctrl-C in a terminal reaches it once, from us.
     launcher = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:

@@ -34,9 +34,10 @@ def start(fd: int) -> Child:
     """
     _reap_left()
     parent = os.getpid()
-    argv = [sys.executable, "-S", "-m", _PROGRAM, "--fd", str(fd), "--parent", str(parent)]
+    words = ["--fd", str(fd), "--parent", str(parent)]
     if threading.current_thread() is threading.main_thread():
-        argv.append("--thread-stays")
+        words.append("--thread-stays")
+    argv = process.module_command(_PROGRAM, *words, flags=["-S"])
     pid = process.spawn(argv, _environment(), [fd])
     try:
         pidfd = process.open_pidfd(pid)
@@ -54,7 +55,7 @@ def _environment() -> dict[str, str]:
     """
     # The last two are there already, unless something other than the path finds these packages.
     ours = [str(Path(str(m.__file__)).parents[1]) for m in (undaunted, msgspec)]
-    path = os.pathsep.join([*map(str, sys.path), *ours])
+    path = os.pathsep.join([*filter(None, map(str, sys.path)), *ours])
     environ = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     environ.pop("PYTHONINSPECT", None)
     return environ

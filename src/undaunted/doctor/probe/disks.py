@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base.deadline import within
+from undaunted.base.process import script_command
 from undaunted.doctor.facts import FileSystem, Trial
 from undaunted.doctor.probe.file_systems import file_system
 
@@ -42,7 +42,7 @@ def of_disk(children: Children, path: str, purpose: str, deadline_s: float = DEA
             file_system=FileSystem(path=path),
             problem=f"{place} is no directory",
         )
-    command = [sys.executable, "-I", "-S", str(_PROGRAM), str(place), str(BYTES), str(WRITE_S)]
+    command = script_command(_PROGRAM, str(place), str(BYTES), str(WRITE_S))
     said = children.ask(command, deadline_s)
     try:
         answer = msgspec.json.decode(said.output, type=_Answer)

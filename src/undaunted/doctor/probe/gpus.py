@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.process import script_command
 from undaunted.doctor.facts import Gpus
 from undaunted.doctor.probe.kernel import ROOT, read_text
 from undaunted.health.check import GPU_DEADLINE_S, has_gpus
@@ -35,7 +35,7 @@ def of_gpus(
     """Return what there is, and the version of the driver's library, "" = unknown."""
     if not has_gpus(str(root)):
         return Gpus(), ""
-    said = children.ask([sys.executable, "-I", "-S", str(_PROGRAM)], deadline_s)
+    said = children.ask(script_command(_PROGRAM), deadline_s)
     answer = parse_answer(said.output, said.problem)
     switches = (root / "proc/driver/nvidia-nvswitch/devices").is_dir()
     gpus = Gpus(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
@@ -36,7 +35,7 @@ async def write_last_copies(
         places.setdefault(key.place, []).append((f"{key.rank}:{key.slot}", fd))
     env = {name: value for name, value in environment.items() if name != _PAGE}
     for place, arenas in places.items():
-        argv = [sys.executable, "-m", PROGRAM, place, *(f"{name}:{fd}" for name, fd in arenas)]
+        argv = process.module_command(PROGRAM, place, *(f"{name}:{fd}" for name, fd in arenas))
         try:
             pid = process.spawn(argv, env, [fd for _, fd in arenas])
         except OSError as error:

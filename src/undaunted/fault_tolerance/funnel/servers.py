@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
 
+_PROGRAM = "undaunted.fault_tolerance.funnel.program"
 _AGAIN_S = 1.0
 _BEYOND_GRACE_S = 5.0
 _KILL_S = 2.0
@@ -80,9 +80,9 @@ class LogServers:
     def _start(self, level: int) -> None:
         told, self._pipes[level] = os.pipe()
         task = msgspec.structs.replace(self._task, level=level, told_fd=told)
-        argv = [sys.executable, "-m", "undaunted.fault_tolerance.funnel.program"]
+        argv = process.module_command(_PROGRAM, msgspec.json.encode(task).decode())
         try:
-            pid = process.spawn([*argv, msgspec.json.encode(task).decode()], os.environ, [told])
+            pid = process.spawn(argv, os.environ, [told])
         except OSError as error:
             self._tell(level)
             self._say(f"the log server cannot be started: {error.strerror or error}")

@@ -234,3 +234,7 @@ def _remove(path: str, place: tuple[int, int]) -> None:
 
 def _say(line: str) -> None:
     print(f"[undaunted] rank monitor: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

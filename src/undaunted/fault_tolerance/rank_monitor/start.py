@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.process import wait_readable
+from undaunted.base.process import module_command, wait_readable
 from undaunted.fault_tolerance.rank_monitor.settings import settings_of
 
 if TYPE_CHECKING:
@@ -21,11 +19,7 @@ if TYPE_CHECKING:
 
 INIT_TIMEOUT_S = 180.0
 _LONGEST_REASON = 1000
-# The caller's package, not one that may lie in the current directory.
-_PROGRAM = (
-    "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; "
-    "from undaunted.fault_tolerance.rank_monitor.server import main; sys.exit(main())"
-)
+_PROGRAM = "undaunted.fault_tolerance.rank_monitor.server"
 
 
 class RankMonitorProcess:
@@ -93,9 +87,8 @@ def start(
     settings = msgspec.json.encode(settings_of(cfg, os.path.abspath(path), os.getpid()))  # noqa: PTH100
     ready, ready_of_child = os.pipe()
     try:
-        command = [sys.executable, "-c", _PROGRAM, str(Path(__file__).parents[3])]
         process = subprocess.Popen(
-            [*command, str(ready_of_child)],
+            module_command(_PROGRAM, str(ready_of_child)),
             stdin=subprocess.PIPE,
             env=env,
             pass_fds=[ready_of_child],

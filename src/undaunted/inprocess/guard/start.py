@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.process import module_command
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.directory import directory
@@ -147,7 +148,7 @@ def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _Guard:
     fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
         return _Guard(
-            [sys.executable, "-m", _PROGRAM, str(fd)],
+            module_command(_PROGRAM, str(fd)),
             pass_fds=[fd],
             env=dict(environ),
             stdin=subprocess.DEVNULL,

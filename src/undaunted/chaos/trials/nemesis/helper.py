@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ def running(module: str, words: Sequence[str], fds: Sequence[int] = ()) -> Itera
         NotPossibleError: it could not do its work.
     """
     helper = subprocess.Popen(
-        [sys.executable, "-m", module, *words],
+        process.module_command(module, *words),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=tuple(fds),

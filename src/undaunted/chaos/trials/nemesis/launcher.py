@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-LAUNCHER = (sys.executable, "-m", "undaunted.cli.main", "run")
+LAUNCHER = process.module_command("undaunted.cli.main", "run")
 
 # How a launcher is ended whose time is up, and how long each signal may take: ranks are told to
 # stop, then killed with a second SIGINT, then the agent is killed, then the launcher.

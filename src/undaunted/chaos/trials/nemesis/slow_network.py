@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from undaunted.base.process import module_command
 from undaunted.chaos.trials.nemesis import helper, namespaces, stage
 from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 
@@ -104,7 +105,7 @@ class SlowNetwork:
         argv = [self._tc, "qdisc", verb, "dev", _LOOPBACK, "root", kind, *words]
         try:
             done = subprocess.run(
-                [sys.executable, "-m", __name__, stage.numbers(self.namespaces), *argv],
+                module_command(__name__, stage.numbers(self.namespaces), *argv),
                 pass_fds=self.namespaces,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

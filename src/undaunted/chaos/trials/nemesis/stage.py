@@ -38,7 +38,7 @@ def command(
         group: directory of a control group; None = that of the caller.
     """
     where = _NO_GROUP if group is None else str(group)
-    return [sys.executable, "-m", __name__, str(parent), where, numbers(fds), *argv]
+    return process.module_command(__name__, str(parent), where, numbers(fds), *argv)
 
 
 def numbers(fds: Sequence[int]) -> str:

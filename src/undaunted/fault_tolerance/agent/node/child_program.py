@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
@@ -34,7 +33,7 @@ class ChildProgram:
         self.sock, theirs = socket.socketpair()
         self.sock.setblocking(False)
         with theirs:
-            command = [sys.executable, "-I", "-S", path, str(theirs.fileno())]
+            command = process.script_command(path, str(theirs.fileno()))
             try:
                 self.pid = process.spawn(command, environ, (theirs.fileno(),))
             except OSError:
