@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from undaunted.checkpointing import (
     SaveError,
     StructureError,
 )
+from undaunted.checkpointing.staging import copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,10 +259,11 @@ def test_a_rank_that_was_not_there_keeps_its_generators(checkpoints: Checkpointe
 def test_memory_is_there_before_the_first_save(checkpoints: Checkpointer) -> None:
     state = {"x": torch.ones(1 << 18)}
     checkpoints.warm_up(state)
-    arena = checkpoints._slots._all[0].arena
+    arena = checkpoints._slots._free[0].arena
     assert arena is not None
     checkpoints.save(1, state)
-    assert checkpoints._slots._all[0].arena is arena
+    checkpoints.wait()
+    assert checkpoints._slots._free[0].arena is arena
 
 
 def test_a_failure_is_told_at_the_next_save(tmp_path: Path) -> None:
@@ -348,3 +351,21 @@ def test_a_fork_is_told_that_it_is_one(
     checkpoints.close()  # does nothing, as the other process needs it
     monkeypatch.undo()
     checkpoints.save(1, {"x": torch.ones(1)})
+
+
+def test_an_abort_while_the_state_is_copied_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpointer(tmp_path, timeout=60)
+    copy_each = copy.copy_each
+
+    def aborted_before(*args: Any) -> None:
+        other = threading.Thread(target=checkpoints.abort)
+        other.start()
+        other.join()
+        copy_each(*args)
+
+    monkeypatch.setattr(copy, "copy_each", aborted_before)
+    with pytest.raises(SaveError, match="aborted"):
+        checkpoints.save(1, {"x": torch.ones(1 << 20)})
+    assert list(tmp_path.glob("step-*")) == []

@@ -73,10 +73,18 @@ class Saves:
         self._thread.start()
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Bring the snapshot to storage after those before it."""
+        """Bring the snapshot to storage after those before it.
+
+        Raises:
+            SaveError: the thread has been ended meanwhile, as by `Checkpointer.abort`.
+        """
         with self._changed:
-            self._waiting.append(snapshot)
-            self._changed.notify_all()
+            if not self._closed:
+                self._waiting.append(snapshot)
+                self._changed.notify_all()
+                return
+        self._forget(snapshot)
+        raise SaveError(f"{snapshot.name(0)} was given up: the Checkpointer was aborted or closed")
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Wait until all is done, well or not; whether it was.

@@ -41,7 +41,7 @@ class Slot:
 
 
 class Slots:
-    """All slots of a rank. One thread takes them, another gives them back.
+    """All slots of a rank. One thread takes them, another gives them back, any may close them.
 
     Attributes:
         count: how many there are.
@@ -50,18 +50,21 @@ class Slots:
     def __init__(self, count: int) -> None:
         """Make ``count`` slots, all free and without memory."""
         self.count = count
-        self._all = [Slot(index) for index in range(count)]
-        self._free = list(self._all)
+        self._free = [Slot(index) for index in range(count)]
+        self._closed = False
         self._changed = threading.Condition()
 
     def take(self, timeout_s: float) -> Slot:
         """Return a slot that nobody uses; wait for one when all are being written.
 
         Raises:
-            SaveError: none has become free in time.
+            SaveError: none has become free in time, or they are closed.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free, timeout_s):
+            ready = self._changed.wait_for(lambda: self._free or self._closed, timeout_s)
+            if self._closed:
+                raise SaveError("this Checkpointer was aborted or closed during a save")
+            if not ready:
                 raise SaveError(
                     f"the checkpoint before this one is still being written after {timeout_s:g} s: "
                     "save less often, raise timeout=, or look at the speed of the storage"
@@ -71,10 +74,17 @@ class Slots:
     def give_back(self, slot: Slot) -> None:
         """Say that the slot's content is no longer needed."""
         with self._changed:
-            self._free.append(slot)
-            self._changed.notify_all()
+            if not self._closed:
+                self._free.append(slot)
+                self._changed.notify_all()
+                return
+        slot.close()
 
     def close(self) -> None:
-        """Give all memory back; nobody uses a slot any more."""
-        for slot in self._all:
+        """Give all memory back; that of a slot in use follows when it is given back."""
+        with self._changed:
+            self._closed = True
+            free, self._free = self._free, []
+            self._changed.notify_all()
+        for slot in free:
             slot.close()

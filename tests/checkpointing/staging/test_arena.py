@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -59,6 +60,28 @@ def test_a_damaged_description_counts_for_nothing(arena: Arena, word: int) -> No
     with arena.memory[: arenas.HEADER_BYTES].cast("Q") as words:
         words[word] ^= 1 << 40
     assert arena.description() is None
+
+
+def test_memory_stays_mapped_as_long_as_a_tensor_lies_over_it() -> None:
+    torch = pytest.importorskip("torch")
+    arena = Arena.create("test-outlived", SIZE)
+    tensor = torch.frombuffer(arena.memory, dtype=torch.uint8, offset=arenas.HEADER_BYTES)
+    arena.close()
+    assert mapped("test-outlived")
+    tensor.fill_(1)
+    del tensor
+    assert not mapped("test-outlived")
+
+
+def test_what_was_forgotten_is_closed() -> None:
+    fd = Arena.create("test-forgotten", SIZE).fd
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    assert not mapped("test-forgotten")
+
+
+def mapped(name: str) -> bool:
+    return name in Path("/proc/self/maps").read_text()
 
 
 def test_no_room_for_the_description(arena: Arena) -> None:

@@ -6,7 +6,6 @@ when the state is `COMPLETE` and the description has the checksum the header giv
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import zlib
@@ -83,17 +82,17 @@ class Arena:
     def __init__(self, fd: int) -> None:
         """Map the memory behind ``fd``, which belongs to the arena from now on."""
         self.fd = fd
+        self.occupant: object = None
+        self.before_close: Callable[[], object] | None = None
         try:
             self.size = os.fstat(fd).st_size
-            self._mapping = mmap.mmap(fd, self.size)
-            self.memory = memoryview(self._mapping)
+            self.memory = memoryview(mmap.mmap(fd, self.size))
             self._header = self.memory[:HEADER_BYTES]
             self._words = self._header.cast("Q")
         except BaseException:
+            self.fd = -1
             os.close(fd)
             raise
-        self.occupant: object = None
-        self.before_close: Callable[[], object] | None = None
 
     @classmethod
     def create(cls, name: str, size: int) -> Arena:
@@ -187,7 +186,7 @@ class Arena:
     def close(self) -> None:
         """Give the memory back; again and again without harm.
 
-        Memory that somebody still looks at (tensors over it) goes with the last of them.
+        It goes with the last tensor that lies over it: a thread that still copies harms nothing.
         """
         if self.fd < 0:
             return
@@ -198,10 +197,13 @@ class Arena:
         self.occupant = None
         self._words.release()
         self._header.release()
-        self.memory.release()
-        with contextlib.suppress(BufferError):
-            self._mapping.close()
-        del self._mapping
+        # Not unmapped: torch.frombuffer holds the memoryview, but nothing that forbids to unmap.
+        del self.memory
+
+    def __del__(self) -> None:
+        """Close what was forgotten, as when an exception came from another thread."""
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
 
 
 def aligned(size: int) -> int:
