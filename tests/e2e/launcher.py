@@ -141,20 +141,19 @@ def launched(
 
 
 @contextlib.contextmanager
-def nodes_of_a_job(
-    tmp_path: Path, script: str, *options: str
-) -> Iterator[Callable[[str, str], Launcher]]:
-    """Write ``script`` to train.py; gives ``start(node, rdzv_conf)`` for launchers of one job.
+def nodes_of_a_job(tmp_path: Path, script: str, *options: str) -> Iterator[Callable[..., Launcher]]:
+    """Write ``script`` to train.py; gives ``start(node, rdzv_conf, *options)`` for its launchers.
 
-    All of them are ended whatever happens.
+    Without a name ("") a launcher finds one. All of them are ended whatever happens.
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     endpoint = f"127.0.0.1:{two_free_ports()}"
     common = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--worker-start", "fresh", *options]
     with contextlib.ExitStack() as opened:
 
-        def start(name: str, conf: str) -> Launcher:
-            args = [*common, "--node-name", name, "--rdzv-conf", conf, "train.py"]
+        def start(name: str, conf: str, *own: str) -> Launcher:
+            named = ["--node-name", name] if name else []
+            args = [*common, *named, "--rdzv-conf", conf, *own, "train.py"]
             launcher = Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"})
             opened.callback(launcher.close)
             return launcher

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.launcher import nodes_of_a_job
+from undaunted.base.ids import node_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,3 +39,35 @@ def test_the_launcher_of_the_leader_is_killed_and_started_again(tmp_path: Path) 
         (tmp_path / "finish").touch()
         assert (again.finish(), two.finish()) == (0, 0)
         assert "rank 0 was killed" not in one.text + two.text
+
+
+def test_several_launchers_on_a_host_with_one_command(tmp_path: Path) -> None:
+    options = ("--nnodes", "3", "--max-restarts", "1")
+    with nodes_of_a_job(tmp_path, RANK, *options) as start:
+        launchers = [start("", "is_host=1") for _ in range(3)]
+        ranks = {each.wait_for(r"rank (\d) of 3 in round 0")[1] for each in launchers}
+        (tmp_path / "finish").touch()
+        assert [each.finish() for each in launchers] == [0, 0, 0]
+    assert ranks == {"0", "1", "2"}
+    told = [re.findall(r"this one is node (\S+) \(--node-name", each.text) for each in launchers]
+    host = node_name({})
+    assert sorted(name for names in told for name in names) == [f"{host}-2", f"{host}-3"]
+    journals = {path.name for path in (tmp_path / "run").glob("journal-*")}
+    assert journals == {f"journal-{host}{number}.jsonl" for number in ("", "-2", "-3")}
+
+
+def test_a_name_that_was_given_twice_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with nodes_of_a_job(tmp_path, RANK, "--nnodes", "2") as start:
+        one = start("one", "is_host=1")
+        one.wait_for("1 rank of train.py on one")
+        again = start("one", "is_host=0")
+        assert again.finish() == 2
+        again.wait_for(f"launcher .pid {one.process.pid}. of node one; .*--node-name")
+
+
+def test_a_name_that_another_directory_uses_is_given_up(tmp_path: Path) -> None:
+    with nodes_of_a_job(tmp_path, RANK, "--nnodes", "2") as start:
+        start("one", "is_host=1").wait_for("1 rank of train.py on one")
+        again = start("one", "is_host=0", "--run-dir", "other")
+        assert again.finish() == 1
+        assert "--node-name" in again.seen[-1]

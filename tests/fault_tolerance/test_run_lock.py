@@ -86,6 +86,21 @@ def test_a_launcher_that_has_just_begun_is_not_taken_for_a_killed_one(
     os.close(fd)
 
 
+def test_the_owner_and_its_job_are_told_apart_by_others(tmp_path: Path) -> None:
+    assert run_lock.owner(str(tmp_path), "a") is None
+    fd = run_lock.lock(str(tmp_path), "a", job="job 7")
+    assert fd is not None
+    owner = run_lock.owner(str(tmp_path), "a")
+    assert owner is not None
+    assert (owner.pid, owner.lives) == (os.getpid(), True)
+    assert run_lock.same_job(owner, "job 7")
+    assert not run_lock.same_job(owner, "job 8")
+    assert not owner._replace(start=owner.start + 1).lives
+    (tmp_path / ".lock-a").write_bytes(b"\xff\xfe x y")
+    assert run_lock.owner(str(tmp_path), "a") is None
+    os.close(fd)
+
+
 def test_what_a_killed_launcher_has_left_is_waited_for(tmp_path: Path, killed, capsys) -> None:
     assert run_lock.lock(str(tmp_path), "a", wait_s=0.01) is None
     assert "was killed; waiting up to 0.01 s" in capsys.readouterr().err

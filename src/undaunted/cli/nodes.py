@@ -77,6 +77,7 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
         endpoints=endpoints,
         is_host=is_host,
         beside_host=here and not is_host,
+        named="node-name" in parsed.sources,
         address=_own_address(parsed, endpoints if store is None else list(store.endpoints)),
         store=parsed.values["coordinator-store"],
         infra_rank=_infra_rank(parsed, environ),

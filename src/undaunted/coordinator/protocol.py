@@ -192,6 +192,7 @@ class Refused(_Message, frozen=True):
     reason: str
     final: bool = False
     leader: str = ""  # address of the one to ask, "" = not known
+    taken: bool = False  # your name is another launcher's, which is heard of
 
 
 class Learn(_Message, frozen=True):

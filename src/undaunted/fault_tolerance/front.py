@@ -14,6 +14,8 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted.base import process
 from undaunted.fault_tolerance import run_lock
 
@@ -27,6 +29,7 @@ _INTERRUPTS_TO_KILL_AGENT = 3
 _SWEEP_DEADLINE_S = 5.0
 _DIED_BADLY = 1
 _IN_USE = 2
+_MOST_LAUNCHERS = 256  # of one job on a host
 
 
 def run(config: RunConfig) -> int:
@@ -43,12 +46,8 @@ def run(config: RunConfig) -> int:
         for pid in process.descendants(os.getpid())
         if (start := process.start_time(pid)) is not None
     }
-    if run_lock.lock(config.run_dir, config.node) is None:
-        print(
-            f"[undaunted] {config.run_dir} is in use by another launcher of node {config.node}; "
-            "give each its own --run-dir, or wait until the other one has ended",
-            file=sys.stderr,
-        )
+    config, locked = _lock(config)
+    if not locked:
         return _IN_USE
     process.become_subreaper()
     ours, agents = socket.socketpair()
@@ -61,6 +60,37 @@ def run(config: RunConfig) -> int:
             ours.close()
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     return _exit_code(config, status, agent_pid, killed)
+
+
+def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
+    """Lock the run directory, if need be under another name of this node; say what was found.
+
+    Several launchers of one job may run on a host with one command: each is a node.
+    """
+    for number in range(1, _MOST_LAUNCHERS + 1):
+        node = config.node if number == 1 else f"{config.node}-{number}"
+        if run_lock.lock(config.run_dir, node, job=config.run_id) is not None:
+            if number > 1:
+                print(
+                    f"[undaunted] node {config.node} has a launcher of this job already: this one "
+                    f"is node {node} (--node-name gives it another name)",
+                    file=sys.stderr,
+                )
+            return msgspec.structs.replace(config, node=node), True
+        other = run_lock.owner(config.run_dir, node)
+        beside = other is not None and other.lives and run_lock.same_job(other, config.run_id)
+        if config.nodes is None or config.nodes.named or not beside:
+            break
+    pid = f" (pid {other.pid})" if other is not None else ""
+    remedy = "give each its own --run-dir"
+    if config.nodes is not None:
+        remedy = "give each launcher of the job its own --node-name, and each job its own --run-dir"
+    print(
+        f"[undaunted] {config.run_dir} is in use by another launcher{pid} of node {node}; "
+        f"{remedy}, or wait until the other one has ended",
+        file=sys.stderr,
+    )
+    return config, False
 
 
 def _fork_agent(

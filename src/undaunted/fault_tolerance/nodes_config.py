@@ -21,6 +21,8 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
         store: ``etcd://...`` = it is decided there who serves it, and ``endpoints`` may be empty;
             "" = by the nodes.
         beside_host: another launcher on this machine serves it, and its port is left to that one.
+        named: the user has given this node its name; otherwise several launchers on a host find
+            names of their own.
         address: of this host, as the others reach it.
         infra_rank: place in the scheduler's order; None = it gives none.
         domain: NVLink domain, "" = one of its own.
@@ -43,6 +45,7 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
     is_host: bool
     address: str
     beside_host: bool = False
+    named: bool = False
     elastic: bool = False
     restart_policy: Literal["any-failed", "min-healthy"] = "any-failed"
     infra_rank: int | None = None

@@ -7,9 +7,10 @@ import fcntl
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from undaunted.base import process
+from undaunted.base.ids import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,14 +19,27 @@ if TYPE_CHECKING:
 WAIT_S = 10.0
 _SIGN_S = 1.0  # within which who has just taken the lock has said so
 NO_LOCKS = -1  # in place of a descriptor, where the file system has none
-_LONGEST_OWNER = 64  # bytes
+_LONGEST_OWNER = 256  # bytes
+
+
+class Owner(NamedTuple):
+    """Who has signed a lock: the launcher's process, and the job it runs ("" = not known)."""
+
+    pid: int
+    start: int
+    job: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether the launcher itself is there, as far as can be seen from this host."""
+        return process.start_time(self.pid) == self.start and process.state(self.pid) != "Z"
 
 
 class _TimeIsUpError(Exception):
     pass
 
 
-def lock(run_dir: str, node: str, wait_s: float = WAIT_S) -> int | None:
+def lock(run_dir: str, node: str, wait_s: float = WAIT_S, job: str = "") -> int | None:
     """Lock ``run_dir`` for the launcher of ``node``.
 
     Where another one has it and has been killed, its agent ends in a moment: that is waited for.
@@ -35,13 +49,15 @@ def lock(run_dir: str, node: str, wait_s: float = WAIT_S) -> int | None:
         run_dir: exists.
         node: name of this node.
         wait_s: longest wait, seconds.
+        job: name of the job, for others that find the lock taken, see `owner`.
 
     Returns:
         A descriptor to keep (`NO_LOCKS` where there are no locks), or None if it stays taken.
     """
-    path = f"{run_dir}/.lock-{node}"
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            _path(run_dir, node), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
     except OSError:
         return NO_LOCKS  # the journal will say what is wrong with the directory
     try:
@@ -52,11 +68,34 @@ def lock(run_dir: str, node: str, wait_s: float = WAIT_S) -> int | None:
         if not has_it:
             os.close(fd)
             return None
-        _sign(fd)
+        _sign(fd, job)
     except OSError:
         os.close(fd)
         return NO_LOCKS
     return fd
+
+
+def owner(run_dir: str, node: str) -> Owner | None:
+    """Return who has signed the lock last; None if nobody has, or it cannot be read."""
+    try:
+        fd = os.open(_path(run_dir, node), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return _owner(fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def same_job(found: Owner, job: str) -> bool:
+    """Whether the owner's launcher belongs to the job of this name."""
+    return found.job == file_name(job)
+
+
+def _path(run_dir: str, node: str) -> str:
+    return f"{run_dir}/.lock-{node}"
 
 
 def _try(fd: int) -> bool:
@@ -109,19 +148,22 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _sign(fd: int) -> None:
+def _sign(fd: int, job: str) -> None:
     """Write down which process has the lock; without it, others wait in vain for its end."""
     pid = os.getpid()
-    owner = f"{pid} {process.start_time(pid)}\n".encode()
+    words = f"{pid} {process.start_time(pid)} {file_name(job)}\n".encode()
     with contextlib.suppress(OSError):  # a full disk
         os.ftruncate(fd, 0)
-        os.pwrite(fd, owner, 0)
+        os.pwrite(fd, words, 0)
 
 
 def _owner_lives(fd: int) -> bool:
-    """Whether the launcher itself is there, as far as can be seen from this host."""
-    words = os.pread(fd, _LONGEST_OWNER, 0).split()
-    if len(words) != 2 or not all(word.isdigit() for word in words):
-        return False
-    pid, start = map(int, words)
-    return process.start_time(pid) == start and process.state(pid) != "Z"
+    found = _owner(fd)
+    return found is not None and found.lives
+
+
+def _owner(fd: int) -> Owner | None:
+    words = os.pread(fd, _LONGEST_OWNER, 0).decode(errors="replace").split()
+    if len(words) < 2 or not all(word.isdigit() for word in words[:2]):
+        return None
+    return Owner(int(words[0]), int(words[1]), words[2] if len(words) > 2 else "")

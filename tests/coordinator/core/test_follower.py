@@ -197,6 +197,17 @@ def test_a_misfit_ends_it_after_a_while():
     assert len(harness.all(f.Say)) == 1
 
 
+@pytest.mark.parametrize(("lease_s", "patience_s"), [(5.0, 10), (20.0, 40)])
+def test_a_name_that_stays_taken_ends_it_after_two_leases(lease_s, patience_s):
+    harness = Harness(lease_s=lease_s)
+    while not harness.all(f.GiveUp):
+        harness.pass_time(1)
+        harness.handle(f.Opened(harness.link))
+        harness.says(p.Refused(reason="the name is taken", taken=True))
+    assert patience_s <= harness.now / S - 100 < patience_s + 3
+    assert harness.last(f.GiveUp).reason == "the name is taken"
+
+
 def test_a_coordinator_that_is_not_there_yet_is_worth_no_line():
     harness = Harness()
     for _ in range(4):

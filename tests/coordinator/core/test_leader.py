@@ -287,6 +287,8 @@ def test_a_second_agent_of_a_node_waits_for_the_end_of_the_first():
     harness.hello("b", incarnation="b2")
     refused = harness.said[harness.last_link][0]
     assert "node b has an agent already" in refused.reason
+    assert "--node-name" in refused.reason
+    assert refused.taken
     assert not refused.final
     harness.links["b"] = first
     harness.lose("b")

@@ -143,7 +143,9 @@ class Follower:
         if self.state is State.FOLLOWING:
             return self._lost(now, reset=True)
         seeking, idle_s = self.state is State.SEEKING, (now - self._idle_ns) / _NS
-        if seeking and event.refused and idle_s >= REFUSED_FOR_S:
+        # Its own launcher of before has the name for a lease.
+        patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
+        if seeking and event.refused and idle_s >= patience_s:
             return self._end(event.reason)
         remark = self.search.remark(self._why, idle_s) if seeking else ""
         says = [f.Say(remark)] if remark else []
@@ -207,7 +209,7 @@ class Follower:
             self.search.first = [refused.leader]
         if refused.final:
             return self._end(refused.reason)
-        closed = f.Closed(self._link, refused.reason)
+        closed = f.Closed(self._link, refused.reason, refused=refused.taken)
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
     def _ordered(self, order: p.Order) -> list[f.Command]:

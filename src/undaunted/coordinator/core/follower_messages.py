@@ -72,7 +72,7 @@ class Received(_Message, frozen=True):
 class Closed(_Message, frozen=True):
     """The connection is gone, or could not be made.
 
-    ``refused``: one side does not want the other: version, token or job do not fit.
+    ``refused``: one side does not want the other: version, token, job or name do not fit.
     """
 
     link: int

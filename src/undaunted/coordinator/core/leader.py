@@ -156,10 +156,10 @@ class Leader:
         same = known is not None and known.hello.incarnation == hello.incarnation
         if known is not None and known.link is not None and not same:
             reason = (
-                f"node {hello.node} has an agent already, which is heard of; nodes need different "
-                "names"
+                f"node {hello.node} has an agent already, which is heard of; give each launcher of "
+                "the job its own --node-name"
             )
-            return [c.Send(link, p.Refused(reason=reason)), c.Close(link)]
+            return [c.Send(link, p.Refused(reason=reason, taken=True)), c.Close(link)]
         commands = self._catch_up(hello)
         if self.state is State.DEPOSED:
             refused = p.Refused(reason="another node leads the job")
