@@ -23,11 +23,14 @@ from undaunted.checkpointing import (
     SaveError,
     StructureError,
 )
+from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.staging import copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from undaunted.checkpointing.format.names import Attempt
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.distributed is")]
 
@@ -369,3 +372,53 @@ def test_an_abort_while_the_state_is_copied_harms_nothing(
     with pytest.raises(SaveError, match="aborted"):
         checkpoints.save(1, {"x": torch.ones(1 << 20)})
     assert list(tmp_path.glob("step-*")) == []
+
+
+def test_after_an_abort_nothing_goes_on(tmp_path: Path) -> None:
+    """Neither an attempt more, nor what waits for its turn."""
+    checkpoints = Checkpointer(tmp_path, timeout=60, bandwidth=1e6, on_failure="retry", slots=2)
+    for step in (1, 2):
+        checkpoints.save(step, {"x": torch.ones(1 << 20)})
+    checkpoints.abort()
+    assert not checkpoints._saves._thread.is_alive()
+    assert checkpoints._writer._process is None
+    assert list(tmp_path.glob("step-*")) == []
+
+
+@pytest.mark.parametrize("call", ["wait", "close"])
+def test_an_abort_ends_the_wait_of_another_thread(tmp_path: Path, call: str) -> None:
+    checkpoints = Checkpointer(tmp_path, timeout=60, bandwidth=1e5)
+    checkpoints.save(1, {"x": torch.ones(1 << 20)})
+    aborting = threading.Timer(0.05, checkpoints.abort)
+    aborting.start()
+    with pytest.raises(SaveError, match="abort"):
+        getattr(checkpoints, call)()
+    aborting.join()
+    assert not checkpoints._saves._thread.is_alive()
+    assert list(tmp_path.glob("step-*")) == []
+
+
+def test_a_commit_that_an_abort_overtakes_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpointer(tmp_path, timeout=60)
+    checkpoints.save(1, {"x": torch.ones(1)})
+    checkpoints.wait()
+    before = (tmp_path / "step-00000001").stat().st_ino
+    committing, aborted = threading.Event(), threading.Event()
+    put_aside = FolderStorage._put_aside
+
+    def pause(storage: FolderStorage, attempt: Attempt) -> str:
+        former = put_aside(storage, attempt)
+        committing.set()
+        aborted.wait(60)
+        return former
+
+    monkeypatch.setattr(FolderStorage, "_put_aside", pause)
+    checkpoints.save(1, {"x": torch.zeros(1)})
+    assert committing.wait(60)
+    abort = checkpoints._writer.abort
+    monkeypatch.setattr(checkpoints._writer, "abort", lambda: (aborted.set(), abort()))
+    checkpoints.abort()
+    assert not checkpoints._saves._thread.is_alive()
+    assert (tmp_path / "step-00000001").stat().st_ino == before

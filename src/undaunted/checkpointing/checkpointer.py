@@ -122,10 +122,10 @@ class Checkpointer:
         self._slots = Slots(slots)
         self._number = 0
         rule = Rule(keep=keep, every=keep_every)
-        publisher = Publisher(self._storage, links.background, epoch, rule)
-        self._loader = Loader(self._storage, links.main, publisher, self._shelf, timeout)
+        self._publisher = Publisher(self._storage, links.background, epoch, rule)
+        self._loader = Loader(self._storage, links.main, self._publisher, self._shelf, timeout)
         self._saves = Saves(
-            self._writer, publisher, ATTEMPTS[on_failure], timeout, self._slots.give_back
+            self._writer, self._publisher, ATTEMPTS[on_failure], timeout, self._slots.give_back
         )
         self._closing = threading.Lock()
         self._closed = False
@@ -268,9 +268,16 @@ class Checkpointer:
             self._give_back(self._timeout_s, farewell_s)
 
     def abort(self) -> None:
-        """Give up what is being saved, and everything else back, without waiting for anybody."""
-        if not self._begin_end():
+        """Give up what is being saved, and everything else back, without waiting for anybody.
+
+        When this returns, nothing is committed any more. Any thread may call it, again and again:
+        what another one waits for in a call of this object fails with a `SaveError`.
+        """
+        if os.getpid() != self._pid:
             return
+        self._begin_end()
+        self._publisher.abort(ABORT_S)
+        self._saves.close(0.0)
         self._writer.abort()
         self._links.abort()
         self._give_back(ABORT_S)

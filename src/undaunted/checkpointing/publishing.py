@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,29 @@ if TYPE_CHECKING:
 _TICK_S = 1e-3
 
 
+class _Gate:
+    """Commits go through it, until it is shut."""
+
+    def __init__(self) -> None:
+        self.is_shut = False
+        self._passing = threading.Lock()
+
+    def shut(self, timeout_s: float) -> None:
+        """Let nothing through any more; wait so long for what is going through."""
+        self.is_shut = True
+        if self._passing.acquire(timeout=timeout_s):
+            self._passing.release()
+
+    def __enter__(self) -> None:
+        self._passing.acquire()
+        if self.is_shut:
+            self._passing.release()
+            raise SaveError("not committed: the Checkpointer was aborted")
+
+    def __exit__(self, *_: object) -> None:
+        self._passing.release()
+
+
 class Publisher:
     """Agrees with the other ranks on a save; on rank 0 it commits and deletes."""
 
@@ -44,6 +68,7 @@ class Publisher:
         self._agreement = agreement
         self._epoch = epoch
         self._rule = rule
+        self._gate = _Gate()
         self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
 
     def commit_copies(self, snapshot: Copied, reports: Sequence[Report], drawn: bytes) -> None:
@@ -53,6 +78,14 @@ class Publisher:
         metadata = blueprint.build(drawn, [report.objects for report in reports])
         world_size, structure = snapshot.world_size, snapshot.structure
         self.commit(snapshot.step, ATTEMPT, world_size, structure, reports, metadata)
+
+    def abort(self, timeout_s: float) -> None:
+        """Commit and delete nothing any more; a commit that cannot be held is waited for.
+
+        Args:
+            timeout_s: how long. A file system that does not answer may still carry it out later.
+        """
+        self._gate.shut(timeout_s)
 
     @property
     def rank(self) -> int:
@@ -145,7 +178,7 @@ class Publisher:
             saved_at=max(time.time(), latest + _TICK_S),
             writer=f"undaunted {__version__}",
         )
-        self._storage.commit(target, manifest)
+        self._storage.commit(target, manifest, self._gate)
         self._ages[step] = finding.age(manifest)
 
     def _by_age(self) -> list[int]:
@@ -164,6 +197,8 @@ class Publisher:
         """Delete what the rule does not keep; a failure of that harms no checkpoint."""
         try:
             for step in retention.to_delete(self._by_age(), self._rule, good):
+                if self._gate.is_shut:
+                    return
                 with contextlib.suppress(FileNotFoundError):  # someone else has
                     self._storage.delete(step)
                     announce.deleted(step)

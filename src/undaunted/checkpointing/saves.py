@@ -84,7 +84,7 @@ class Saves:
                 self._changed.notify_all()
                 return
         self._forget(snapshot)
-        raise SaveError(f"{snapshot.name(0)} was given up: the Checkpointer was aborted or closed")
+        raise _given_up(snapshot)
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Wait until all is done, well or not; whether it was.
@@ -121,6 +121,7 @@ class Saves:
             dropped = list(self._waiting)
             self._waiting.clear()
             self._changed.notify_all()
+            self._failures |= {one.number: _given_up(one) for one in dropped}
         for snapshot in dropped:
             self._forget(snapshot)
         self._thread.join(timeout_s)
@@ -158,7 +159,8 @@ class Saves:
             if failure is None:
                 return None
             announce.failed(snapshot.step, failure)
-            if isinstance(failure, StaleEpochError) or snapshot.problem is not None:
+            stale = isinstance(failure, StaleEpochError)
+            if stale or self._closed or snapshot.problem is not None:
                 break
         return failure
 
@@ -195,3 +197,7 @@ class Saves:
         sizes = {file.name: file.size for file in files}
         report = {name: File(size=sizes[name], crc32=crc) for name, crc in written.crc32.items()}
         return Report(report, snapshot.staged.report), written.seconds
+
+
+def _given_up(snapshot: Snapshot) -> SaveError:
+    return SaveError(f"{snapshot.name(0)} was given up: the Checkpointer was aborted or closed")

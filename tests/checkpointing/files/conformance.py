@@ -101,6 +101,15 @@ def read(storage: Storage, step: int, name: str, offset: int = 0, size: int = SI
     return bytes(buffer)
 
 
+class _Shut:
+    """A gate that lets nothing through."""
+
+    def __enter__(self) -> None:
+        raise PermissionError
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class Conformance:
     """Fixtures that a derived class has: `make`, a function that returns a new storage of the same
     place, for the run of that name; with blocks of `BLOCK` bytes.
@@ -154,6 +163,13 @@ class Conformance:
             assert reader.steps() == []
             writer.commit(target, manifest_of(100, files))
             assert reader.steps() == [100]
+
+    def test_what_the_gate_refuses_does_not_exist(self, storage: Storage) -> None:
+        before = save(storage, 100)
+        target, files = write_attempt(storage, 100, number=1, seed=3)
+        with pytest.raises(PermissionError):
+            storage.commit(target, manifest_of(100, files, number=1), _Shut())
+        assert storage.manifest(100) == before
 
     def test_an_empty_file(self, storage: Storage) -> None:
         target = storage.target(1, "s1", 0)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ABORTED = "the agreement between the ranks was given up"
+
 
 class AbortedError(SaveError):
     """The wait was given up by this process itself."""
@@ -57,7 +59,7 @@ class Bounded:
 
         with self._lock:
             if self._aborted:
-                raise AbortedError("the agreement between the ranks was given up")
+                raise AbortedError(ABORTED)
             self._done = done
         thread = threading.Thread(target=run, name="undaunted-agreement", daemon=True)
         thread.start()
@@ -67,7 +69,7 @@ class Bounded:
             self._interrupt()
             raise
         if self._aborted:
-            raise AbortedError("the agreement between the ranks was given up")
+            raise AbortedError(ABORTED)
         if not in_time:
             self._interrupt()
             raise TimedOutError(f"no answer within {timeout_s:g} s")

@@ -14,11 +14,13 @@ from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files import blocks, durable
 from undaunted.checkpointing.files.direct import DirectReader
 from undaunted.checkpointing.files.living import Living
+from undaunted.checkpointing.files.storage import NO_GATE
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.files.storage import FileReader
     from undaunted.checkpointing.format.image import Image
@@ -69,14 +71,20 @@ class FolderStorage:
         """See `Storage`."""
         durable.write_file(self._file_of(target, name), content)
 
-    def commit(self, target: str, manifest: manifests.Manifest) -> None:
+    def commit(
+        self,
+        target: str,
+        manifest: manifests.Manifest,
+        gate: AbstractContextManager[object] = NO_GATE,
+    ) -> None:
         """See `Storage`."""
         attempt = self._attempt(target)
         self._write_manifest(target, manifest)
         former = self._put_aside(attempt)
         try:
             self._check_epoch(manifest.epoch)
-            self._rename(target, attempt)
+            with gate:
+                self._rename(target, attempt)
         except BaseException:
             if former:
                 with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.remote import Remote
+from undaunted.checkpointing.files.storage import NO_GATE
 from undaunted.checkpointing.files.upload import PART_BYTES, upload
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format import manifest as manifests
@@ -19,6 +20,7 @@ from undaunted.checkpointing.format import manifest as manifests
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.files.storage import FileReader
     from undaunted.checkpointing.format.image import Image
@@ -86,7 +88,12 @@ class ObjectStorage:
         """See `Storage`."""
         self._put(f"{_below(self._attempt(target))}/{names.check_file(name)}", content)
 
-    def commit(self, target: str, manifest: manifests.Manifest) -> None:
+    def commit(
+        self,
+        target: str,
+        manifest: manifests.Manifest,
+        gate: AbstractContextManager[object] = NO_GATE,
+    ) -> None:
         """See `Storage`."""
         attempt = self._attempt(target)
         try:
@@ -97,7 +104,8 @@ class ObjectStorage:
             ) from error
         former = self._attempt_of(attempt.step)
         fence.check(self._fence(), self._run, manifest.epoch, self.place)
-        self._put(names.step(attempt.step) + _MARKER, manifests.encode(manifest))
+        with gate:
+            self._put(names.step(attempt.step) + _MARKER, manifests.encode(manifest))
         if former not in (None, attempt):
             with contextlib.suppress(OSError):  # left for the sweep
                 self._remove(_below(former))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.format.manifest import Manifest
+
+NO_GATE: AbstractContextManager[object] = nullcontext()
 
 
 class FileReader(Protocol):
@@ -59,8 +63,18 @@ class Storage(Readable, Protocol):
     def write_small(self, target: str, name: str, content: bytes) -> None:
         """Write a small file next to them and make it durable."""
 
-    def commit(self, target: str, manifest: Manifest) -> None:
+    def commit(
+        self,
+        target: str,
+        manifest: Manifest,
+        gate: AbstractContextManager[object] = NO_GATE,
+    ) -> None:
         """Make the attempt the checkpoint of its step, at once or not at all.
+
+        Args:
+            target: see :meth:`target`.
+            manifest: of the checkpoint.
+            gate: entered for the one call that makes it exist; what it raises prevents that.
 
         Raises:
             StaleEpochError: a newer round has been here.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
-from undaunted.checkpointing.errors import WriterError
+from undaunted.checkpointing.errors import SaveError, WriterError
 from undaunted.checkpointing.writer.handle import WriterProcess
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class WriterSeat:
-    """Starts a writer ahead of the first save, and a new one after a death."""
+    """Starts a writer ahead of the first save, and a new one after a death.
+
+    One thread writes; any thread may end it.
+    """
 
     def __init__(self, url: str, options: WriterOptions) -> None:
         """Start the first writer; it is not waited for."""
@@ -28,12 +32,14 @@ class WriterSeat:
         self._shared: dict[int, Arena] = {}
         self._process: WriterProcess | None = WriterProcess(url, options)
         self._job: Job | None = None
+        self._over = False
+        self._changing = threading.Lock()
 
     def write(self, slot: Slot, target: str, files: Sequence[Image], timeout_s: float) -> Written:
         """Have the files in the slot written and synced.
 
         Raises:
-            SaveError: they are not; the next call may work.
+            SaveError: they are not; the next call may work, unless the writer was ended.
         """
         process = self._present()
         try:
@@ -49,9 +55,13 @@ class WriterSeat:
         return 0 if self._job is None else self._job.bytes_written()
 
     def _present(self) -> WriterProcess:
-        if self._process is None:
-            self._process = WriterProcess(self._url, self._options)
-        return self._process
+        with self._changing:
+            if self._over:
+                raise SaveError("the writer process was ended: the Checkpointer was aborted")
+            if self._process is None:
+                self._process = WriterProcess(self._url, self._options)
+                self._shared.clear()
+            return self._process
 
     def _share(self, process: WriterProcess, slot: Slot) -> None:
         arena = slot.arena
@@ -61,16 +71,24 @@ class WriterSeat:
 
     def _leave(self, process: WriterProcess) -> None:
         process.abort()
-        self._process = None
-        self._shared.clear()
+        with self._changing:
+            if self._process is process:
+                self._process = None
 
     def close(self, timeout_s: float) -> None:
-        """End the writer."""
-        process, self._process = self._process, None
+        """End the writer for good."""
+        process = self._end()
         if process is not None:
             process.close(timeout_s)
 
     def abort(self) -> None:
-        """End the writer at once; what it writes is given up."""
-        if self._process is not None:
-            self._leave(self._process)
+        """End the writer at once and for good; what it writes is given up."""
+        process = self._end()
+        if process is not None:
+            process.abort()
+
+    def _end(self) -> WriterProcess | None:
+        with self._changing:
+            self._over = True
+            process, self._process = self._process, None
+            return process
