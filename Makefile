@@ -8,7 +8,7 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs lint format types docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-torch lint format types docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -39,6 +39,10 @@ test-e2e: setup system ## tests that start launchers and training processes
 
 test-docs: setup ## run the examples in README.md and docs/
 	$(pytest) -m docs $(PYTEST_ARGS)
+
+test-torch: ## make test with another torch, in an environment of its own: TORCH=2.6.0
+	@test -n "$(TORCH)" || { echo "say which: make test-torch TORCH=2.6.0" >&2; exit 2; }
+	@$(MAKE) --no-print-directory test VENV=.venv-torch-$(TORCH) TORCH=$(TORCH)
 
 lint: setup ## ruff: rules and format
 	$(bin)/ruff check .

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with the package and that of NVRx's names (both editable), torch and the tools, in the
 # versions of constraints.txt.
-# Usage: scripts/setup.sh VENV      PYTHON=/path/to/python3.x chooses the interpreter.
+# Usage: scripts/setup.sh VENV      PYTHON=/path/to/python3.x chooses the interpreter,
+#                                   TORCH=2.6.0 another torch than the pinned one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:?usage: scripts/setup.sh VENV}
@@ -29,8 +30,14 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     fi
 fi
 
+constraints=constraints.txt
+if [ -n "${TORCH:-}" ]; then
+    constraints=$venv/constraints.txt
+    sed "s/^torch==.*/torch==$TORCH/" constraints.txt >"$constraints"
+fi
+
 # -qq: errors only
 install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
 "${install[@]}" "pip>=25.1" # the first with --group
-"${install[@]}" --constraint constraints.txt --group test --group lint --group docs \
+"${install[@]}" --constraint "$constraints" --group test --group lint --group docs \
     --editable ".[torch]" --editable ./compat/nvidia-resiliency-ext

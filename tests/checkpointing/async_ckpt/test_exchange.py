@@ -61,6 +61,20 @@ def test_a_decided_plan_has_its_prefix(plain: bool) -> None:
     assert decided.storage_data.prefix == "p_"
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_planner_that_changes_the_list_of_plans(plain: bool) -> None:
+    """That of torch 2.6 does."""
+    local = plan(a=torch.ones(1), b=torch.ones(1))
+    encoded = exchange.encode_plan(local) if plain else None
+
+    def decide(plans: list[Any]) -> list[Any]:
+        plans[0] = replace(plans[0], items=plans[0].items[1:])
+        return plans
+
+    decided = exchange.plan_together(Ranks(), local, encoded, decide)
+    assert [item.index.fqn for item in decided.items] == ["b"]
+
+
 def test_a_coordinator_that_cannot_decide_says_why() -> None:
     def decide(plans: list[Any]) -> list[Any]:
         raise ValueError("overlapping shards")

@@ -345,24 +345,47 @@ def test_only_rank_0_knows_the_metadata() -> None:
     assert sum(written) == 2  # what all have is written once
 
 
-def test_a_rank_with_nothing_to_write(tmp_path: Path) -> None:
+def save_as_two(folder: Path, value: dict[str, Any], **settings: Any) -> list[Any]:
+    """Save the same state as each of two ranks; returns what each one wrote."""
     store = torch.distributed.HashStore()
-    value = {"a": torch.arange(3)}
 
     def save_it(rank: int) -> Any:
-        planned = Saver(Agreement(store, rank, 2, "s")).plan(value, 30)
+        planned = Saver(Agreement(store, rank, 2, "s"), **settings).plan(value, 30)
         arena = Arena.create("test", planned.arena_bytes)
         staged = planned.stage(arena)
-        write(tmp_path, staged, arena)
+        write(folder, staged, arena)
         arena.close()
         return planned, staged
 
     (first, one), (_, other) = together(save_it)
-    assert sorted(len(staged.files) for staged in (one, other)) == [0, 1]
-    (tmp_path / ".metadata").write_bytes(first.metadata([one.report, other.report]))
+    (folder / ".metadata").write_bytes(first.metadata([one.report, other.report]))
+    return [one, other]
+
+
+def test_a_rank_with_nothing_to_write(tmp_path: Path) -> None:
+    written = save_as_two(tmp_path, {"a": torch.arange(3)})
+    assert sorted(len(staged.files) for staged in written) == [0, 1]
     loaded = {"a": torch.zeros(3, dtype=torch.int64)}
     dcp.load(loaded, checkpoint_id=tmp_path)
     assert loaded["a"].tolist() == [0, 1, 2]
+
+
+class InPlacePlanner(DefaultSavePlanner):  # type: ignore[misc]
+    """Changes the list of plans that it is given, as that of torch 2.6 does."""
+
+    def create_global_plan(self, all_plans: Any) -> Any:
+        final, metadata = super().create_global_plan(all_plans)
+        all_plans[:] = final
+        return final, metadata
+
+
+def test_a_planner_that_changes_the_list_of_plans(tmp_path: Path) -> None:
+    value: dict[str, Any] = {name: torch.full((at + 1,), at) for at, name in enumerate("abcde")}
+    value |= {"numbers": [1, 2, 3], "text": "it"}
+    save_as_two(tmp_path, value, planner_factory=InPlacePlanner)
+    loaded = like(value)
+    dcp.load(loaded, checkpoint_id=tmp_path)
+    assert_same(loaded, value)
 
 
 def together(call: Callable[[int], Any]) -> list[Any]:

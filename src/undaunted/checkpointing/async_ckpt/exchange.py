@@ -90,7 +90,7 @@ def plan_together(
     failure = cause = None
     if ranks.is_coordinator:
         try:
-            decided = decide(plans)
+            decided = decide(list(plans))  # torch 2.6 changes the list that its planner is given
             content = _parts(plans, decided) if encoded is not None else None
         except Exception as error:  # noqa: BLE001 - told to all ranks, then raised
             failure, cause = Failure.of(error), error

@@ -229,7 +229,7 @@ class _Planning:
             def merge() -> Any:
                 if not self._ranks.is_coordinator:
                     return None
-                merged = self._planner.create_global_plan(everyone)[1]
+                merged = self._planner.create_global_plan(list(everyone))[1]
                 merged.all_local_plans = everyone
                 return merged
 

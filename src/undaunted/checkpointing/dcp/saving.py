@@ -293,7 +293,8 @@ class Saver:
         self._number += 1
         local = [plan_codec.decode_plan(plan) for plan in plans]
         sameness.check_plans(local)
-        final, overall = planner.create_global_plan(local)
+        # a list of its own: the planner of torch 2.6 changes it
+        final, overall = planner.create_global_plan(list(local))
         pairs = zip(local, final, strict=True)
         parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]
         structures = [msgspec.msgpack.decode(look, type=_Look).structure for look in self._looks]
