@@ -117,12 +117,19 @@ class Checkpointer:
         self._links = links = connect(process_group, timeout)
         self._enter(epoch)
         self._shelf = ShelfClient.connect(links.rank, self._storage.place)
-        self._taker = Taker(links.rank, links.world_size, links.session, epoch, self._shelf)
         self._saver = Saver(links.main)
         self._slots = Slots(slots)
         self._number = 0
         rule = Rule(keep=keep, every=keep_every)
-        self._publisher = Publisher(self._storage, links.background, epoch, rule)
+        self._publisher = publisher = Publisher(self._storage, links.background, epoch, rule)
+        self._taker = Taker(
+            links.rank,
+            links.world_size,
+            links.session,
+            epoch,
+            self._shelf,
+            lambda: publisher.has_saved,
+        )
         self._loader = Loader(self._storage, links.main, self._publisher, self._shelf, timeout)
         self._saves = Saves(
             self._writer, self._publisher, ATTEMPTS[on_failure], timeout, self._slots.give_back
@@ -315,7 +322,8 @@ class Checkpointer:
             failed = isinstance(error, SystemExit) and error.code not in (None, 0)
             self._finish(FAILED_FAREWELL_S if failed else FAREWELL_S)
         else:
-            if issubclass(kind, Exception) and self._shelf is None and not self._closed:
+            kept = self._shelf is not None and not self._shelf.unsaved
+            if issubclass(kind, Exception) and not kept and not self._closed:
                 self._saves.wait(EXCEPTION_S)
             self.abort()
 

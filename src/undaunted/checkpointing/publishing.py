@@ -54,7 +54,11 @@ class _Gate:
 
 
 class Publisher:
-    """Agrees with the other ranks on a save; on rank 0 it commits and deletes."""
+    """Agrees with the other ranks on a save; on rank 0 it commits and deletes.
+
+    Attributes:
+        has_saved: whether a save was committed.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Publisher:
         self._epoch = epoch
         self._rule = rule
         self._gate = _Gate()
+        self.has_saved = False
         self._ages: dict[int, tuple[float, int]] = {}  # by step; rank 0 only
 
     def commit_copies(self, snapshot: Copied, reports: Sequence[Report], drawn: bytes) -> None:
@@ -124,6 +129,7 @@ class Publisher:
 
         contribution = msgspec.msgpack.encode(outcome) if isinstance(outcome, Report) else outcome
         self._agreement.round(name, contribution, decide, timeout_s)
+        self.has_saved = True
         if self._agreement.rank == 0:
             self._delete_old(snapshot.step)
 

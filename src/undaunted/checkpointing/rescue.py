@@ -14,7 +14,6 @@ import msgspec
 
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
-from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.finding import find
 from undaunted.checkpointing.format.manifest import File
 from undaunted.checkpointing.keeping.copies import Snapshot  # noqa: TC001 - a type of a field
@@ -70,8 +69,7 @@ def rescue(
 ) -> int | None:
     """Make a checkpoint of what earlier rounds have left in memory; all ranks together.
 
-    Nothing is done when a committed checkpoint is as new. What cannot be rescued is no failure:
-    training goes on from the newest checkpoint there is.
+    Nothing is done when a committed checkpoint is as new.
 
     Args:
         copies: on this node.
@@ -82,12 +80,12 @@ def rescue(
 
     Returns:
         The step that was rescued, or None.
+
+    Raises:
+        CheckpointError: on all ranks: it could not be written or committed, or a rank did not
+            answer. The copies are as they were.
     """
-    try:
-        snapshot = _rescue(copies, storage, agreement, commit, timeout_s)
-    except CheckpointError as error:
-        announce.log.warning("a copy in memory could not be made a checkpoint: %s", error)
-        return None
+    snapshot = _rescue(copies, storage, agreement, commit, timeout_s)
     if snapshot is None:
         return None
     copies.note_rescue(snapshot)

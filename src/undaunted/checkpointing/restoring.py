@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.dcp import loading
-from undaunted.checkpointing.errors import DamagedCheckpointError, NoCheckpointError
+from undaunted.checkpointing.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+)
 from undaunted.checkpointing.finding import find_together
 from undaunted.checkpointing.keeping.copies import Copies
 from undaunted.checkpointing.rescue import rescue
@@ -119,6 +123,21 @@ class Loader:
                 copies = Copies(self._shelf.left(), self._shelf.drop)
             except OSError as error:
                 announce.log.warning("the agent hands out no copies of earlier rounds: %s", error)
+                self._keep(copies)
         commit = self._publisher.commit_copies
-        rescue(copies, self._storage, self._agreement, commit, self._timeout_s)
+        try:
+            rescue(copies, self._storage, self._agreement, commit, self._timeout_s)
+        except CheckpointError as error:  # training goes on from the newest checkpoint there is
+            if copies.all:
+                announce.log.warning(
+                    "a copy in memory could not be made a checkpoint: %s; it is kept, so that the "
+                    "next round can try again, until this one has saved a checkpoint",
+                    error,
+                )
+            self._keep(copies)
         return copies
+
+    def _keep(self, copies: Copies) -> None:
+        copies.keep()
+        if self._shelf is not None:
+            self._shelf.unsaved = True

@@ -8,6 +8,8 @@ from undaunted.checkpointing import announce
 from undaunted.checkpointing.staging.arena import ArenaTooSmallError, Description
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from undaunted.checkpointing.dcp.saving import Planned, Staged
     from undaunted.checkpointing.keeping.client import ShelfClient
     from undaunted.checkpointing.slots import Slot
@@ -18,14 +20,31 @@ class Taker:
     """Takes the snapshots of a rank."""
 
     def __init__(
-        self, rank: int, world_size: int, session: str, epoch: int, shelf: ShelfClient | None
+        self,
+        rank: int,
+        world_size: int,
+        session: str,
+        epoch: int,
+        shelf: ShelfClient | None,
+        has_saved: Callable[[], bool],
     ) -> None:
-        """Args: who takes them, with how many, in which run and round, and who keeps the memory."""
+        """Take part.
+
+        Args:
+            rank: who takes them.
+            world_size: with how many.
+            session: in which run.
+            epoch: in which round.
+            shelf: who keeps the memory; None = nobody.
+            has_saved: whether a checkpoint was committed in this session.
+        """
         self._rank = rank
         self._world_size = world_size
         self._session = session
         self._epoch = epoch
         self._shelf = shelf
+        self._has_saved = has_saved
+        self._kept: dict[int, Arena] = {}  # by slot
 
     def take(self, step: int, planned: Planned, slot: Slot) -> Staged:
         """Copy the state; when this returns, the content is fixed.
@@ -67,12 +86,19 @@ class Taker:
         planned.warm_up(self._room(slot, planned.arena_bytes + len(blueprint)))
 
     def _room(self, slot: Slot, size: int) -> Arena:
-        """Return the slot's arena; a new one is given to the agent to keep."""
-        before = slot.arena
+        """Return the slot's arena; one that the agent does not have is given to it to keep."""
         arena = slot.room(size)
-        if arena is not before and self._shelf is not None:
-            try:
-                self._shelf.keep(slot.index, arena.fd)
-            except OSError as error:
-                announce.log.warning("copies are not kept over a restart: %s", error)
+        if self._shelf is not None and self._kept.get(slot.index) is not arena:
+            self._keep(self._shelf, slot.index, arena)
         return arena
+
+    def _keep(self, shelf: ShelfClient, slot: int, arena: Arena) -> None:
+        if shelf.unsaved and not self._has_saved():
+            return  # it would take the place of what is worth more
+        self._kept[slot] = arena
+        try:
+            if shelf.unsaved:
+                shelf.drop()
+            shelf.keep(slot, arena.fd)
+        except OSError as error:
+            announce.log.warning("copies are not kept over a restart: %s", error)

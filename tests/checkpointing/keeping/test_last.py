@@ -72,6 +72,12 @@ def test_nothing_is_written_where_a_later_round_is_alive(
     monkeypatch.setattr("undaunted.checkpointing.files.living.Living.others", lambda *_: True)
     storage.raise_epoch(3)
     monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "2")
-    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 1
     assert storage.steps() == []
     assert names.EPOCH in os.listdir(storage.place)
+
+
+def test_where_a_checkpoint_is_as_new_nothing_is_to_be_done(storage: FolderStorage) -> None:
+    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    assert storage.steps() == [7]

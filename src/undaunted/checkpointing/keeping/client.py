@@ -37,13 +37,19 @@ class Left:
 
 
 class ShelfClient:
-    """A connection to the agent's shelf, for one rank and one place."""
+    """A connection to the agent's shelf, for one rank and one place.
+
+    Attributes:
+        unsaved: what earlier rounds have left there could not be saved, and stays until a
+            checkpoint is committed: until then this process gives no arena to keep.
+    """
 
     def __init__(self, sock: socket.socket, rank: int, place: str) -> None:
         """Use a connected socket, which is the client's from now on."""
         self._sock = sock
         self._rank = rank
         self._place = place
+        self.unsaved = False
 
     @classmethod
     def connect(cls, rank: int, place: str) -> ShelfClient | None:
@@ -83,6 +89,7 @@ class ShelfClient:
             OSError: the agent does not answer.
         """
         self._ask(Drop(self._place))
+        self.unsaved = False
 
     def close(self) -> None:
         """End the connection; what is kept stays kept."""

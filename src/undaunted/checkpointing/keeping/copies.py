@@ -82,6 +82,10 @@ class Copies:
             snapshot = Snapshot(of.epoch, of.step, of.world_size, of.session, of.structure)
             self.all.append(Copy(snapshot, of.rank, of, arena))
 
+    def keep(self) -> None:
+        """Say that what is here could not be saved: the agent keeps it for the next round."""
+        self._drop = lambda: None
+
     def note_rescue(self, snapshot: Snapshot) -> None:
         """Say that this state is a checkpoint now, under the name of another session."""
         self._rescued = snapshot
@@ -103,7 +107,7 @@ class Copies:
         ]
 
     def close(self) -> None:
-        """Give the memory back, here and at the agent."""
+        """Give the memory back, here and (but for :meth:`keep`) at the agent."""
         for copy in self.all:
             copy.arena.close()
         self.all.clear()

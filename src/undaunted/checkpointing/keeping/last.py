@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.checkpointing.errors import CheckpointError
 from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import Left
@@ -48,6 +49,9 @@ def main(argv: Sequence[str]) -> int:
     copies = Copies(left)
     try:
         rescue(copies, storage, alone, commit, _TIMEOUT_S)
+    except CheckpointError as error:
+        logging.getLogger(__name__).warning("the last copy could not be written: %s", error)
+        return 1
     finally:
         copies.close()
         storage.close()

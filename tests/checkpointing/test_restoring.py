@@ -1,0 +1,126 @@
+"""What earlier rounds have left in memory: it is given up when it, or something newer, is safe."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tests.checkpointing.keeping.test_shelf import with_shelf
+from undaunted.checkpointing import Checkpointer
+from undaunted.checkpointing.files.folder import FolderStorage
+from undaunted.checkpointing.keeping.client import ShelfClient
+from undaunted.checkpointing.staging.arena import Arena
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from undaunted.checkpointing.keeping.shelf import Shelf
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torch.distributed is")]
+
+
+def leave_a_copy(folder: Path, step: int) -> None:
+    """As a process that is killed before anything of it is written."""
+    killed = Checkpointer(folder, timeout=60)
+    copy_only(killed, step, torch.arange(8.0))
+    killed.abort()
+
+
+def copy_only(checkpoints: Checkpointer, step: int, values: torch.Tensor) -> None:
+    saves = checkpoints._saves
+    saves.submit = lambda snapshot: checkpoints._slots.give_back(snapshot.slot)
+    checkpoints.save(step, {"x": values})
+    del saves.submit
+
+
+def kept_steps(shelf: Shelf) -> list[int]:
+    """Of the copies that the agent has."""
+    steps = []
+    for fd in shelf.arenas().values():
+        arena = Arena.open(os.dup(fd))
+        description = arena.description()
+        assert description is not None
+        steps.append(description.step)
+        arena.close()
+    return steps
+
+
+def no_space(*_: object) -> str:
+    raise OSError(errno.ENOSPC, "No space left on device", "/full")
+
+
+def test_a_copy_is_given_up_when_it_is_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(shelf: Shelf) -> None:
+        leave_a_copy(tmp_path, 7)
+        state = {"x": torch.zeros(8)}
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            assert checkpoints.load(state) == 7
+            assert shelf.arenas() == {}
+        assert state["x"].tolist() == list(range(8))
+
+    with_shelf(monkeypatch, use)
+
+
+def test_a_copy_that_cannot_be_written_is_there_for_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(shelf: Shelf) -> None:
+        leave_a_copy(tmp_path, 7)
+        with monkeypatch.context() as full:
+            full.setattr(FolderStorage, "write", no_space)
+            failed = Checkpointer(tmp_path, timeout=60)
+            assert failed.load({"x": torch.zeros(8)}) is None
+        assert kept_steps(shelf) == [7]
+        copy_only(failed, 1, torch.zeros(8))  # begins anew, and does not come to storage
+        failed.abort()
+        assert kept_steps(shelf) == [7]
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            assert checkpoints.load({"x": torch.zeros(8)}) == 7
+            assert shelf.arenas() == {}
+
+    with_shelf(monkeypatch, use)
+
+
+def test_a_checkpoint_of_this_round_supersedes_what_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(shelf: Shelf) -> None:
+        leave_a_copy(tmp_path, 7)
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            with monkeypatch.context() as full:
+                full.setattr(FolderStorage, "write", no_space)
+                checkpoints.load({"x": torch.zeros(8)})
+            checkpoints.save(1, {"x": torch.zeros(8)})
+            checkpoints.wait()
+            assert kept_steps(shelf) == [7]
+            checkpoints.save(2, {"x": torch.zeros(8)})
+            assert kept_steps(shelf) == [2]
+
+    with_shelf(monkeypatch, use)
+
+
+def test_copies_that_the_agent_did_not_hand_out_are_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: ShelfClient) -> list[object]:
+        raise TimeoutError("timed out")
+
+    def use(shelf: Shelf) -> None:
+        leave_a_copy(tmp_path, 7)
+        with Checkpointer(tmp_path, timeout=60) as checkpoints:
+            with monkeypatch.context() as slow:
+                slow.setattr(ShelfClient, "left", broken)
+                assert checkpoints.load({"x": torch.zeros(8)}) is None
+            copy_only(checkpoints, 1, torch.zeros(8))
+            assert kept_steps(shelf) == [7]
+
+    with_shelf(monkeypatch, use)
