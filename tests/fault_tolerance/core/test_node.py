@@ -426,3 +426,64 @@ def test_from_every_state_a_stop_leads_out(events: list[m.Event]) -> None:
         commands += machine.handle(m.TimerFired(timer, machine.round))
     assert m.ReportStopped in kinds(commands) or was_clearing
     assert machine.state is n.State.IDLE
+
+
+def test_a_rank_that_announces_its_exception_while_a_hang_is_examined_is_told_to_end() -> None:
+    machine = running(3)
+    machine.handle(m.LimitPassed(0, "heartbeat"))
+    assert m.SetTimer("linger", n.LINGER_S) in machine.handle(m.RankErrored(1, "x"))
+    assert machine.handle(m.TimerFired("linger", 0)) == [m.SignalRanks((1,), 15)]
+
+
+def test_one_that_announced_it_before_a_start_was_called_off_is_told_to_end() -> None:
+    machine = n.Node()
+    machine.handle(m.StartRound(0, 2))
+    machine.handle(m.RankErrored(0, "x"))
+    machine.handle(m.TimerFired("linger", 0))  # nobody could be signalled yet
+    machine.handle(STOP)
+    commands = machine.handle(m.WorkersSpawned())
+    assert m.SignalRanks((1,), 15) in commands
+    assert m.SetTimer("linger", n.LINGER_S) in commands
+
+
+OF_A_ROUND = st.one_of(
+    st.just(m.WorkersSpawned()),
+    st.builds(m.RankErrored, st.integers(0, 1), st.just("x"), st.booleans()),
+    st.builds(m.LimitPassed, st.integers(0, 1), st.just("x")),
+    st.just(m.HangJudged(0, (0,), "x")),
+    EVENTS.filter(lambda event: not isinstance(event, m.TimerFired)),
+    st.just("a timer that was set"),
+)
+
+
+@given(st.lists(OF_A_ROUND, max_size=12))
+def test_every_living_rank_of_a_stopped_round_is_signalled(events: list[m.Event | str]) -> None:
+    machine = n.Node()
+    timers: list[str] = []
+    told: set[int] = set()
+
+    def take(event: m.Event) -> None:
+        if isinstance(event, m.StartRound) and machine.state is n.State.IDLE:
+            timers.clear()
+            told.clear()
+        for command in machine.handle(event):
+            match command:
+                case m.SetTimer(name=name):
+                    timers[:] = [*(other for other in timers if other != name), name]
+                case m.SignalRanks(local_ranks=ranks):
+                    told.update(ranks)
+                case m.StartAgain(local_rank=rank):
+                    told.discard(rank)
+
+    take(m.StartRound(0, 2))
+    for event in events:
+        if not isinstance(event, str):
+            take(event)
+        elif timers:
+            take(m.TimerFired(timers.pop(0), machine.round))
+    take(m.StopRound(machine.round, 30.0, 15))
+    take(m.WorkersSpawned())
+    if "linger" in timers:
+        take(m.TimerFired("linger", machine.round))
+    if machine.state is n.State.STOPPING:
+        assert set(machine.alive) <= told

@@ -86,6 +86,7 @@ class State(enum.Enum):
     CLEARING = enum.auto()
 
 
+_SIGNALS_THE_LINGERING = {State.RUNNING, State.EXAMINING, State.FAILED, State.STOPPING}
 _SIGKILL = 9
 _SIGTERM = 15
 
@@ -173,7 +174,8 @@ class Node:
             return []
         self.state = State.RUNNING
         if self._stop is not None:
-            return self._begin_stop(self._stop)
+            linger = [SetTimer("linger", LINGER_S)] if self._errored else []
+            return [*linger, *self._begin_stop(self._stop)]
         commands: list[Command] = [Watch(on=True)]
         # Exits that were seen while the others were still being started.
         for local_rank, code in list(self._exited.items()):
@@ -306,7 +308,7 @@ class Node:
         match event.name:
             case "settle":
                 return self._judge_crash(final=False) if self._crash_to_judge else []
-            case "linger" if self.state in {State.RUNNING, State.FAILED, State.STOPPING}:
+            case "linger" if self.state in _SIGNALS_THE_LINGERING:
                 return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
             case "grace" if self.state is State.STOPPING:
                 return self._kill()
