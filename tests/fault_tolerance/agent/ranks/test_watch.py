@@ -123,6 +123,30 @@ def test_limits_are_not_applied_to_nobody(watched):
     watched(test, Limits())
 
 
+def test_a_rank_found_to_have_ended_does_not_end_the_watch_over_the_others(watched):
+    """On a busy machine, word of a rank's end may come after its limit."""
+
+    async def test(watch, writer, told):
+        note = watch.listener.limit_passed
+
+        def limit_passed(index, expired):
+            if index == 0:
+                watch.rank_ended(0)
+            note(index, expired)
+
+        watch.listener.limit_passed = limit_passed
+        now = time.monotonic_ns()
+        watch.hold_to_limits([now, now + 50_000_000])
+        await told.wait("limit_passed")
+        told.heard.clear()
+        index, _ = await told.wait("limit_passed")
+        assert index == 1
+        assert len(told.of("limit_passed")) == 1
+
+    by_hand = {"initial_heartbeat": "command line"}
+    watched(test, Limits(initial_heartbeat_s=0.05, sources=by_hand))
+
+
 def test_a_kick_brings_news(watched):
     async def test(watch, writer, told):
         writer.event("hello", "text")

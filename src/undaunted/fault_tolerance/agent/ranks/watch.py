@@ -142,12 +142,16 @@ class PageWatch:
 
     def _check_limits(self) -> None:
         self._note_pause()
-        checks = [self._check(index) for index in range(len(self._started_ns))]
-        for index, result in enumerate(checks):
+        looks: list[int] = []
+        for index in range(len(self._started_ns)):
+            result = self._check(index)
             if result.expired:
                 self.listener.limit_passed(index, result.expired[0])
-                return
-        looks = [result.next_ns for result in checks if result.next_ns is not None]
+                # It may have been found to have ended; the others are held to their limits.
+                if index not in self._ended or not self._started_ns:
+                    return
+            elif result.next_ns is not None:
+                looks.append(result.next_ns)
         if looks:
             self._schedule_check(min(looks))
 
