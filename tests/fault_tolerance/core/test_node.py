@@ -123,6 +123,17 @@ def test_a_rank_that_cannot_be_started_again_stays_lost() -> None:
     assert m.ReportFinished(lost=1) in machine.handle(m.RankExited(0, 0))
 
 
+def test_the_round_is_over_when_one_ends_that_was_being_started_again() -> None:
+    machine = running()
+    machine.handle(m.RankExited(0, -9, spared=True, again=True))
+    machine.handle(m.RankExited(1, -9))
+    machine.handle(STOP)
+    machine.handle(m.TimerFired("grace", 0))
+    assert machine.handle(m.TreeEmpty()) == [], "there may be a process soon"
+    assert m.SignalTree(9) in machine.handle(m.RankExited(0, -9, spared=True))
+    assert kinds(machine.handle(m.TreeEmpty()))[-1] is m.ReportStopped
+
+
 def test_a_round_begins_without_lost_ranks() -> None:
     machine = running()
     machine.handle(m.RankExited(0, -9, spared=True))

@@ -217,6 +217,58 @@ def test_a_start_is_called_off_while_the_template_imports(tmp_path):
     asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
 
 
+def test_a_start_that_waits_for_another_is_called_off_as_well(tmp_path):
+    """They share one template, which serves one request at a time."""
+    fake = tmp_path / "fake.py"
+    fake.write_text("import signal; signal.pause()")
+
+    async def play():
+        spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
+        spawner.prepare(ENVIRONMENT, [])
+        (template,) = spawner.pids()
+        one = [spec(env=ENVIRONMENT, cwd=str(tmp_path))]
+        try:
+            both = [asyncio.ensure_future(spawner.spawn(one)) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            spawner.call_off()
+            for error in await asyncio.gather(*both, return_exceptions=True):
+                assert isinstance(error, OSError)
+                assert "called off" in str(error)
+            assert spawner.pids() == {template}
+        finally:
+            await spawner.close()
+            os.kill(template, signal.SIGKILL)
+            os.waitpid(template, 0)
+
+    asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
+
+
+def test_one_request_after_another_reaches_the_template(tmp_path):
+    answers = "".join(
+        f"take()\ntell(type='forked', number={number}, pids=[{4240 + number}])\n"
+        for number in (1, 2)
+    )
+    fake = tmp_path / "fake.py"
+    fake.write_text(READY.removesuffix("take()\n") + answers)
+
+    async def play():
+        spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
+        spawner.prepare(ENVIRONMENT, [])
+        (template,) = spawner.pids()
+        one = [spec(env=ENVIRONMENT, cwd=str(tmp_path))]
+        try:
+            return await asyncio.gather(spawner.spawn(one), spawner.spawn(one))
+        finally:
+            await spawner.close()
+            os.waitpid(template, 0)
+
+    both = asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
+    assert [(spawned.mode, spawned.pids) for spawned in both] == [
+        ("warm", [4241]),
+        ("warm", [4242]),
+    ]
+
+
 def test_workers_that_exist_all_the_same_are_not_started_twice(tmp_path, monkeypatch):
     """The answer is on its way when the agent loses patience."""
     monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.3)

@@ -110,7 +110,8 @@ class Agent:
             self._area,
             self._ranks.watch,
             self._scribe,
-            wanted=lambda current: current is self._round and not self._stop_ordered,
+            is_current=lambda current: current is self._round,
+            is_stopping=lambda: self._stop_ordered,
             failed=lambda rank: self._post(m.RankExited(rank, 1, spared=True)),
         )
         self._progress_notes = ProgressNotes(self._area, self._scribe)

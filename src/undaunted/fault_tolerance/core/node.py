@@ -115,6 +115,7 @@ class Node:
     _grace_s: float = 0.0  # of the stop that is under way
     _restart: bool = False  # another round follows
     _unkillable: bool = False
+    _look_again: bool = False  # nothing was left but a rank that was being started again
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -165,7 +166,7 @@ class Node:
         self._errored.clear()
         self._crash_to_judge = False
         self._stop = None
-        self._restart = self._unkillable = False
+        self._restart = self._unkillable = self._look_again = False
         self.state = State.SPAWNING
         return [Spawn(event.round)]
 
@@ -207,7 +208,8 @@ class Node:
         if self.alive:
             return []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
-        return judge + (self._kill() if self.state is State.STOPPING else [])
+        again = self.state is State.KILLING and self._look_again
+        return judge + (self._kill() if again or self.state is State.STOPPING else [])
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
@@ -289,7 +291,10 @@ class Node:
         return self._begin_stop(event)
 
     def _tree_empty(self) -> list[Command]:
-        if self.state not in {State.STOPPING, State.KILLING} or self.alive:
+        if self.state not in {State.STOPPING, State.KILLING}:
+            return []
+        self._look_again = bool(self.alive)
+        if self._look_again:
             return []
         return self._tree_gone(unkillable=False)
 

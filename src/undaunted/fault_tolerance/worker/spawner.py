@@ -12,6 +12,7 @@ from undaunted.fault_tolerance.worker.command import boot_command
 from undaunted.fault_tolerance.worker.warm import OnReady, WarmSpawner
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.fault_tolerance.worker.spec import WorkerSpec
@@ -53,6 +54,8 @@ class Spawner:
         self._on_fresh: Callable[[str], object] | None = None
         self._said: set[str] = set()
         self._warm = WarmSpawner() if warm else None
+        self._one: asyncio.Lock | None = None
+        self._called_off = 0  # times
         self._fresh = FreshSpawner(self._python, self._pass_fds)
 
     def tell(self, on_fresh: Callable[[str], object], on_ready: OnReady | None = None) -> None:
@@ -85,11 +88,21 @@ class Spawner:
             self._warm.start(self._python, env, modules, self._pass_fds, words, later)
 
     async def spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
-        """Start one worker per spec. The caller waits for the processes.
+        """Start one worker per spec, one request after another. The caller waits for the processes.
 
         Raises:
             OSError: they cannot be started.
         """
+        import asyncio  # the template is started before anything slow is imported
+
+        self._one = self._one or asyncio.Lock()
+        before = self._called_off
+        async with self._one:
+            if self._called_off != before:
+                raise OSError("called off before it began")
+            return await self._spawn(specs)
+
+    async def _spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
         reason = ""
         if self._warm is not None:
             reason = fresh_reason(specs, self._warm.environment)
@@ -100,7 +113,8 @@ class Spawner:
         return Spawned(self._fresh.spawn(specs), "fresh", reason)
 
     def call_off(self) -> None:
-        """Have a `spawn` under way end soon, if need be with an OSError."""
+        """Have every `spawn` under way end soon, if need be with an OSError."""
+        self._called_off += 1
         if self._warm is not None:
             self._warm.call_off()
 

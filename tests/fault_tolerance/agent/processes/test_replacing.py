@@ -23,12 +23,14 @@ CURRENT: Any = SimpleNamespace(specs=[SPEC, SPEC], rank=lambda local_rank: 4 + l
 class Parts:
     """What it works with; notes what it is asked for."""
 
-    def __init__(self, *, wanted: bool = True, fails: bool = False) -> None:
+    def __init__(
+        self, *, current: bool = True, stopping: bool = False, fails: bool = False
+    ) -> None:
         self.calls: list[Any] = []
         self.fails = fails
         this: Any = self
         self.replacing = Replacing(
-            this, this, this, this, this, lambda current: wanted, self._failed
+            this, this, this, this, this, lambda _: current, lambda: stopping, self._failed
         )
 
     async def spawn(self, specs: list[WorkerSpec]) -> Spawned:
@@ -52,7 +54,12 @@ class Parts:
     def say(self, text: str) -> None:
         self.calls.append(text)
 
-    def replace(self, local_rank: int, pid: int) -> None:
+    def end(self, pid: int) -> None:
+        self.calls.append("ended")
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def replace(self, local_rank: int, pid: int, began_ns: int) -> None:
         self.calls.append(("adopted", local_rank))
         self.pid = pid
 
@@ -76,11 +83,20 @@ async def test_it_is_told_to_rejoin_and_watched() -> None:
 
 
 @on_loop
-async def test_it_is_ended_at_once_when_the_round_is_over_meanwhile() -> None:
-    parts = Parts(wanted=False)
+async def test_it_is_ended_at_once_when_the_round_is_being_stopped() -> None:
+    parts = Parts(stopping=True)
     await parts.replacing.start(CURRENT, 1)
-    assert os.WTERMSIG(os.waitpid(parts.pid, 0)[1]) == signal.SIGKILL
-    assert ("adopted", 1) in parts.calls
+    assert parts.calls[2:] == ["ended", ("watched", 1), ("RankReplaced", 5), ("adopted", 1)]
+
+
+@on_loop
+async def test_the_next_round_hears_nothing_of_one_that_was_started_for_the_last() -> None:
+    parts = Parts(current=False)
+    await parts.replacing.start(CURRENT, 1)
+    assert parts.calls[2:] == ["ended"]
+    parts = Parts(current=False, fails=True)
+    await parts.replacing.start(CURRENT, 1)
+    assert parts.calls == [("reset", 1)]
 
 
 @on_loop

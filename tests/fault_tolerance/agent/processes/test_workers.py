@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import time
 
 import pytest
 
@@ -116,12 +117,37 @@ def test_another_process_takes_the_place_of_a_rank(seen: Seen) -> None:
     ended(first)
     seen.workers.reap()
     second = child("raise SystemExit(2)")
-    seen.workers.replace(0, second)
+    seen.workers.replace(0, second, time.monotonic_ns())
     assert seen.workers.all[0].pid == second
     ended(second)
     seen.workers.reap()
+    began_ns = time.monotonic_ns()
     third = child("raise SystemExit(3)")
     ended(third)
     seen.workers.reap()
-    seen.workers.replace(0, third)
+    seen.workers.replace(0, third, began_ns)
     assert seen.exits == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_a_replacement_did_not_end_when_another_with_its_pid_did(seen: Seen) -> None:
+    seen.workers.adopt([child("raise SystemExit(1)")])
+    ended(seen.workers.all[0].pid)
+    seen.workers.reap()
+    pid = child(WAITS)
+    seen.workers._reaped(pid, 0, time.monotonic_ns())  # an orphan of the round, long ago
+    seen.workers.replace(0, pid, time.monotonic_ns())
+    assert seen.exits == [(0, 1)]
+    seen.workers.end(pid)
+    ended(pid)
+    seen.workers.reap()
+    assert seen.exits == [(0, 1), (0, -9)]
+
+
+def test_what_was_started_for_nothing_is_ended_unless_its_pid_is_anothers(seen: Seen) -> None:
+    pid = child(WAITS)
+    seen.workers.end(pid)
+    ended(pid)
+    seen.workers.reap()
+    seen.workers.end(pid)
+    seen.workers.end(os.getppid())
+    assert process.state(os.getppid()) != "Z"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +26,8 @@ class Replacing:
     """For one node.
 
     Attributes:
-        wanted: whether a round still runs, and is not being stopped.
+        is_current: whether a round is still the one that the node is in.
+        is_stopping: whether that one is to end.
         failed: called with a local rank for which no process could be started.
     """
 
@@ -38,9 +36,9 @@ class Replacing:
     area: PageArea
     watch: PageWatch
     scribe: Scribe
-    wanted: Callable[[Round], bool]
+    is_current: Callable[[Round], bool]
+    is_stopping: Callable[[], bool]
     failed: Callable[[int], None]
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def start(self, current: Round, local_rank: int) -> None:
         """Start one."""
@@ -48,16 +46,20 @@ class Replacing:
         spec = msgspec.structs.replace(spec, env={**spec.env, "UNDAUNTED_INPROCESS_REJOIN": "1"})
         rank = current.rank(local_rank)
         self.area.reset(local_rank)
+        began_ns = time.monotonic_ns()
         try:
-            async with self._one:
-                spawned = await self.spawner.spawn([spec])
+            spawned = await self.spawner.spawn([spec])
         except OSError as error:
-            self.scribe.say(f"no process could be started in the place of rank {rank}: {error}")
-            self.failed(local_rank)
+            if self.is_current(current):
+                self.scribe.say(f"no process could be started in the place of rank {rank}: {error}")
+                self.failed(local_rank)
             return
         (pid,) = spawned.pids
-        if not self.wanted(current):
-            os.kill(pid, signal.SIGKILL)  # only we reap it
+        if not self.is_current(current):
+            self.workers.end(pid)
+            return
+        if self.is_stopping():
+            self.workers.end(pid)
         self.watch.rank_replaced(local_rank, time.monotonic_ns())
         self.scribe.record(RankReplaced, rank=rank, pid=pid)
-        self.workers.replace(local_rank, pid)
+        self.workers.replace(local_rank, pid, began_ns)

@@ -88,12 +88,25 @@ class Workers:
                 code, at_ns = self._unclaimed.pop(worker.pid)
                 self._ended(worker, code, at_ns)
 
-    def replace(self, local_rank: int, pid: int) -> None:
-        """A process of ours is a local rank from now on; if it has ended, that is reported."""
+    def replace(self, local_rank: int, pid: int, began_ns: int) -> None:
+        """A process of ours is a local rank from now on; if it has ended, that is reported.
+
+        Args:
+            local_rank: whose place it takes.
+            pid: its.
+            began_ns: before it was started. Another one with this pid may have ended before.
+        """
         worker = self.all[local_rank] = Worker(local_rank, pid, time.monotonic_ns())
         self._by_pid[pid] = worker
-        if pid in self._unclaimed:
-            self._ended(worker, *self._unclaimed.pop(pid))
+        code, at_ns = self._unclaimed.pop(pid, (0, -1))
+        if at_ns >= began_ns:
+            self._ended(worker, code, at_ns)
+
+    def end(self, pid: int) -> None:
+        """Kill a process that was started for nothing; `reap` may have seen its end already."""
+        stat = process.read_stat(pid)
+        if stat is not None and stat.ppid == os.getpid():  # else the pid is nobody's, or another's
+            os.kill(pid, signal.SIGKILL)
 
     def reap(self) -> None:
         """Take the status of every child that has ended; called on SIGCHLD."""
