@@ -31,7 +31,7 @@ BANDS = (
         "shared_utils",
     ),
     ("attribution", "checkpointing", "inprocess", "fault_tolerance", "training"),
-    ("chaos", "doctor", "top", "services", "integrations", "cli"),
+    ("chaos", "doctor", "top", "services", "integrations", "cli", "__main__"),
 )
 # Inside a band. The arrows form no circle.
 ARROWS = {
@@ -46,6 +46,7 @@ ARROWS = {
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
     "fault_tolerance": {"attribution", "checkpointing", "inprocess"},
     "cli": {"chaos", "doctor", "top"},  # one module per command
+    "__main__": {"cli"},  # python -m undaunted
 }
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.

@@ -48,6 +48,14 @@ def test_mistakes(argv, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_the_package_itself_is_the_command():
+    command = [sys.executable, "-m", "undaunted"]
+    env = {"PYTHONPATH": ":".join(sys.path)}
+    version = subprocess.run([*command, "--version"], capture_output=True, env=env, timeout=60)
+    assert (version.returncode, version.stdout[:10]) == (0, b"undaunted ")
+    assert subprocess.run([*command, "rum"], capture_output=True, env=env).returncode == 2
+
+
 def test_command_line_needs_nothing_heavy(tmp_path):
     heavy = {"argparse", "asyncio", "rich", "email", "torch", "numpy", "tempfile", "subprocess"}
     (tmp_path / "train.py").touch()
