@@ -57,6 +57,23 @@ def test_a_crash_is_explained_and_survived(tmp_path: Path, kind: str, mode: str)
         assert (ended["outcome"], ended["exit_code"]) == ("finished", 0)
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_wrong_command_line_is_not_restarted(tmp_path: Path, trains: bool) -> None:
+    begin = "import undaunted; undaunted.step(0)" if trains else ""
+    script = f"""
+        import argparse
+        {begin}
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", required=True)
+        parser.parse_args()
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2", "--max-restarts", "1") as launcher:
+        assert launcher.finish() == 1, launcher.text
+        assert len(launcher.events("round_started")) == 1 + trains
+        (ended,) = launcher.events("job_ended")
+        assert ("not restarted: every rank" in str(ended["reason"])) is not trains
+
+
 def test_without_restarts_left_the_first_cause_is_shown_in_full(tmp_path: Path) -> None:
     script = """
         import os

@@ -137,6 +137,7 @@ class Report(_Message, frozen=True):
         text: detail, reason, description or name of the signal.
         lost: ranks that the others went on without.
         first, last, problem: how far the round came, see `progress.Iterations`.
+        misuse: see `messages.NodeStopped`.
     """
 
     number: int
@@ -151,6 +152,7 @@ class Report(_Message, frozen=True):
     first: int | None = None
     last: int | None = None
     problem: str = ""
+    misuse: bool | None = None
 
 
 # --- from a leader ------------------------------------------------------------------------------

@@ -63,6 +63,45 @@ def test_a_budget_that_is_used_up_is_said() -> None:
     assert job.ends["a"].reason == "x; no restart is left of 1"
 
 
+def test_a_program_that_was_called_wrongly_is_not_restarted() -> None:
+    job = one(max_restarts=3)
+    job.fail("a", "rank 1: exit code 2")
+    *_, decided, end = job.stop("a", misuse=True)
+    assert isinstance(decided, m.Decided)
+    assert (decided.action, decided.restarts_left) == ("end", 3)
+    assert isinstance(end, m.End)
+    assert end.outcome is m.Outcome.FAILED
+    assert end.reason.startswith("rank 1: exit code 2; not restarted: ")
+
+
+@pytest.mark.parametrize(
+    "second", [{"misuse": False}, {"misuse": True, "iterations": Iterations(0, 1)}]
+)
+def test_a_node_that_trained_speaks_against_misuse(second: dict[str, object]) -> None:
+    job = running("a", "b", min_nodes=2, max_restarts=1)
+    job.fail("a", "rank 0: exit code 2")
+    job.stop("a", misuse=True)
+    job.stop("b", **second)
+    assert job.policy.round == 1
+
+
+@pytest.mark.parametrize("second", [True, None])
+def test_misuse_on_several_nodes(second: bool | None) -> None:
+    job = running("a", "b", min_nodes=2, max_restarts=1)
+    job.fail("a", "rank 0: exit code 2")
+    job.stop("a", misuse=True)
+    job.stop("b", misuse=second)
+    assert set(job.outcomes.values()) == {"failed"}
+
+
+def test_a_later_round_is_no_misuse() -> None:
+    job = one(max_restarts=2)
+    for _ in range(2):
+        job.fail("a", "rank 0: exit code 2")
+        job.stop("a", misuse=None if job.policy.round == 0 else True)
+    assert job.policy.round == 2
+
+
 def test_the_stop_timeout_given_by_the_user_wins() -> None:
     _, stop = one(max_restarts=1, stop_timeout_s=30.0).fail("a")
     assert isinstance(stop, m.Stop)

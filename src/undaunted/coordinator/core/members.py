@@ -23,7 +23,7 @@ class Member:
         finished: every rank exited with 0.
         lost: nobody hears of it any more; whatever it reports later tells only who is to blame.
         all_ok: when it stopped, every rank had exited with 0.
-        iterations: how far it came, known once it has stopped.
+        iterations, misuse: known once it has stopped, see `messages.NodeStopped`.
         signals: that its ranks were told to stop by.
     """
 
@@ -32,6 +32,7 @@ class Member:
     lost: bool = False
     all_ok: bool = False
     iterations: Iterations = NO_ITERATIONS
+    misuse: bool | None = None
     signals: set[int] = field(default_factory=set)
 
 
@@ -104,12 +105,14 @@ class Members:
         """The node's ranks do not work any more."""
         self._running.pop(node, None)
 
-    def stop(self, node: str, *, all_ok: bool, iterations: Iterations) -> None:
+    def stop(
+        self, node: str, *, all_ok: bool, iterations: Iterations, misuse: bool | None = None
+    ) -> None:
         """No process is left on the node."""
         if all_ok:
             self.finish(node)
         member = self._all[node]
-        member.all_ok, member.iterations = all_ok, iterations
+        member.all_ok, member.iterations, member.misuse = all_ok, iterations, misuse
         self._unstopped.pop(node, None)
         self._running.pop(node, None)
 

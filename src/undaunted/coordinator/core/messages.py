@@ -133,7 +133,8 @@ class NodeStopped:
     """No process of the round is left on the node. ``all_ok``: every rank had exited with 0.
 
     ``iterations``: how far the round came. ``verdict``: what the node found out about its own
-    failure in the meantime, "" = it has none or nothing new.
+    failure in the meantime, "" = it has none or nothing new. ``misuse``: its ranks ended as do
+    programs that are called with wrong arguments; None = no rank ended by itself.
     """
 
     node: str
@@ -143,6 +144,7 @@ class NodeStopped:
     iterations: Iterations = NO_ITERATIONS
     verdict: str = ""
     victim: bool = False
+    misuse: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

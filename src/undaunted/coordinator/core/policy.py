@@ -244,7 +244,9 @@ class JobPolicy(Rounds):
         if node not in self.members.unstopped:
             return []
         worked = self.members.works(node) and not event.all_ok
-        self.members.stop(node, all_ok=event.all_ok, iterations=event.iterations)
+        self.members.stop(
+            node, all_ok=event.all_ok, iterations=event.iterations, misuse=event.misuse
+        )
         if self.state is State.STOPPING:
             return self.over_if_stopped()
         if worked:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 # How much longer than the grace a node may take to report that it has stopped: processes that
 # cannot be killed, health checks and the wait for device memory are part of that.
 STOP_MARGIN_S = 180.0
+_MISUSE = (
+    "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
+    "are called with wrong arguments"
+)
 
 
 class State(enum.Enum):
@@ -284,11 +288,20 @@ class Rounds:
                 return Ending(m.Outcome.FINISHED, done)
             if not self.fits():
                 return Ending(m.Outcome.PREEMPTED, leaving)
+        if self._counted and self._is_misuse:
+            return Ending(m.Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
         if self._counted:
             seen = [member.iterations for member in self.members.all]
             if stuck := self.tracker.round_over(self.round, seen):
                 return Ending(m.Outcome.NO_RESTART, stuck)
         return None
+
+    @property
+    def _is_misuse(self) -> bool:
+        """Whether the program cannot be meant to run as it was called; a restart is of no use."""
+        ends = {member.misuse for member in self.members.all}
+        begun = any(member.iterations.last is not None for member in self.members.all)
+        return self.round == 0 and True in ends and False not in ends and not begun
 
     def _with_first_cause(self, ending: Ending) -> Ending:
         """What was reported first need not be what happened first."""

@@ -33,6 +33,7 @@ def report(event: m.Event) -> p.Report:
                 first=seen.first,
                 last=seen.last,
                 problem=seen.problem,
+                misuse=event.misuse,
             )
         case m.NodeUnhealthy():
             return _report("unhealthy", event.round, event.reason)
@@ -81,6 +82,7 @@ def _stopped(node: str, report: p.Report) -> m.NodeStopped:
         iterations=Iterations(report.first, report.last, report.problem),
         verdict=report.text,
         victim=report.victim,
+        misuse=report.misuse,
     )
 
 

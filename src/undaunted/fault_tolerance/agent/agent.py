@@ -340,7 +340,9 @@ class Agent:
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
-        self._tasks.start(self._report_stopped(job.NodeStopped(*about, iterations=seen)))
+        misuse = self._ranks.misuse()
+        stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse)
+        self._tasks.start(self._report_stopped(stopped))
 
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)

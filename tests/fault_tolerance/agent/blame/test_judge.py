@@ -6,11 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from tests.fault_tolerance.agent.round.test_environment import CONFIG
 from undaunted.attribution import error_file
 from undaunted.attribution.evidence import RankEvidence
-from undaunted.fault_tolerance.agent.blame.judge import judge_crash, judge_hang, serve_error_file
+from undaunted.fault_tolerance.agent.blame.judge import (
+    is_misuse,
+    judge_crash,
+    judge_hang,
+    serve_error_file,
+)
 from undaunted.fault_tolerance.agent.processes.workers import Worker
 from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
@@ -121,3 +127,45 @@ def test_the_root_cause_is_served_to_a_launcher_above(tmp_path: Path, monkeypatc
     assert read is not None
     assert read.message == "ValueError: bad batch"
     assert msgspec.json.decode(path.read_bytes())
+
+
+S = 1_000_000_000
+
+
+class TestMisuse:
+    """Whether the program was called with wrong arguments."""
+
+    @staticmethod
+    def told(local_rank: int, code: int) -> Worker:
+        ended = worker(local_rank, code, 5 * S)
+        ended.told.append((15, 4 * S))
+        return ended
+
+    def test_every_rank_that_ended_by_itself_did_so_early_with_2(self) -> None:
+        page = PageSnapshot(first_line_ns=100 * S)
+        two = [worker(0, 2, 160 * S), worker(1, 2, 101 * S), self.told(2, -15), self.told(3, 1)]
+        assert is_misuse(two, [page, page, PageSnapshot(), PageSnapshot()], announced=False) is True
+
+    def test_without_a_rank_that_ended_by_itself_nothing_is_known(self) -> None:
+        assert is_misuse([self.told(0, -15)], [PageSnapshot()], announced=False) is None
+
+    @pytest.mark.parametrize(
+        ("ends", "page", "announced"),
+        [
+            ([(2, 1), (1, 1)], PageSnapshot(), False),
+            ([(2, 1), (0, 1)], PageSnapshot(), False),
+            ([(2, 1), (-9, 1)], PageSnapshot(), False),
+            ([(2, 61)], PageSnapshot(), False),
+            ([(2, 62)], PageSnapshot(first_line_ns=S), False),
+            ([(2, 2)], PageSnapshot(first_line_ns=S, initialized_ns=S), False),
+            ([(2, 1)], PageSnapshot(problem="garbage"), False),
+            ([(2, 1)], PageSnapshot(), True),
+        ],
+    )
+    def test_what_speaks_against_it(self, ends, page, announced) -> None:
+        workers = [worker(rank, code, at * S) for rank, (code, at) in enumerate(ends)]
+        assert is_misuse(workers, [page] * len(ends), announced=announced) is False
+
+    def test_a_rank_that_was_told_may_have_begun_to_train(self) -> None:
+        pages = [PageSnapshot(), PageSnapshot(initialized_ns=S)]
+        assert is_misuse([worker(0, 2, S), self.told(1, -15)], pages, announced=False) is False

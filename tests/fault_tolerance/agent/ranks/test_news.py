@@ -32,7 +32,7 @@ class Told:
         self.ring.append((rank, lost))
 
 
-CURRENT: Any = SimpleNamespace(rank=lambda local_rank: 4 + local_rank, faults={})
+CURRENT: Any = SimpleNamespace(rank=lambda local_rank: 4 + local_rank, faults={}, announced=False)
 
 
 def news(told: Told) -> News:
@@ -68,3 +68,11 @@ def test_a_fault_that_happened_is_not_repeated() -> None:
     ring: Any = [SimpleNamespace(name="fault", text="f1"), SimpleNamespace(name="x", text="y")]
     news(told).ring(CURRENT, 1, ring, 2)
     assert (told.fired, told.ring, CURRENT.faults) == (["f1"], [(5, 2)], {1: "f1"})
+
+
+def test_a_checkpoint_that_is_announced_is_known_of_the_round() -> None:
+    current: Any = SimpleNamespace(rank=lambda local_rank: local_rank, faults={}, announced=False)
+    for name, announced in (("other", False), ("checkpoint", True), ("other", True)):
+        events: Any = [SimpleNamespace(name=name, text="saved step=3")]
+        news(Told()).ring(current, 0, events, 0)
+        assert current.announced is announced

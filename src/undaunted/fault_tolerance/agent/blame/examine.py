@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.fault_tolerance.agent.blame import evidence
-from undaunted.fault_tolerance.agent.blame.judge import Judgement, judge_crash, judge_hang
+from undaunted.fault_tolerance.agent.blame.judge import (
+    Judgement,
+    is_misuse,
+    judge_crash,
+    judge_hang,
+)
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
@@ -49,6 +54,10 @@ class Examiner:
             return False
         self.scribe.verdict(judgement)
         return True
+
+    def misuse(self, current: Round) -> bool | None:
+        """Whether the ranks of the round ended as programs do that are called wrongly."""
+        return is_misuse(self.workers.all, self.pages(), announced=current.announced)
 
     async def hang(self, current: Round) -> Judgement:
         """Gather stacks and states of all ranks and say which one hangs."""

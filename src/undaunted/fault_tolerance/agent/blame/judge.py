@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _LAST_LINES = 5
 _READ_DEADLINE_S = 0.1
 _WRITE_DEADLINE_S = 2.0
+_NS = 1_000_000_000
+_WRONG_USAGE = 2  # exit code of argparse and many others
+_EARLY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,30 @@ def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) 
     report = error_file.ErrorReport(verdict.line, "", int(time.time()))
     culprits = tuple(each.local_rank for each in verdict.suspects)
     return Judgement(event, culprits, verdict.certain, report)
+
+
+def is_misuse(
+    workers: Sequence[Worker], pages: Sequence[PageSnapshot], *, announced: bool
+) -> bool | None:
+    """Whether the ranks of a round ended as programs do that are called with wrong arguments.
+
+    Args:
+        workers: all ranks, ended.
+        pages: theirs.
+        announced: a rank has announced a checkpoint.
+
+    Returns:
+        None if no rank ended by itself, and none had begun to train.
+    """
+    if announced or any(page.initialized_ns is not None or page.problem for page in pages):
+        return False
+    ended = [worker for worker in workers if not worker.told_by_us]
+    return all(_is_early_2(each, pages[each.local_rank]) for each in ended) if ended else None
+
+
+def _is_early_2(worker: Worker, page: PageSnapshot) -> bool:
+    lived_ns = worker.exited_ns - (page.first_line_ns or worker.spawned_ns)
+    return worker.code == _WRONG_USAGE and not worker.lost and lived_ns <= _EARLY_S * _NS
 
 
 def _distribution(suspect: RankEvidence) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.telling.scribe import Scribe
     from undaunted.progress.reader import RingEvent
 
+_CHECKPOINT = "checkpoint"  # as `checkpointing.announce` names its events; it imports logging
+
 
 @dataclass(frozen=True)
 class News:
@@ -35,6 +37,7 @@ class News:
             if event.name == "fault":
                 self.rounds.fault_fired(event.text)
                 current.faults[local_rank] = event.text
+            current.announced |= event.name == _CHECKPOINT
         self.scribe.ring_events(current.rank(local_rank), events, lost)
 
 

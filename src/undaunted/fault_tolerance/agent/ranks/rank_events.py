@@ -114,6 +114,10 @@ class RankEvents:
         judgement = await self._examiner.hang(current)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
+    def misuse(self) -> bool | None:
+        """Whether the ranks of the round ended as programs do that are called wrongly."""
+        return self._examiner.misuse(self._this_round())
+
     # --- what the watch has seen ----------------------------------------------------------------
 
     def _limit_passed(self, local_rank: int, expired: Expired) -> None:

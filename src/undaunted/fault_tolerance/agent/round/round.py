@@ -48,6 +48,7 @@ class Round:
         self.stacks_path = stacks_path
         self.oom_kills_before = oom.read()
         self.faults: dict[int, str] = {}  # injected faults that happened, by local rank
+        self.announced = False  # a checkpoint
         self._output = output
 
     @property
