@@ -23,6 +23,7 @@ from undaunted.chaos.trials.nemesis.small_disk import SmallDisk
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
 
 SCRIPT = str(Path(__file__).parent / "chaos_scripts" / "train.py")
+SAMPLER = str(Path(SCRIPT).parent / "sampler.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO = ("--nproc-per-node", "2")
 DEADLINE_S = 380.0
@@ -133,6 +134,26 @@ def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) 
     )
 
     assert set(ended.colours.values()) == {"green"}, ended.text
+    assert ended.code == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words", "reasons"),
+    [
+        ("2", (), {"rng-not-restored"}),
+        ("3", (), {"rng-not-restored", "computation-differs"}),
+        ("3", ("first-buckets",), {"rng-not-restored"}),
+    ],
+)
+def test_a_random_state_from_which_nothing_follows_is_not_red(
+    tmp_path: Path, ranks: str, words: tuple[str, ...], reasons: set[str]
+) -> None:
+    given = ("--nproc-per-node", ranks, "--faults", "kill", "--seed", "1")
+
+    ended = chaos(tmp_path, *given, SAMPLER, "{dir}", *words)
+
+    assert ended.colours == {"kill-1": "yellow"}, ended.text
+    assert ended.reasons == reasons
     assert ended.code == 0
 
 

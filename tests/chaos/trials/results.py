@@ -11,7 +11,8 @@ from undaunted.chaos.trials.result import Result, run_of
 
 def rng_anew(moment: Moment, parts: Parts) -> Parts:
     there = parts_of(moment.rank, moment.iteration - 10, moment.at)
-    return {**parts, "rng": there["rng"]} if moment.start and "rng" in parts else parts
+    drawn = {name: there[name] for name in ("rng", "data") if name in parts}
+    return {**parts, **drawn} if moment.start else parts
 
 
 @functools.cache

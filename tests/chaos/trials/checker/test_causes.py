@@ -9,6 +9,7 @@ from msgspec import structs
 
 from tests.chaos.trials.histories import Moment, Parts, Run, fault, parts_of, undisturbed
 from undaunted.chaos.trials.checker.verdict import judge
+from undaunted.chaos.trials.output import words
 from undaunted.digests.record import FORWARD, STEP, UPDATE
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def test_random_state_as_at_the_beginning() -> None:
     verdict = differing(as_of(lambda i: i - 10, "rng"))
 
     [finding] = verdict.findings
-    assert (verdict.colour, finding.key) == ("red", "rng-not-restored")
+    assert (verdict.colour, finding.key) == ("yellow", "rng-not-restored")
     assert finding.text.startswith(
         "On ranks 0-1 at step 10, right after the restart, the random state (rng) is that of the "
         "very beginning"
@@ -81,9 +82,62 @@ def test_random_state_as_at_the_beginning() -> None:
     assert verdict.difference.equals == {"rng": 0}
 
 
+def moves_once_an_epoch(moment: Moment, parts: Parts) -> Parts:
+    """Nothing is drawn in a step: only making an iterator, every ten steps, moves the state."""
+    return {**parts, "rng": f"epoch {moment.iteration // 10}"} if "rng" in parts else parts
+
+
+def judged_beside_epochs(change: Callable[[Moment, Parts], Parts], world: int = 2) -> Verdict:
+    """The verdict about a run in which making the iterator again moves the state once more."""
+
+    def twice(moment: Moment, parts: Parts) -> Parts:
+        moved = moves_once_an_epoch(moment, parts)
+        if not moment.start:
+            return moved
+        return change(moment, {**moved, "rng": "epoch 0"} if "rng" in parts else moved)
+
+    one = fault(iteration=17, resume=15)
+    reference = undisturbed(world=world, change=moves_once_an_epoch)
+    return judge(reference, Run(world=world, change=twice).history(one), [one.plan])[0]
+
+
+def test_random_state_from_which_nothing_follows() -> None:
+    verdict = judged_beside_epochs(lambda _, parts: parts)
+
+    [finding] = verdict.findings
+    assert (verdict.colour, finding.key) == ("yellow", "rng-not-restored")
+    assert "torch.set_rng_state" in finding.remedy
+    assert words.identical(verdict) == "all but rng"
+
+
+@pytest.mark.parametrize(("world", "colour"), [(2, "red"), (3, "yellow")])
+def test_random_state_does_not_hide_gradients_that_do_not_follow_from_it(
+    world: int, colour: str
+) -> None:
+    verdict = judged_beside_epochs(other("gradients", "parameters", at=UPDATE), world)
+
+    assert verdict.colour == colour
+    keys = [(finding.key, finding.severity) for finding in verdict.findings]
+    assert keys == [("computation-differs", colour), ("rng-not-restored", "yellow")]
+    assert verdict.difference is not None
+    assert verdict.difference.parts == ("parameters", "gradients")
+    assert words.identical(verdict) == "no: parameters, gradients"
+    assert ("find_unused_parameters=True" in verdict.findings[0].remedy) == (world > 2)
+
+
+def test_gradients_that_may_follow_from_the_random_state() -> None:
+    wrong = as_of(lambda i: i - 10, "rng")
+    gradients = other("gradients", "parameters", at=UPDATE)
+
+    verdict = differing(lambda m, p: gradients(m, wrong(m, p)), world=3)
+
+    [finding] = verdict.findings
+    assert (verdict.colour, finding.key) == ("red", "rng-not-restored")
+
+
 def test_a_damaged_checkpoint_that_was_loaded() -> None:
     one = fault("corrupt-checkpoint", iteration=12, resume=10)
-    change = other("rng")
+    change = other("parameters")
     run = Run(change=lambda m, p: change(m, p) if m.start else p)
 
     [verdict] = judge(undisturbed(), run.history(one), [one.plan])

@@ -484,7 +484,8 @@ def test_a_program_that_is_not_deterministic_by_itself_is_not_judged_by_its_resu
 
 def test_a_difference_counts_for_the_fault_that_brought_it() -> None:
     def differs(moment: Moment, parts: Parts) -> Parts:
-        return {**parts, "rng": "other"} if moment.start > 0 and "rng" in parts else parts
+        drawn = {name: "other" for name in ("rng", "data") if name in parts}
+        return {**parts, **drawn} if moment.start > 0 else parts
 
     faults = [fault(iteration=6, id="a"), fault(iteration=12, id="b")]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from undaunted.base.text import name_ranks
 from undaunted.chaos.trials.checker.beside import BESIDE, explain_beside
 from undaunted.chaos.trials.checker.identity import base
@@ -44,6 +46,17 @@ _RESTORE_DATA = (
     "    batches = itertools.islice(loader, step_in_epoch, None)"
 )
 
+_BUCKETS = (
+    "probably by the order in which gradients are added up. DistributedDataParallel puts them into "
+    "other buckets in its first step after a start than in all later ones, and a sum over more "
+    "than two ranks has other last bits in another order. That loses nothing. If it is not that, "
+    "state which nobody looks at was not restored."
+)
+_SAME_BUCKETS = (
+    "To see whether it is only that, run chaos with two ranks, or keep the first buckets:\n"
+    "    DistributedDataParallel(model, find_unused_parameters=True)   # costs some time"
+)
+
 
 @dataclass(frozen=True)
 class Clue:
@@ -56,6 +69,7 @@ class Clue:
         of_rank: for each part, another rank that had it in the undisturbed run at this moment.
         world_size: ranks of the undisturbed run.
         further: whether it is of a model that is not the first one which the step uses.
+        random: whether the random state differed before, without being the cause.
     """
 
     difference: Difference
@@ -64,6 +78,7 @@ class Clue:
     of_rank: dict[str, int]
     world_size: int
     further: bool = False
+    random: bool = False
 
     def kinds(self) -> set[str]:
         """What differs: ``parameters``, ``rng``, ..., and names that the script gave."""
@@ -110,13 +125,27 @@ class Clue:
         return f"On {who} {when}, right after the restart" if self.fresh else f"On {who} {when}"
 
 
-def explain(found: Identity, lines: Mapping[int, Line]) -> Finding:
+def explain(found: Identity, lines: Mapping[int, Line]) -> list[Finding]:
     """Say what usually causes a difference.
 
     Args:
         found: a comparison that differs.
         lines: of the undisturbed run.
     """
+    if found.state == "random":
+        return [_random_alone(_cause(found, lines))]
+    if found.random is not None:
+        return [_cause(found, lines), _random_alone(_cause(found.random, lines))]
+    return [_cause(found, lines)]
+
+
+def _random_alone(cause: Finding) -> Finding:
+    """The finding about a random state from which nothing that was recorded follows."""
+    text = f"{cause.text} No data, gradients or parameters differ because of it in this run."
+    return structs.replace(cause, severity="yellow", text=text)
+
+
+def _cause(found: Identity, lines: Mapping[int, Line]) -> Finding:
     assert found.difference is not None
     line = lines[found.difference.rank]
     clue = Clue(
@@ -126,6 +155,7 @@ def explain(found: Identity, lines: Mapping[int, Line]) -> Finding:
         of_rank=_other_ranks(found.pair, lines) if found.pair is not None else {},
         world_size=len(lines),
         further=found.pair is not None and found.pair.key.at == FORWARD and found.pair.key.n > 0,
+        random=found.random is not None,
     )
     if found.pair is not None and found.pair.record.counted and _ahead_of_parameters(clue):
         return _not_loaded(clue, "the random state or the data goes on")
@@ -325,18 +355,19 @@ def _order(clue: Clue) -> tuple[str, str]:
 
 def _computation(clue: Clue) -> Finding:
     many = clue.world_size > _ORDERLY_RANKS
-    why = (
-        ": with more than two ranks, DistributedDataParallel adds up gradients in another order in "
-        "its first step after a start"
+    seen = " but the random state, which no step draws from," if clue.random else ""
+    what = "gradients" if "gradients" in clue.kinds() else base(clue.difference.parts[0])
+    where = (
+        f"{clue.where()}, the {what} differ although everything seen before them{seen} is equal: "
     )
+    if many and clue.fresh:
+        return Finding("computation-differs", "yellow", where + _BUCKETS, _SAME_BUCKETS)
     return Finding(
         "computation-differs",
         "yellow" if many else "red",
-        f"{clue.where()}, the {base(clue.difference.parts[0])} differ although everything seen "
-        "before them is equal: state that is neither parameters, buffers, optimizer, random state "
-        "nor data was not restored, such as another model or a generator of the script's own; or "
-        "the computation itself is not deterministic"
-        f"{why if many else ''}.",
+        f"{where}state that is neither parameters, buffers, optimizer, random state nor data was "
+        "not restored, such as another model or a generator of the script's own; or the "
+        "computation itself is not deterministic.",
         "Save such state too. To see whether it is the computation:\n"
         "    torch.use_deterministic_algorithms(True)\n"
         "    torch.set_num_threads(1)",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from undaunted.chaos.trials.checker.beside import BESIDE
 from undaunted.chaos.trials.checker.lives import PARAMETERS
 from undaunted.chaos.trials.checker.values import Difference
-from undaunted.digests.record import FORWARD
+from undaunted.digests.record import FORWARD, RNG, UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +27,8 @@ _ORDER = (
     *("parameters", "buffers", "optimizer", *BESIDE),
     *("rng", "", "data", "gradients", "loss"),
 )
+# What follows from the steps before, and from random numbers only if they draw some.
+_COMPUTED = ("parameters", "buffers", "optimizer", *BESIDE, "gradients", RNG)
 
 
 class Pair(NamedTuple):
@@ -50,23 +52,25 @@ class Identity:
     """How a part of a run compares with the undisturbed one.
 
     Attributes:
-        state: ``identical``; ``differs``; ``inherited``: it did before this part already;
-            ``unknown``: nothing to compare.
+        state: ``identical``; ``random``: nothing but the random state differs; ``differs``;
+            ``inherited``: it did before this part already; ``unknown``: nothing to compare.
         first: the first iteration compared, None if there is none.
         last: the last one.
-        difference: the first one.
-        pair: the records that differ first.
+        difference: the first one, or the first that the random state cannot explain.
+        pair: the records of that difference.
         fresh: whether nothing of this start of the rank was compared before them.
         ranks: those that were compared.
+        random: the random state differs earlier, and the difference does not follow from that.
     """
 
-    state: Literal["identical", "differs", "inherited", "unknown"]
+    state: Literal["identical", "random", "differs", "inherited", "unknown"]
     first: int | None = None
     last: int | None = None
     difference: Difference | None = None
     pair: Pair | None = None
     fresh: bool = False
     ranks: tuple[int, ...] = ()
+    random: Identity | None = None
 
 
 def before_faults(
@@ -84,7 +88,7 @@ def after_faults(
     """Compare what came after each fault, up to the next one."""
     pairs = list(_pairs(by_rank, lines))
     found: list[Identity] = []
-    spoilt = False
+    spoilt: set[str] = set()  # states of the parts before, in which something differed
     for cut, following in zip(cuts, [*cuts[1:], None], strict=False):
         before = [pair for pair in pairs if following is None or _is_before(pair, following)]
         part = [pair for pair in before if _is_after(pair, cut)]
@@ -94,9 +98,11 @@ def after_faults(
         one = _nowhere(by_rank, cut, following) or _compare(part, lines)
         if one.pair is not None and one.pair.start == cut.start:
             one = replace(one, fresh=False)  # nothing was restarted
-        if one.state == "differs" and spoilt:
+        differs = one.state in ("random", "differs")
+        if one.state in spoilt or (differs and "differs" in spoilt):
             one = replace(one, state="inherited")
-        spoilt = spoilt or one.state == "differs"
+        elif differs:
+            spoilt.add(one.state)
         found.append(one)
     return found
 
@@ -151,32 +157,73 @@ def _compare(pairs: Sequence[Pair], lines: Mapping[int, Line]) -> Identity:
     last = max(pair.key.iteration for pair in pairs)
     differing = [pair for pair in pairs if pair.differing()]
     if not differing:
-        return Identity(
-            "identical", first, last, ranks=tuple(sorted({pair.rank for pair in pairs}))
-        )
-    earliest = min(differing, key=lambda pair: _place(pair, lines))
-    before = [
-        pair
-        for pair in pairs
-        if (pair.rank, pair.start) == (earliest.rank, earliest.start)
-        and _place(pair, lines) < _place(earliest, lines)
-    ]
+        return Identity("identical", first, last, ranks=_all_ranks(pairs))
+    differing.sort(key=lambda pair: _place(pair, lines))
+    earliest = differing[0]
+    # The first one that is more than random state.
+    real = next((pair for pair in differing if not _is_random(pair)), None)
+    if real is None:
+        return _at(earliest, "random", pairs, lines)
+    if real is earliest or _follows_from_random(real, lines):
+        return _at(earliest, "differs", pairs, lines)
+    random = _at(earliest, "random", pairs, lines)
+    return replace(_at(real, "differs", pairs, lines), random=random)
+
+
+def _at(
+    pair: Pair,
+    state: Literal["random", "differs"],
+    pairs: Sequence[Pair],
+    lines: Mapping[int, Line],
+) -> Identity:
+    """Return the comparison with this pair as the difference to be explained."""
+    iterations = [one.key.iteration for one in pairs]
     difference = Difference(
-        rank=earliest.rank,
-        iteration=earliest.key.iteration,
-        at=earliest.key.at,
-        parts=earliest.differing(),
-        ranks=_ranks(earliest, differing),
-        equals=_equals(earliest, lines[earliest.rank]),
+        rank=pair.rank,
+        iteration=pair.key.iteration,
+        at=pair.key.at,
+        parts=pair.differing(),
+        ranks=_ranks(pair, pairs),
+        equals=_equals(pair, lines[pair.rank]),
     )
-    fresh = not any(pair.key.iteration < earliest.key.iteration for pair in before)
-    return Identity("differs", first, last, difference, earliest, fresh)
+    place = _place(pair, lines)
+    fresh = not any(
+        (one.rank, one.start) == (pair.rank, pair.start)
+        and one.key.iteration < pair.key.iteration
+        and _place(one, lines) < place
+        for one in pairs
+    )
+    return Identity(
+        state, min(iterations), max(iterations), difference, pair, fresh, _all_ranks(pairs)
+    )
 
 
-def _ranks(earliest: Pair, differing: Sequence[Pair]) -> tuple[int, ...]:
+def _all_ranks(pairs: Sequence[Pair]) -> tuple[int, ...]:
+    return tuple(sorted({pair.rank for pair in pairs}))
+
+
+def _is_random(pair: Pair) -> bool:
+    """Whether only the random state differs."""
+    return all(base(name) == RNG for name in pair.differing())
+
+
+def _follows_from_random(pair: Pair, lines: Mapping[int, Line]) -> bool:
+    """Whether a difference may follow from the random state, which differed before.
+
+    Data may have been drawn from it, and what the script names may hold anything. What a step
+    computes may if any rank draws random numbers in that step.
+    """
+    if any(base(name) not in _COMPUTED for name in pair.differing()):
+        return True
+    iteration = pair.key.iteration - (pair.key.at != UPDATE)
+    return any(line.draws(iteration) for line in lines.values())
+
+
+def _ranks(first: Pair, pairs: Sequence[Pair]) -> tuple[int, ...]:
     """Return the ranks that differ at the same moment; others do as a consequence."""
-    moment = (earliest.start, earliest.key)
-    return tuple(sorted({pair.rank for pair in differing if (pair.start, pair.key) == moment}))
+    moment = (first.start, first.key)
+    there = [pair for pair in pairs if (pair.start, pair.key) == moment]
+    return tuple(sorted({pair.rank for pair in there if pair.differing()}))
 
 
 def _place(pair: Pair, lines: Mapping[int, Line]) -> tuple[Start, int, int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.digests.record import FORWARD
+from undaunted.digests.record import FORWARD, RNG
 from undaunted.journal.events import RankReplaced, WorkersSpawned
 
 if TYPE_CHECKING:
@@ -79,11 +79,15 @@ class Line:
         self.order: dict[Key, int] = {}
         self.begin: dict[int, int] = {}
         self._with_parameters: dict[str, list[int]] = {}
+        self._random: list[tuple[Key, dict[str, str]]] = []
         for record in records:
             key = Key(record.iteration, record.at, record.n)
             self.by_key[key] = record
             self.begin.setdefault(key.iteration, len(self.order))
             self.order.setdefault(key, len(self.order))
+            states = {name: of for name, of in record.parts.items() if name.endswith(RNG)}
+            if states:
+                self._random.append((key, states))
             if record.at == FORWARD and record.n == 0 and PARAMETERS in record.parts:
                 self._with_parameters.setdefault(record.parts[PARAMETERS], []).append(
                     record.iteration
@@ -95,6 +99,17 @@ class Line:
     def iterations_with(self, parameters: str) -> list[int]:
         """The iterations that began with these parameters, ascending."""
         return self._with_parameters.get(parameters, [])
+
+    def draws(self, iteration: int) -> bool:
+        """Whether the random state moved in an iteration; True where it is not known."""
+        here = [(key, states) for key, states in self._random if key.iteration == iteration]
+        after = [states for key, states in self._random if key.iteration > iteration]
+        began = next((states for key, states in here if key.at == FORWARD), None)
+        if began is None and here:
+            began = here[0][1]
+        if began is None or not after:
+            return True
+        return any(after[0].get(name, digest) != digest for name, digest in began.items())
 
 
 def reference_lines(history: History) -> dict[int, Line]:

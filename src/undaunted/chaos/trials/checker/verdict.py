@@ -107,7 +107,7 @@ class _Case:
             same = []  # that the result differs follows from it
         findings = sorted(findings + same, key=lambda finding: _SEVERITIES.index(finding.severity))
         identity = self.after[place]
-        judged = identity.state == "identical" and self.before.state != "differs"
+        judged = identity.state == "identical" and self.before.difference is None
         return Verdict(
             fault=cut.fault,
             colour=_colour(findings),
@@ -247,7 +247,7 @@ class _Case:
         self, cut: Cut, found: Identity, recovery: Recovery, *, recovered: bool | None
     ) -> list[Finding]:
         """What is to be said about the result being the same."""
-        if self.before.state == "differs":
+        if self.before.difference is not None:
             return [_not_deterministic(self.before)]
         if found.state == "differs" and recovery.lost_ranks:
             return [
@@ -271,8 +271,8 @@ class _Case:
             ]
         if found.state == "differs" and cut.fault.kind == _DAMAGE and found.fresh:
             return [_damage_not_noticed(self.history, cut)]
-        if found.state == "differs":
-            return [causes.explain(found, self.lines)]
+        if found.state in ("random", "differs"):
+            return causes.explain(found, self.lines)
         if found.state == "inherited":
             text = "The run differed from the undisturbed one already before this fault."
             return [Finding("differed-before", "yellow", text)]
@@ -284,7 +284,9 @@ class _Case:
         """What is to be said where the end of the run is equal as far as it was recorded."""
         last = max((line.last for line in self.lines.values() if line.last is not None), default=-1)
         silent = sorted(set(self.lines) - {*found.ranks, *recovery.lost_ranks})
-        if found.state != "identical" or ending.ranks_missing(self.lines, self.by_rank):
+        if found.state not in ("identical", "random") or ending.ranks_missing(
+            self.lines, self.by_rank
+        ):
             return []
         if silent:
             text = f"After this fault nothing was recorded by {name_ranks(silent)}."

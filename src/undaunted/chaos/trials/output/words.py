@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, format_duration, printable
 from undaunted.chaos.trials.kinds import KINDS
+from undaunted.digests.record import RNG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,14 +91,19 @@ def number(value: int | None) -> str:
 
 
 def identical(verdict: Verdict) -> str:
-    """``from 50``, ``no: rng``, ``not known`` or ``-``."""
+    """``from 50``, ``no: data``, ``all but rng``, ``not known`` or ``-``."""
     if verdict.round < 0:
         return "-"
     if verdict.identical_from is not None:
         return f"from {verdict.identical_from}"
-    keys = {finding.key for finding in verdict.findings}
+    found = verdict.findings
+    keys = {finding.key for finding in found}
     if verdict.difference is not None and not keys & {"not-deterministic", "differed-before"}:
-        return printable(f"no: {', '.join(verdict.difference.parts)}")
+        parts = ", ".join(verdict.difference.parts)
+        # Red where something follows from the random state.
+        harmless = any(f.severity == "yellow" and f.key.startswith("rng-") for f in found)
+        random = all(part.endswith(RNG) for part in verdict.difference.parts)
+        return printable(f"all but {parts}" if harmless and random else f"no: {parts}")
     return "not known"
 
 
