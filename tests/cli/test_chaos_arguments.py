@@ -58,6 +58,13 @@ def test_values() -> None:
     assert own["in-dir"]
 
 
+def test_what_follows_two_dashes_is_the_program() -> None:
+    arguments = read("--in-dir", "--nproc-per-node", "2", "--", "-odd.py", "--", "{dir}")
+
+    assert arguments.options == ["--nproc-per-node", "2"]
+    assert arguments.program == ["-odd.py", "--", "{dir}"]
+
+
 def test_all_faults() -> None:
     assert read("--faults", "all", "train.py").own["faults"] == tuple(KINDS)
 

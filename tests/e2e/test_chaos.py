@@ -108,7 +108,7 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("example", "words"),
     [
-        ("minimal/train.py", ("--in-dir",)),
+        ("minimal/train.py", ("--in-dir", "--")),
         ("minimal/sections.py", ("--in-dir",)),
         ("inprocess/basic.py", ("--in-dir", "--faults", "exception,kill")),
         ("inprocess/advanced.py", ("--in-dir", "--faults", "exception,kill")),
@@ -205,11 +205,14 @@ def test_checkpoints_elsewhere(tmp_path: Path) -> None:
     script = str(EXAMPLES / "char_lm" / "train.py")
     words = (script, "--steps", "40", "--checkpoint-every", "10", "--dir", "place")
 
-    ended = chaos(tmp_path, *TWO, "--faults", "kill", "--checkpoint-dir", "place", *words)
+    options = ("--faults", "kill", "--checkpoint-dir", "place", "--keep-all")
+
+    ended = chaos(tmp_path, *TWO, *options, *words)
 
     assert ended.code == 0, ended.text
     assert not (tmp_path / "place").exists()
     assert list((tmp_path / "chaos" / "run-1" / "work").iterdir())
+    assert ended.result["checkpoint_bytes"] > 0
 
 
 def test_a_script_that_fails_undisturbed(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def _run(arguments: Arguments) -> int:
         seed=seed,
         checkpoint_dir=own["checkpoint-dir"].absolute() if own["checkpoint-dir"] else None,
         in_dir=own["in-dir"],
+        keep_all=own["keep-all"],
         deadline_s=own["deadline"],
         disk_bytes=own["disk-size"],
         version=__version__,

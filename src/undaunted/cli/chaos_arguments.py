@@ -50,8 +50,10 @@ Faults:
 Runs:
   --dir DIR          Where everything is kept [./undaunted-chaos/START]
   --checkpoint-dir DIR
-                     Where the script keeps its checkpoints, if not in {dir}; it
-                     is moved away after each run
+                     Where the script keeps its checkpoints, if not in {dir}; on
+                     the file system of --dir; it is moved away after each run
+  --keep-all         Keep the checkpoints of all runs, not only of those with a
+                     red or yellow fault
   --in-dir           Start the script in {dir}, for scripts that save to their
                      current directory
   --deadline TIME    How long a run may take, as in 10m [from the undisturbed
@@ -102,6 +104,7 @@ def read_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: str) ->
         if word in {"-h", "--help"}:
             return None
         if word == "--":
+            position += 1
             break
         name, equals, value = word.replace("_", "-").removeprefix("--").partition("=")
         if not word.startswith("--") or name not in _OPTIONS:
@@ -153,7 +156,7 @@ def _check_run_options(
 ) -> frozenset[str]:
     if own["list-faults"]:
         return frozenset()
-    parsed, _ = with_file(parse([*options, *program], environ), cwd)
+    parsed, _ = with_file(parse([*options, "--", *program], environ), cwd)
     for name, instead in _NOT_OURS.items():
         if name in parsed.sources:
             raise UsageError(f"{parsed.sources[name]} cannot be used here: {instead}")
@@ -225,6 +228,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any] | None, Any]] = {
     "dir": (_path, None),
     "checkpoint-dir": (_path, None),
     "in-dir": (None, False),
+    "keep-all": (None, False),
     "deadline": (_time, None),
     "disk-size": (_mebibytes, None),
     "json": (None, False),

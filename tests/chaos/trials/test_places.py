@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from undaunted.chaos.trials.places import (
     size_of,
 )
 from undaunted.chaos.trials.plan import Planned
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_run_has_a_private_directory(tmp_path: Path) -> None:
@@ -61,14 +58,22 @@ def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_an_earlier_run_are_refused(tmp_path: Path) -> None:
-    check_checkpoint_dir(tmp_path / "missing")
-    check_checkpoint_dir(tmp_path)
+    check_checkpoint_dir(tmp_path / "missing", tmp_path)
+    check_checkpoint_dir(tmp_path, tmp_path)
     (tmp_path / "step-10").touch()
 
     with pytest.raises(PlaceError, match="is not empty"):
-        check_checkpoint_dir(tmp_path)
+        check_checkpoint_dir(tmp_path, tmp_path)
     with pytest.raises(PlaceError, match="Not a directory"):
-        check_checkpoint_dir(tmp_path / "step-10")
+        check_checkpoint_dir(tmp_path / "step-10", tmp_path)
+
+
+def test_checkpoints_that_would_have_to_be_copied_are_refused(tmp_path: Path) -> None:
+    if Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+
+    with pytest.raises(PlaceError, match=r"another file system than .*--dir"):
+        check_checkpoint_dir(Path("/dev/shm/undaunted-missing/checkpoints"), tmp_path)
 
 
 def test_checkpoints_elsewhere_are_kept_with_the_run(tmp_path: Path) -> None:

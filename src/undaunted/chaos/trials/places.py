@@ -69,12 +69,20 @@ class ChaosDirectory:
         Raises:
             OSError: it cannot be made.
         """
-        directory = self.path / f"run-{name}"
+        directory = self.run_directory(name)
         directory.mkdir(mode=0o700)
         (directory / WORK_DIR).mkdir(mode=0o700)
         planned = msgspec.json.format(msgspec.json.encode(faults), indent=1).decode()
         self.write(f"{directory.name}/{FAULTS_FILE}", f"{planned}\n")
         return directory
+
+    def run_directory(self, name: str) -> Path:
+        """Return the directory of a run, which may not exist yet."""
+        return self.path / f"run-{name}"
+
+    def left_bytes(self) -> int:
+        """Return the size of what the runs have left in their ``work/``."""
+        return sum(size_of(work) for work in self.path.glob(f"run-*/{WORK_DIR}"))
 
     def write(self, name: str, text: str) -> Path:
         """Write a file that only this user can read; return its path.
@@ -92,12 +100,22 @@ class ChaosDirectory:
         os.close(self._fd)
 
 
-def check_checkpoint_dir(path: Path) -> None:
-    """Make sure that runs begin with nothing there.
+def check_checkpoint_dir(path: Path, chaos_dir: Path) -> None:
+    """Make sure that runs begin with nothing there, and that it can be moved away after each.
+
+    Args:
+        path: where the program keeps its checkpoints.
+        chaos_dir: where they are moved to.
 
     Raises:
-        PlaceError: there is something.
+        PlaceError: there is something, or it would have to be copied.
     """
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if there.stat().st_dev != chaos_dir.stat().st_dev:
+        raise PlaceError(
+            f"--checkpoint-dir {path} is on another file system than {chaos_dir}, so that all "
+            "checkpoints would be copied; name a directory on the same one with --dir"
+        )
     try:
         names = os.listdir(path)
     except FileNotFoundError:
@@ -126,9 +144,14 @@ def keep_checkpoints(place: Path, run_directory: Path, *, was_there: bool = Fals
     if place == work or not place.exists():
         return
     for path in place.iterdir():
-        shutil.move(path, work / path.name)
+        path.rename(work / path.name)
     if not was_there:
         place.rmdir()
+
+
+def remove_checkpoints(run_directory: Path) -> None:
+    """Remove what a run has left in its ``work/``, as far as that is possible."""
+    shutil.rmtree(run_directory / WORK_DIR, ignore_errors=True)
 
 
 def size_of(directory: Path) -> int:

@@ -80,6 +80,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         started_wall: Unix time in seconds.
         seconds: how long everything took.
         directory: where the runs lie.
+        checkpoint_bytes: size of what the runs have left and was kept.
         interrupted: the user ended it before all runs were done.
         runs: the undisturbed one first.
         verdicts: in the order of the plan.
@@ -94,6 +95,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     started_wall: float = 0.0
     seconds: float = 0.0
     directory: str = ""
+    checkpoint_bytes: int = 0
     interrupted: bool = False
     runs: list[RunOf] = []
     verdicts: list[Verdict] = []

@@ -18,12 +18,14 @@ from undaunted.chaos.trials.nemesis import slow_disk, slow_network, small_disk
 from undaunted.chaos.trials.nemesis.conduct import WORK_DIR, Trial, conduct
 from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 from undaunted.chaos.trials.outcome import Outcome, write_outcome
+from undaunted.chaos.trials.output.words import mebibytes
 from undaunted.chaos.trials.places import (
     PLACEHOLDER,
     UNDISTURBED,
     ChaosDirectory,
     check_checkpoint_dir,
     keep_checkpoints,
+    remove_checkpoints,
 )
 from undaunted.chaos.trials.plan_file import write_plan
 from undaunted.chaos.trials.reference import Reference, end_of_output, first_iteration, measure
@@ -57,6 +59,7 @@ class Request:
         seed: decides what is random.
         checkpoint_dir: where the program keeps its checkpoints, None = in ``{dir}``.
         in_dir: start the program in ``{dir}``.
+        keep_all: keep the checkpoints of all runs, not only of red and yellow ones.
         deadline_s: how long any run may take; None = by what the undisturbed one takes.
         disk_bytes: size of the small disk; None = by what the undisturbed run leaves.
         version: of undaunted.
@@ -70,6 +73,7 @@ class Request:
     seed: int = 0
     checkpoint_dir: Path | None = None
     in_dir: bool = False
+    keep_all: bool = False
     deadline_s: float | None = None
     disk_bytes: int | None = None
     version: str = ""
@@ -120,13 +124,19 @@ class Campaign:
         except KeyboardInterrupt:
             self._say("interrupted\n")
             self._know(interrupted=True)
+        except TimeoutError as error:  # of a process; it is an OSError, but about no file
+            raise ChaosError(
+                f"{error}: it waits for a device or a file system; mend that, then start again"
+            ) from None
         except OSError as error:
             raise ChaosError(
                 f"{error.filename or self._place.path}: {error.strerror or error}; make room, or "
                 "name another directory (--dir)"
             ) from None
         finally:
-            self._know(seconds=time.monotonic() - started)
+            self._know(
+                seconds=time.monotonic() - started, checkpoint_bytes=self._place.left_bytes()
+            )
 
     def _run(self) -> None:
         reference = self._undisturbed()
@@ -143,7 +153,11 @@ class Campaign:
         for position, (number, faults) in enumerate(runs.items(), start=1):
             self._say(f"run {position} of {len(runs)}: {_planned(faults)} ... ")
             directory = self._disturbed(number, faults, reference, not_possible)
-            self._judge(directory, faults, reference)
+            verdicts = self._judge(directory, faults, reference)
+            if self._may_go(verdicts):
+                remove_checkpoints(directory)
+        if self._may_go(self.result.verdicts):
+            remove_checkpoints(self._place.run_directory(UNDISTURBED))
 
     def _undisturbed(self) -> Reference:
         self._say("undisturbed run ... ")
@@ -156,7 +170,7 @@ class Campaign:
         reference = measure(directory, history)
         self._say(
             f"iterations {reference.first} to {reference.last} in "
-            f"{format_duration(outcome.seconds)}\n"
+            f"{format_duration(outcome.seconds)}, leaves {mebibytes(reference.left_bytes)}\n"
         )
         self._know(
             runs=[run_of(history)],
@@ -189,7 +203,9 @@ class Campaign:
             write_outcome(directory, msgspec.structs.replace(outcome, skipped=skipped))
         return directory
 
-    def _judge(self, directory: Path, faults: Sequence[Planned], reference: Reference) -> None:
+    def _judge(
+        self, directory: Path, faults: Sequence[Planned], reference: Reference
+    ) -> list[Verdict]:
         history = read_history(directory)
         if history.outcome.interrupted:
             raise KeyboardInterrupt
@@ -213,8 +229,14 @@ class Campaign:
             verdicts=[*self.result.verdicts, *verdicts],
         )
         self._say(f"{_became(verdicts)}, {format_duration(history.outcome.seconds)}\n")
+        return verdicts
 
     # --- below ------------------------------------------------------------------------------------
+
+    def _may_go(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether nobody needs the checkpoints of these faults any more."""
+        good = all(verdict.colour in ("green", "skipped") for verdict in verdicts)
+        return good and not self._request.keep_all
 
     def _trial(self, directory: Path, options: Sequence[str], deadline_s: float) -> Trial:
         work = directory / WORK_DIR
@@ -262,7 +284,7 @@ class Campaign:
 
     def _conduct(self, trial: Trial) -> Outcome:
         if self._request.checkpoint_dir is not None and not trial.small_disk_bytes:
-            check_checkpoint_dir(self._request.checkpoint_dir)
+            check_checkpoint_dir(self._request.checkpoint_dir, self._place.path)
         try:
             return conduct(trial)
         except NotPossibleError as error:

@@ -201,7 +201,7 @@ class _Conductor:
             calls.VARIABLE: str(self._calls.path),
         }
         return Launcher(
-            [*options, *trial.program],
+            [*options, "--", *trial.program],
             environ,
             trial.directory / OUTPUT_FILE,
             self._around.namespaces,

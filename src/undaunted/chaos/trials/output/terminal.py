@@ -102,4 +102,8 @@ def _said(finding: Finding) -> str:
 
 def _last_line(result: Result) -> str:
     text = f"{words.summary(result)}; seed {result.seed}, took {format_duration(result.seconds)}"
-    return printable(f"{text}, runs in {result.directory}" if result.directory else text)
+    if result.directory:
+        text += f", runs in {result.directory}"
+        if result.checkpoint_bytes:
+            text += f" with {words.mebibytes(result.checkpoint_bytes)} of checkpoints"
+    return printable(text)

@@ -107,6 +107,11 @@ def identical(verdict: Verdict) -> str:
     return "not known"
 
 
+def mebibytes(count: int) -> str:
+    """``1,234.5 MiB``."""
+    return f"{count / (1 << 20):,.1f} MiB"
+
+
 def counts(verdicts: Iterable[Verdict]) -> dict[Colour, int]:
     """How many verdicts there are of each colour that occurs, the worst first."""
     found = [verdict.colour for verdict in verdicts]
