@@ -11,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.simulated_job import simulate, write
 from tests.journal import sample
 from undaunted.cli.report import main
+from undaunted.journal import owner
 from undaunted.journal.lines import encode
 
 CONTENT = b"".join(map(encode, sample.RUN))
@@ -60,8 +62,21 @@ def test_the_outcome_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_no_outcome_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "r", b"".join(map(encode, sample.RUN[:-1])))
-    assert main([str(run), "--outcome"]) == 1
-    assert "no end is recorded" in capsys.readouterr().out
+    assert main([str(run), "--outcome"]) == 3
+    assert "on other machines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("lives", "code"), [(True, 3), (False, 1)])
+def test_a_job_that_runs_is_told_from_one_whose_launchers_were_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lives: bool, code: int
+) -> None:
+    opened = owner.this_process(0, "1")
+    if not lives:
+        opened = msgspec.structs.replace(opened, start_ticks=opened.start_ticks + 1)
+    run = make_run(tmp_path / "r", encode(opened) + b"".join(map(encode, sample.RUN[1:-1])))
+
+    assert main([str(run), "--outcome"]) == code
+    assert ("still runs" in capsys.readouterr().out) == lives
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

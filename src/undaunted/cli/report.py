@@ -16,7 +16,7 @@ from undaunted.base.streams import discard_stdout, take_any_text
 from undaunted.base.text import count, one_line
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.job.cost import Price, parse_price
-from undaunted.journal.job.lines import render_job
+from undaunted.journal.job.lines import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.owner import is_running
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 _SCHEMA = 1
 _USAGE_ERROR = 2
-_NO_END = 1
+_FAILED = 1
+_NO_END = 3  # no exit code of `undaunted run`
+# By whether a launcher still runs, None = that cannot be known here.
+_NO_END_TEXT = {
+    True: "the job still runs",
+    None: "no end is recorded: the job still runs, or its launchers on other machines were killed",
+    False: "no end is recorded, and no launcher runs any more: all of them were killed",
+}
 # With more launches, only those of the nodes that are asked for are shown in full.
 _LAUNCHES = 8
 
@@ -45,7 +52,8 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         0, or 2 if there is no journal to read, no such round or node. With ``--outcome``: the exit
-        code of the job, 1 if none is recorded. With ``--check``: 1 if an invariant does not hold.
+        code of the job, 1 if all its launchers were killed, 3 if it still runs or nobody knows.
+        With ``--check``: 1 if an invariant does not hold.
     """
     options = _parser().parse_args(argv)
     take_any_text(for_programs=options.json or options.prometheus)
@@ -146,8 +154,8 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
 
 def _print_outcome(job: JobSummary) -> int:
     if job.exit_code is None:
-        print("no end is recorded: the job still runs, or all of its launchers were killed")
-        return _NO_END
+        print(_NO_END_TEXT[still_runs(job)])
+        return _FAILED if still_runs(job) is False else _NO_END
     print(f"{job.outcome} (exit code {job.exit_code}): {job.reason}")
     return job.exit_code
 
