@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.blocks import PYTHON, Block, BlockError, find_blocks, missing_lines
+from tests.docs.blocks import FENCE, PYTHON, Block, BlockError, find_blocks, missing_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,10 @@ PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 PAGES_WITH_SOMETHING_TO_RUN = [
     page for page in PAGES if re.search(r"```(python|py)\b|<!-- *run", page.read_text())
 ]
+
+
+# Below the head of a table.
+RULE = re.compile(r"\s*\|(\s*:?-+:?\s*\|)+\s*$")
 
 
 def name_of(page: Path) -> str:
@@ -34,6 +38,14 @@ def test_every_block_says_what_it_is_for(page: Path) -> None:
         find_blocks(page.read_text())
     except BlockError as error:
         pytest.fail(f"{name_of(page)}, {error}", pytrace=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_table_is_rendered_as_one(page: Path) -> None:
+    for line, rows in tables(page.read_text()):
+        where = f"{name_of(page)}, line {line}"
+        assert RULE.match(rows[1] if len(rows) > 1 else ""), f"{where}: rows without a head"
+        assert len(rows) > 2, f"{where}: a head without rows: is the line after it blank?"
 
 
 @pytest.mark.docs
@@ -54,6 +66,23 @@ def test_blocks_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -
             assert not missing, (
                 f"{name_of(page)}, line {block.line}: not printed: {missing}\n{output}"
             )
+
+
+def tables(text: str) -> Iterator[tuple[int, list[str]]]:
+    """What looks like a table, outside of blocks: the number of its first line, and its lines."""
+    rows: list[str] = []
+    fence = ""
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        opening = FENCE.match(line)
+        if fence:
+            fence = "" if line.strip().startswith(fence) else fence
+        elif opening is not None:
+            fence = opening["fence"]
+        if not fence and line.lstrip().startswith("|"):
+            rows.append(line)
+        elif rows:
+            yield number - len(rows), rows
+            rows = []
 
 
 def newcomers_environment(home: Path) -> dict[str, str]:
