@@ -1,4 +1,4 @@
-"""Ports for programs that are told where to listen, rather than asked where they do."""
+"""Ports and addresses, for programs that are told where to listen rather than asked."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ import random
 import socket
 from pathlib import Path
 
+import pytest
+
+from undaunted.coordinator.wire.own_address import own_address
+
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 1000
+
+
+def address_of_this_machine() -> str:
+    """Return an address that is not loopback, so that ranks may be on several nodes."""
+    try:
+        return own_address("192.0.2.1")  # nobody has it
+    except OSError:
+        pytest.skip("this machine has no address but loopback")
 
 
 def two_free_ports() -> int:

@@ -44,7 +44,7 @@ def launched(tmp_path: Path, *command: str) -> tuple[int, str]:
 
 def processes(tmp_path: Path, script: str, **environ: str) -> tuple[list[int], str]:
     """Run four plain processes; return their exit codes and what they have printed."""
-    port = str(two_free_ports())  # the guard of rank 0 listens at the second one
+    port = str(two_free_ports())
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4", **environ}
     output = tmp_path / "output"
     with output.open("a") as out:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.ports import two_free_ports
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
@@ -36,11 +37,19 @@ class Outcome:
 class Job:
     """A context manager; kills what is left."""
 
-    def __init__(self, tmp_path: Path, ranks: int, scenario: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        ranks: int,
+        scenario: str,
+        *,
+        variables: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         self.ranks = ranks
         self._directory = tmp_path
         arguments = [scenario, json.dumps(settings)]
-        port = str(two_free_ports())  # the guard of rank 0 listens at the second one
+        port = str(two_free_ports())
         self.processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
             environ = {
@@ -50,6 +59,7 @@ class Job:
                 "LOCAL_WORLD_SIZE": str(ranks),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
+                **(variables or {}),
             }
             environ.pop("UNDAUNTED_INPROCESS", None)
             with (

@@ -102,6 +102,19 @@ def collectives(call: CallWrapper, times: int) -> int:
     return call.iteration
 
 
+def a_group_at_the_masters_port(call: CallWrapper) -> int:
+    """As scripts do that know of no store: rank 0 listens at MASTER_PORT."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method="env://")
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    assert ones.item() == world()
+    dist.destroy_process_group()
+    return call.iteration
+
+
 def some_do_not_come(call: CallWrapper) -> int:
     """One rank fails while the others wait for it in init_process_group."""
     import torch.distributed as dist
@@ -165,6 +178,7 @@ SCENARIOS = {
         all_fail,
         one_is_in_atomic,
         collectives,
+        a_group_at_the_masters_port,
         some_do_not_come,
         they_do_not_find_each_other,
     )

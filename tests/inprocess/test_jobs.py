@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.inprocess.rank_jobs import Job
+from tests.ports import address_of_this_machine, two_free_ports
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytest.importorskip("torch")
@@ -112,3 +116,58 @@ def test_a_group_whose_making_hangs(tmp_path: Path) -> None:
     with Job(tmp_path, 3, "they_do_not_find_each_other", limits=limits) as job:
         outcomes = job.wait()
     assert [outcome.results() for outcome in outcomes] == [[1]] * 3
+
+
+def test_on_one_machine_no_port_is_needed(tmp_path: Path) -> None:
+    with two_taken_ports() as port:
+        environ = {"MASTER_PORT": str(port)}
+        with Job(tmp_path, 2, "take_turns", times=2, variables=environ) as job:
+            outcomes = job.wait()
+    for outcome in outcomes:
+        assert outcome.results()[0]["iteration"] == 2, outcome.stderr
+
+
+def test_on_several_nodes_the_masters_port_is_for_the_function(tmp_path: Path) -> None:
+    with taken_port() as port:  # as trainers do who put a store of theirs there
+        environ = several_nodes(port - 1)
+        with Job(tmp_path, 3, "a_group_at_the_masters_port", variables=environ) as job:
+            outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[0]] * 3, outcomes
+
+
+@pytest.mark.leaves("threads", "fds")  # torch gives them back when it likes
+def test_on_several_nodes_a_store_at_the_masters_port_says_where_the_guard_is(
+    tmp_path: Path,
+) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with Job(tmp_path, 3, "collectives", times=2, variables=several_nodes(store.port)) as job:
+        outcomes = job.wait()
+    assert [outcome.results() for outcome in outcomes] == [[2]] * 3, outcomes
+
+
+def several_nodes(port: int) -> dict[str, str]:
+    """Variables of ranks of which each says that it has a node of its own."""
+    return {
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": address_of_this_machine(),
+        "MASTER_PORT": str(port),
+        "UNDAUNTED_TOKEN": "a token of twenty characters",
+    }
+
+
+@contextlib.contextmanager
+def taken_port() -> Iterator[int]:
+    """A port that somebody listens at; the one before it is free."""
+    with socket.socket() as taken:
+        taken.bind(("", two_free_ports() + 1))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+@contextlib.contextmanager
+def two_taken_ports() -> Iterator[int]:
+    with taken_port() as port, socket.socket() as before:
+        before.bind(("", port - 1))
+        before.listen()
+        yield port - 1

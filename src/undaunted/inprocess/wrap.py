@@ -80,8 +80,9 @@ class Wrapper:
             store_factory: another class than the default makes the store that guards meet in, and
                 that iterations share; by default every iteration has a fresh one.
             store_kwargs: for ``store_factory``. By default ``host_name`` and ``port`` are where
-                rank 0's guard listens (``MASTER_ADDR``, ``MASTER_PORT`` + 1; not used under a
-                launcher that has a store), ``timeout`` that of the iterations' stores (300 s).
+                rank 0's guard listens (``MASTER_ADDR``, and a free port; not used under
+                `undaunted run`, and on one machine), ``timeout`` that of the iterations' stores
+                (300 s).
             initialize: called at the beginning of every iteration.
             abort: aborts communication, in a thread of its own; its exceptions are ignored.
             finalize: called in every rank after a fault; its exceptions are fatal for the rank.

@@ -14,6 +14,7 @@ from undaunted.coordinator.wire.address import Address, from_socket, is_loopback
         (" 10.0.0.1:0 ", Address("10.0.0.1", 0)),
         ("[::1]:65535", Address("::1", 65535)),
         (":29400", Address("", 29400)),
+        ("@a name", Address("@a name", 0)),
     ],
 )
 def test_addresses_are_read_and_written(text: str, address: Address) -> None:
@@ -45,9 +46,11 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
 def test_addresses_of_sockets() -> None:
     assert str(from_socket(("10.0.0.1", 5))) == "10.0.0.1:5"
     assert str(from_socket(("fe80::1%eth0", 5, 0, 2))) == "[fe80::1%eth0]:5"
+    assert from_socket(b"\0name") == from_socket("\0name") == Address("@name", 0)
+    assert str(from_socket("")) == "@"  # of who connects
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", "@a"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
 

@@ -7,6 +7,7 @@ import random
 import resource
 import socket
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -387,3 +388,43 @@ async def test_a_nonce_of_another_length_is_refused_by_a_live_server() -> None:
         await peer.hear()
         peer.say(Proof(major=1, minor=0, build="x", run_id="job7", nonce=b"short", mac=b"x"))
         assert (await peer.hear())["reason"] == "what came is no handshake"
+
+
+@pytest.fixture
+def unix_address() -> str:
+    return f"@undaunted-test-{uuid.uuid4()}"
+
+
+@on_loop
+async def test_processes_of_one_user_need_no_port(unix_address: str) -> None:
+    at_server, at_client = Recorder(echo), Recorder()
+    no_token = terms(token=b"")
+    async with serving(at_server, address=unix_address, terms=no_token) as server:
+        assert server.port == 0
+        with pytest.raises(WireError, match="address already in use"):
+            await Server(unix_address, at_server, no_token).start()
+        client = await connect(unix_address, at_client, no_token, timeout_s=DEADLINE_S)
+        client.send(Renew(epoch=5))
+        await at_client.until(lambda: at_client.messages == [Beat(epoch=5)])
+        client.close("enough")
+        await at_client.until(lambda: bool(at_client.ends))
+
+
+@on_loop
+async def test_other_users_have_no_access_to_a_unix_socket(
+    unix_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remarks = Remarks()
+    async with serving(Recorder(), address=unix_address, remark=remarks):
+        monkeypatch.setattr("undaunted.coordinator.wire.server.os.geteuid", lambda: -1)
+        with pytest.raises(WireError, match=f"user {os.getuid()} listens there"):
+            await connect(unix_address, Recorder(), terms(), timeout_s=DEADLINE_S)
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect("\0" + unix_address[1:])
+            await remarks.until(f"connection from @ closed: user {os.getuid()} may not connect")
+
+
+@on_loop
+async def test_a_unix_socket_that_is_not_there(unix_address: str) -> None:
+    with pytest.raises(WireError, match=f"{unix_address}: connection refused"):
+        await connect(unix_address, Recorder(), terms(), timeout_s=DEADLINE_S)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from tests.ports import two_free_ports
+from undaunted.inprocess import background
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import directory as module
 from undaunted.inprocess.guard.directory import KEY, Place, directory
@@ -104,13 +108,13 @@ def test_torchruns_store_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [(TORCHRUN, 7.0)]
 
 
-def test_without_a_store_the_port_is_next_to_the_masters() -> None:
+def test_a_port_that_was_given_is_used_on_several_nodes() -> None:
     environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "UNDAUNTED_TOKEN": TOKEN}
-    assert of(0, **environ).find() == Place(True, ":29501", "....", TOKEN.encode())
-    assert of(1, **environ).find() == Place(False, "node0:29501", "....", TOKEN.encode())
-    chosen = of(1, kwargs={"host_name": "node7", "port": 4}, **environ)
-    assert chosen.find().address == "node7:4"
-    chosen.publish(4)
+    kwargs = {"host_name": "node7", "port": 4}
+    assert of(0, kwargs=kwargs, **environ).find() == Place(True, ":4", "....", TOKEN.encode())
+    other = of(1, kwargs=kwargs, **environ)
+    assert other.find() == Place(False, "node7:4", "....", TOKEN.encode())
+    other.publish(4)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +126,15 @@ def test_without_a_store_the_port_is_next_to_the_masters() -> None:
         {"MASTER_ADDR": "node0", "SLURM_STEP_NUM_NODES": "1"},
     ],
 )
-def test_on_one_machine_no_token_is_needed(environ: dict[str, str]) -> None:
-    for rank in (0, 1):
-        place = of(rank, MASTER_PORT="29500", **environ).find()
-        assert (place.address, place.token) == ("127.0.0.1:29501", b"")
+def test_on_one_machine_no_port_and_no_token_are_needed(environ: dict[str, str]) -> None:
+    first, second = (of(rank, MASTER_PORT="29500", **environ).find() for rank in (0, 1))
+    assert first == second._replace(hosts=True)
+    assert first.address.startswith(f"@undaunted-inprocess-{os.geteuid()}-29500-")
+    assert first.token == b""
+    other = of(0, MASTER_PORT="29500", SLURM_STEP_ID="2", **environ).find()
+    assert other.address != first.address
+    given = of(0, kwargs={"port": 29501}, MASTER_PORT="29500", **environ).find()
+    assert given.address not in (first.address, other.address)
 
 
 def test_several_nodes_need_a_token() -> None:
@@ -146,6 +155,83 @@ def test_the_name_by_which_others_reach_this_machine(monkeypatch: pytest.MonkeyP
     assert module._reachable("localhost") == "localhost"
     monkeypatch.setattr(module, "own_host", lambda master: 1 / 0)
     assert module._reachable("node0") == socket.gethostname()
+
+
+class Meeting:
+    """The port at which two ranks of several nodes meet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_on_one_machine", lambda *_: False)
+        monkeypatch.setattr(module, "_reachable", lambda master: "10.0.0.7")
+        self.environ = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(two_free_ports()),
+            "UNDAUNTED_TOKEN": TOKEN,
+        }
+
+    @property
+    def port(self) -> int:
+        return int(self.environ["MASTER_PORT"])
+
+    def of(self, rank: int, **changes: str) -> Any:
+        return of(rank, **{**self.environ, **changes})
+
+    def second_finds(self) -> Future[Place]:
+        found: Future[Place] = Future()
+        background.start(lambda: found.set_result(self.of(1).find()), "test")
+        return found
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Meeting:
+    pytest.importorskip("torch.distributed")
+    return Meeting(monkeypatch)
+
+
+@pytest.mark.torch
+@pytest.mark.leaves("threads", "fds")
+def test_on_several_nodes_they_meet_at_the_masters_port(meeting: Meeting) -> None:
+    second = meeting.second_finds()  # comes first
+    first = meeting.of(0)
+    assert first.find() == Place(True, ":0", "....", TOKEN.encode())
+    first.publish(5)
+    assert second.result(7.0) == Place(False, "10.0.0.7:5", "....", TOKEN.encode())
+    del first
+    with socket.socket() as free:  # for the function, at once
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("", meeting.port))
+
+
+@pytest.mark.torch
+@pytest.mark.leaves("threads", "fds")
+def test_a_store_that_is_at_the_masters_port_is_used(meeting: Meeting) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    store = dist.TCPStore("127.0.0.1", meeting.port, is_master=True, wait_for_workers=False)
+    first = meeting.of(0)
+    first.publish(5)  # which waits for nobody: the store stays
+    assert meeting.of(1).find().address == "10.0.0.7:5"
+    del store
+
+
+@pytest.mark.torch
+@pytest.mark.leaves("threads", "fds")
+def test_another_job_that_meets_there(meeting: Meeting) -> None:
+    first = meeting.of(0)
+    with pytest.raises(InternalError, match=r"another job meet at .*; give each job a MASTER_PORT"):
+        meeting.of(0, UNDAUNTED_TOKEN=TOKEN[::-1])
+    del first
+
+
+@pytest.mark.torch
+@pytest.mark.leaves("threads", "fds")
+def test_another_program_that_has_the_masters_port(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TAKEN_S", 0.2)
+    with socket.socket() as taken:
+        taken.bind(("", meeting.port))
+        with pytest.raises(InternalError, match=r"taken.*give the job another MASTER_PORT"):
+            meeting.of(0)
 
 
 @pytest.mark.torch

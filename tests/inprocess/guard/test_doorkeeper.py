@@ -91,7 +91,7 @@ async def test_a_second_job_is_told_what_to_do_and_does_not_disturb() -> None:
     assert "give each job a MASTER_PORT of its own" in told.text
     assert "rank 1 there is process 101, this is process 201" in told.text
     (told,) = door.say(come(5, THEIRS, world_size=8)).told
-    assert "with 3 ranks, uses the same port" in told.text
+    assert "with 3 ranks, uses the same MASTER_PORT" in told.text
     assert door.host.passed == ours
     assert len(door.remarks) == 2
 

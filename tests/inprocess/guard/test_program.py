@@ -20,6 +20,7 @@ import pytest
 
 from tests.inprocess.guard.rank_program import Task
 from tests.inprocess.guard.talk import enter
+from tests.ports import address_of_this_machine
 from undaunted.base.process import open_pidfd, wait_pidfd
 from undaunted.inprocess.core.messages import Limits
 from undaunted.inprocess.guard import program, startup
@@ -290,12 +291,13 @@ def test_two_jobs_at_once(tmp_path: Path) -> None:
 
 
 def test_a_wrong_token_is_refused(tmp_path: Path, port: int) -> None:
-    kwargs = {"host_name": "localhost", "port": port}
+    kwargs = {"host_name": address_of_this_machine(), "port": port}
     # The first guard waits so long for the second one, after its rank has ended.
     limits = msgspec.structs.replace(LIMITS, barrier_timeout=5.0)
     with job(tmp_path, 2, limits=limits, store_file="", store_kwargs=kwargs) as made:
-        first = made._start(0, {"UNDAUNTED_TOKEN": "the first of two tokens"})
-        second = made._start(1, {"UNDAUNTED_TOKEN": "the second of two tokens"})
+        own = {"LOCAL_WORLD_SIZE": "1"}
+        first = made._start(0, {**own, "UNDAUNTED_TOKEN": "the first of two tokens"})
+        second = made._start(1, {**own, "UNDAUNTED_TOKEN": "the second of two tokens"})
         made.ranks = [first, second]
         assert first.line() == "ready"
         refused = second.line()
@@ -314,7 +316,7 @@ def test_a_second_job_at_the_same_port_ends_and_does_not_disturb(tmp_path: Path,
         host, *others = other.start()
         line = host.line()
         assert line.startswith("refused ")
-        assert "another job or program uses the port; give this job another MASTER_PORT" in line
+        assert "another job or program listens there; give this job another MASTER_PORT" in line
         for rank in others:
             assert rank.line() == "ready"
             rank.do("enter", "join 0")
@@ -326,15 +328,17 @@ def test_a_second_job_at_the_same_port_ends_and_does_not_disturb(tmp_path: Path,
 
 
 def test_silent_connections_keep_nobody_out(tmp_path: Path, port: int) -> None:
-    kwargs = {"host_name": "localhost", "port": port}
+    address = address_of_this_machine()
+    kwargs = {"host_name": address, "port": port}
+    environ = {"LOCAL_WORLD_SIZE": "1", "UNDAUNTED_TOKEN": "a token of twenty characters"}
     with job(tmp_path, 2, store_file="", store_kwargs=kwargs) as made:
-        first = made._start(0, {})
+        first = made._start(0, environ)
         made.ranks = [first]
         assert first.line() == "ready"
         with contextlib.ExitStack() as silent:
             for _ in range(1000):
-                silent.enter_context(socket.create_connection(("127.0.0.1", port)))
-            made.ranks.append(made._start(1, {}))
+                silent.enter_context(socket.create_connection((address, port)))
+            made.ranks.append(made._start(1, environ))
             assert made.ranks[1].line() == "ready"
             for rank in made.ranks:
                 rank.do("enter", "join 0")

@@ -17,6 +17,7 @@ from undaunted.coordinator.wire.bounded import bounded
 from undaunted.coordinator.wire.connection import Connection, describe
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ClientHandshake, Terms
+from undaunted.coordinator.wire.peer import check_own
 from undaunted.coordinator.wire.resolve import resolve
 from undaunted.coordinator.wire.sockets import tune
 
@@ -44,7 +45,7 @@ async def connect(
     `Handler.opened` has been called then, and what the server said at once has been received.
 
     Args:
-        address: ``HOST:PORT``.
+        address: ``HOST:PORT``, or ``@NAME`` of an abstract Unix socket of this user.
         handler: gets what happens on the connection.
         terms: job, version, token and name of this node.
         tls: see `undaunted.coordinator.wire.tls.client_context`; None = none.
@@ -57,7 +58,7 @@ async def connect(
         WireError: there is no connection; says why.
     """
     parsed = parse_address(address)
-    if not parsed.host or not parsed.port:
+    if not parsed.is_unix and not (parsed.host and parsed.port):
         raise ValueError(f"{address!r}: to connect, a host and a port are needed")
     decode = msgspec.msgpack.Decoder(messages).decode
     attempt = _Attempt(parsed, handler, terms, tls, decode, longest)
@@ -149,6 +150,8 @@ async def _first_that_answers(places: list[Place], deadline: float) -> tuple[soc
         try:
             tune(sock)
             await bounded(loop.sock_connect(sock, place.sockaddr), share_s)
+            if place.family == socket.AF_UNIX:
+                check_own(sock)
             # Where nobody listens, a socket may be connected with itself by chance.
             if sock.getsockname() != sock.getpeername():
                 return sock, place

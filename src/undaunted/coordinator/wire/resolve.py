@@ -8,6 +8,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from undaunted.coordinator.wire.address import UNIX
+
 if TYPE_CHECKING:
     from undaunted.coordinator.wire.address import Address
 
@@ -19,12 +21,12 @@ class Place(NamedTuple):
     """A numeric address.
 
     Attributes:
-        family: ``AF_INET`` or ``AF_INET6``.
+        family: ``AF_INET``, ``AF_INET6`` or ``AF_UNIX``.
         sockaddr: as `socket` takes it.
     """
 
     family: socket.AddressFamily
-    sockaddr: tuple[Any, ...]
+    sockaddr: Any
 
 
 async def resolve(address: Address, timeout_s: float, *, passive: bool = False) -> list[Place]:
@@ -40,6 +42,8 @@ async def resolve(address: Address, timeout_s: float, *, passive: bool = False) 
     Raises:
         OSError: there is none, or it was not found in time.
     """
+    if address.is_unix:
+        return [Place(socket.AF_UNIX, "\0" + address.host.removeprefix(UNIX))]
     with contextlib.suppress(OSError, UnicodeError):
         return _look_up(address, passive=passive, numeric=True)
     if not _threads.acquire(blocking=False):

@@ -16,6 +16,7 @@ from undaunted.coordinator.wire.complaints import Complaints
 from undaunted.coordinator.wire.connection import Connection, describe
 from undaunted.coordinator.wire.errors import WireError
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ServerHandshake, Terms
+from undaunted.coordinator.wire.peer import peer as other_end
 from undaunted.coordinator.wire.resolve import resolve
 from undaunted.coordinator.wire.sockets import listen, tune
 
@@ -62,7 +63,8 @@ class Server:
         """Prepare; nothing listens before `start`.
 
         Args:
-            address: ``HOST:PORT``; port 0 = any that is free; no host = all interfaces.
+            address: ``HOST:PORT``; port 0 = any that is free; no host = all interfaces. ``@NAME``
+                = an abstract Unix socket.
             handler: gets the connections.
             terms: job, version and token. Without a token only loopback is listened at.
             tls: see `undaunted.coordinator.wire.tls.server_context`; None = none.
@@ -100,7 +102,8 @@ class Server:
         """
         try:
             places = await resolve(self._address, _RESOLVE_S, passive=True)
-            if not self._terms.token and not all(is_loopback(p.sockaddr[0]) for p in places):
+            here = all(is_loopback(from_socket(place.sockaddr).host) for place in places)
+            if not self._terms.token and not here:
                 raise WireError(f"cannot listen at {self._address}: {_LOOPBACK_ONLY}")
             self._listeners = listen(places)
         except OSError as error:
@@ -166,9 +169,10 @@ class Server:
         except OSError:
             sock.close()  # it is gone already
             return
-        if not self._terms.token and not is_loopback(peer.host):
+        stranger = self._stranger(sock, peer)
+        if stranger:
             sock.close()
-            self._complain(f"connection from {peer} closed: {_LOOPBACK_ONLY}")
+            self._complain(f"connection from {peer} closed: {stranger}")
             return
         handshake = ServerHandshake(self._terms, os.urandom(NONCE_BYTES))
         connection = Connection(
@@ -183,6 +187,13 @@ class Server:
         task = loop.create_task(self._adopt(sock, connection))
         self._adoptions.add(task)
         task.add_done_callback(self._adoptions.discard)
+
+    def _stranger(self, sock: socket.socket, peer: Address) -> str:
+        """Return why a peer may not even try to prove itself, "" = it may."""
+        if peer.is_unix:
+            user = other_end(sock).user
+            return "" if user == os.geteuid() else f"user {user} may not connect"
+        return "" if self._terms.token or is_loopback(peer.host) else _LOOPBACK_ONLY
 
     async def _adopt(self, sock: socket.socket, connection: Connection) -> None:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,8 @@ _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 def tune(sock: socket.socket) -> None:
     """Make a connected socket non-blocking, prompt, and aware of a peer that is gone."""
     sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
@@ -41,6 +43,8 @@ def listen(places: Sequence[Place]) -> list[socket.socket]:
     Raises:
         OSError: the address is in use, not one of this machine, or not allowed.
     """
+    if places[0].family == socket.AF_UNIX:
+        return [_listen_at(place, 0) for place in places]
     any_port = places[0].sockaddr[1] == 0
     for _ in range(_SAME_PORT_ATTEMPTS if any_port else 0):
         # What is free in one family of addresses may be in use in the other.
@@ -79,7 +83,10 @@ def _listen_at(place: Place, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if place.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind((place.sockaddr[0], port, *place.sockaddr[2:]))
+        if place.family == socket.AF_UNIX:
+            listener.bind(place.sockaddr)
+        else:
+            listener.bind((place.sockaddr[0], port, *place.sockaddr[2:]))
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError:

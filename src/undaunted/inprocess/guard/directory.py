@@ -6,32 +6,49 @@ Decided in the rank, before its guard serves: torch's stores are there.
 |---|---|
 | one rank | in its guard, and listens nowhere |
 | a store (a custom `store_factory`'s, or torchrun's own) | where rank 0 says in that store |
-| none | at ``host_name`` and ``port`` of `store_kwargs` |
+| all ranks on one machine | at an abstract Unix socket, named after user and ``MASTER_PORT`` |
+| a port in `store_kwargs` | there, at its ``host_name`` |
+| else | where rank 0 says in a store at ``MASTER_PORT`` |
 
-In a store, rank 0 leaves a random token as well. Otherwise it is in the environment.
+The last store is one that is there already, or else rank 0's own until all have read in it: then
+the port is free again for the function.
+
+In a store of the job, rank 0 leaves a random token as well. On one machine none is needed.
+Otherwise it is in the environment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import hashlib
+import hmac
+import os
 import secrets
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.base.deadline import within
-from undaunted.coordinator.wire.address import Address, is_loopback
+from undaunted.coordinator.wire.address import UNIX, Address, is_loopback
 from undaunted.coordinator.wire.own_address import own_host
 from undaunted.coordinator.wire.token import VARIABLE as TOKEN_VARIABLE
 from undaunted.coordinator.wire.token import TokenError, find_token
+from undaunted.inprocess import background
 from undaunted.inprocess.exception import InternalError
+from undaunted.inprocess.rank.listening import listen
+from undaunted.inprocess.rank.store_client import StoreClient, serve_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEY = "undaunted/inprocess/controller"
 
+_READERS = "readers"
+_FOR_A_MOMENT = "undaunted/inprocess/meeting"  # in a store that ends when all have read
+_ALL_HAVE_READ = "all have read"
 _LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 10.0
+_TAKEN_S = 10.0  # for an answer of whoever has the port
 
 
 class Place(NamedTuple):
@@ -90,7 +107,20 @@ def directory(
         base_store = _agent_store(environ, timeout_s)
     if base_store is not None:
         return _Published(base_store, job_rank, world_size, environ, port, timeout_s)
-    return _Fixed(job_rank, world_size, environ, str(store_kwargs.get("host_name", "")), port)
+    host = str(store_kwargs.get("host_name", "")) or environ.get("MASTER_ADDR", "")
+    number = port or _number(environ.get("MASTER_PORT", ""))
+    if not host or not number:
+        raise InternalError(
+            f"rank {job_rank}: it is not known where the guards meet; set MASTER_ADDR and "
+            'MASTER_PORT, as torchrun does, or give store_kwargs={"host_name": ..., "port": ...}'
+        )
+    if _on_one_machine(host, world_size, environ):
+        return _Local(job_rank, number, environ)
+    token = _token(job_rank, environ)
+    if port:
+        return _Fixed(job_rank, Address(host, port), environ, token)
+    environ = {**environ, "MASTER_ADDR": host}
+    return _Meeting(Address(host, number), job_rank, world_size, environ, token, timeout_s)
 
 
 class _Alone:
@@ -132,8 +162,7 @@ class _Published:
 
     def _told(self) -> Place:
         try:
-            self._store.wait([KEY], dt.timedelta(seconds=self._timeout_s))
-            address, _, token = self._store.get(KEY).decode().partition(" ")
+            address, _, token = self._read().partition(" ")
         except Exception as error:
             raise InternalError(
                 f"rank {self._job_rank}: rank 0 has not said within {self._timeout_s:.0f} s "
@@ -141,6 +170,10 @@ class _Published:
                 "wrapped function"
             ) from error
         return Place(hosts=False, address=address, token=token.encode())
+
+    def _read(self) -> str:
+        self._store.wait([KEY], dt.timedelta(seconds=self._timeout_s))
+        return str(self._store.get(KEY).decode())
 
     def publish(self, port: int) -> None:
         host = _LOOPBACK if self._local else _reachable(self._master)
@@ -152,42 +185,82 @@ class _Published:
             ) from error
 
 
-class _Fixed:
-    """No store: an address that all know, and a token."""
+class _Meeting(_Published):
+    """A store at ``MASTER_PORT``, which anybody may have made: the token is not in it."""
 
     def __init__(
-        self, job_rank: int, world_size: int, environ: Mapping[str, str], host: str, port: int
+        self,
+        where: Address,
+        job_rank: int,
+        world_size: int,
+        environ: Mapping[str, str],
+        token: bytes,
+        timeout_s: float,
     ) -> None:
-        self._job_rank = job_rank
-        self._world_size = world_size
-        self._environ = environ
-        self._host = host or environ.get("MASTER_ADDR", "")
-        self._port = port or _next_to(environ.get("MASTER_PORT", ""))
+        import torch.distributed as dist
+
+        store = _serve(where, timeout_s) if job_rank == 0 else None
+        self._is_ours = store is not None
+        if store is None:
+            store = _connect(where, job_rank, timeout_s)
+        run = _run(environ)
+        # Jobs that meet in the same store do not take each other's address.
+        prefix = hmac.new(token, run.encode(), "sha256").hexdigest()
+        store = dist.PrefixStore(f"undaunted/{prefix}", store)
+        super().__init__(store, job_rank, world_size, environ, 0, timeout_s)
+        self._others = world_size - 1
+        self._run, self._secret = run, token
+        self._token = ""
 
     def find(self) -> Place:
-        if not self._host or not self._port:
-            raise InternalError(
-                f"rank {self._job_rank}: it is not known where rank 0's guard listens; set "
-                "MASTER_ADDR and MASTER_PORT, as torchrun does, or give "
-                'store_kwargs={"host_name": ..., "port": ...}'
-            )
-        try:
-            token = find_token(self._environ)
-        except TokenError as error:
-            raise InternalError(f"rank {self._job_rank}: {error}") from None
-        hosts = self._job_rank == 0
-        host = self._host
-        if _on_one_machine(host, self._world_size, self._environ):
-            host = _LOOPBACK
-        elif not token:
-            raise InternalError(
-                f"rank {self._job_rank}: the guards of several nodes need a secret to know each "
-                f"other by; set {TOKEN_VARIABLE} to the same random text of at least 16 "
-                "characters on all nodes"
-            )
-        elif hosts:
-            host = ""  # all interfaces
-        return Place(hosts, str(Address(host, self._port)), _run(self._environ), token)
+        return super().find()._replace(run=self._run, token=self._secret)
+
+    def _read(self) -> str:
+        text = super()._read()
+        if self._store.add(_READERS, 1) == self._others:
+            self._store.set(_ALL_HAVE_READ, "")
+        return text
+
+    def publish(self, port: int) -> None:
+        super().publish(port)
+        if self._is_ours:
+            # Until then the port is not free for the function. Who does not come is named later.
+            waiting = background.start(self._wait_for_readers, "meeting")
+            waiting.join(self._timeout_s)
+
+    def _wait_for_readers(self) -> None:
+        with contextlib.suppress(Exception):
+            self._store.wait([_ALL_HAVE_READ], dt.timedelta(seconds=self._timeout_s))
+
+
+class _Local:
+    """All ranks are on this machine: no port is needed, and the kernel says whose processes ask."""
+
+    def __init__(self, job_rank: int, port: int, environ: Mapping[str, str]) -> None:
+        run = _run(environ)
+        digest = hashlib.sha256(run.encode()).hexdigest()[:16]
+        address = f"{UNIX}undaunted-inprocess-{os.geteuid()}-{port}-{digest}"
+        self._place = Place(job_rank == 0, address, run)
+
+    def find(self) -> Place:
+        return self._place
+
+    def publish(self, port: int) -> None:
+        del port
+
+
+class _Fixed:
+    """An address that all know, and a token."""
+
+    def __init__(
+        self, job_rank: int, where: Address, environ: Mapping[str, str], token: bytes
+    ) -> None:
+        hosts = job_rank == 0
+        address = where._replace(host="") if hosts else where  # all interfaces
+        self._place = Place(hosts, str(address), _run(environ), token)
+
+    def find(self) -> Place:
+        return self._place
 
     def publish(self, port: int) -> None:
         del port
@@ -210,6 +283,55 @@ def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:
     return dist.PrefixStore(f"undaunted/{_run(environ)}", store)
 
 
+def _serve(where: Address, timeout_s: float) -> Any:
+    """Return a store that listens at that port of this machine, None = the port is taken."""
+    try:
+        listening = listen(where.host, where.port)
+    except OSError:
+        return None
+    store = serve_store(listening, dt.timedelta(seconds=timeout_s))
+    store.set(_FOR_A_MOMENT, "")
+    return store
+
+
+def _connect(where: Address, job_rank: int, timeout_s: float) -> Any:
+    """Return the store there. Rank 0 comes to one that is there; the others wait for it."""
+    wait_s = min(_TAKEN_S, timeout_s) if job_rank == 0 else timeout_s
+    try:
+        store = StoreClient(where, dt.timedelta(seconds=wait_s)).connect()
+        passing = job_rank == 0 and store.check([_FOR_A_MOMENT])
+    except Exception as error:
+        reason = (
+            f"the port is taken, and not by a store of torch's ({error}); give the job another "
+            "MASTER_PORT"
+            if job_rank == 0
+            else f"nothing answers there within {wait_s:.0f} s (barrier_timeout): {error}; every "
+            "rank must call the wrapped function, and reach rank 0's node"
+        )
+        raise InternalError(
+            f"rank {job_rank}: the guards of this job meet at {where}, and {reason}"
+        ) from error
+    if passing:
+        raise InternalError(
+            f"rank 0: the guards of another job meet at {where}; give each job a MASTER_PORT of "
+            "its own"
+        )
+    return store
+
+
+def _token(job_rank: int, environ: Mapping[str, str]) -> bytes:
+    try:
+        token = find_token(environ)
+    except TokenError as error:
+        raise InternalError(f"rank {job_rank}: {error}") from None
+    if not token:
+        raise InternalError(
+            f"rank {job_rank}: the guards of several nodes need a secret to know each other by; "
+            f"set {TOKEN_VARIABLE} to the same random text of at least 16 characters on all nodes"
+        )
+    return token
+
+
 def _run(environ: Mapping[str, str]) -> str:
     """Name this start of the job, as far as its launcher does."""
     names = (
@@ -222,8 +344,8 @@ def _run(environ: Mapping[str, str]) -> str:
     return ".".join(environ.get(name, "") for name in names)
 
 
-def _next_to(port: str) -> int:
-    return int(port) + 1 if port.isascii() and port.isdigit() else 0
+def _number(port: str) -> int:
+    return int(port) if port.isascii() and port.isdigit() else 0
 
 
 def _on_one_machine(host: str, world_size: int, environ: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """Keeps ranks of other jobs out, where jobs cannot be told apart by a secret.
 
-Without a token all jobs are on one machine. Two that were given the same port meet at the
+Without a token all jobs are on one machine. Two that were given the same MASTER_PORT meet at the
 controller of the first; ranks of the second say that they are the first one's. Processes that the
 same process has started, or a shell as one job of its own, belong together. Others are taken in as
 well, since they may have been started by hand, but later, so that the job's own ranks come first.
@@ -106,9 +106,9 @@ class Doorkeeper:
         known = self._pids.get(enter.job_rank)
         whose = f"process {known}" if known is not None else "no rank of it"
         text = (
-            f"another job of this machine, with {self._world_size} ranks, uses the same port: rank "
-            f"{enter.job_rank} there is {whose}, this is process {enter.pid}, of a job with "
-            f"{enter.world_size} ranks; give each job a MASTER_PORT of its own"
+            f"another job of this machine, with {self._world_size} ranks, uses the same "
+            f"MASTER_PORT: rank {enter.job_rank} there is {whose}, this is process {enter.pid}, of "
+            f"a job with {enter.world_size} ranks; give each job a MASTER_PORT of its own"
         )
         self._refused.add(connection)
         self._remark(f"process {enter.pid} is kept out: {text}")

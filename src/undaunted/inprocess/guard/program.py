@@ -18,13 +18,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
+from undaunted.coordinator.wire.peer import peer
 from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.doorkeeper import Doorkeeper
 from undaunted.inprocess.guard.host import ControllerHost
 from undaunted.inprocess.guard.notes import line
-from undaunted.inprocess.guard.peer import peer
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class _Guard:
             return False
         except WireError as error:
             remedy = (
-                "if another job uses the same port, give each a MASTER_PORT of its own"
+                "if another job has the same MASTER_PORT, give each its own"
                 if error.refused
                 else "it is in rank 0's guard, see whether that one runs"
             )
@@ -204,9 +204,8 @@ class _Guard:
             await server.start()
         except WireError as error:
             raise _RefusedError(
-                f"{error}: another job or program uses the port; give this job another MASTER_PORT "
-                "(the guard of rank 0 listens at the one after it), or a free port with "
-                'store_kwargs={"port": ...}'
+                f"{error}: another job or program listens there; give this job another "
+                'MASTER_PORT, or a free port with store_kwargs={"port": ...}'
             ) from None
         return server
 

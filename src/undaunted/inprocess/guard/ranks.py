@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from undaunted.base import process
 from undaunted.base.timers import Timers
+from undaunted.coordinator.wire.peer import peer
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core.guard import RankGuard
 from undaunted.inprocess.core.messages import End, Enter
 from undaunted.inprocess.guard.channel import Channel
 from undaunted.inprocess.guard.page import Page
-from undaunted.inprocess.guard.peer import peer
 
 if TYPE_CHECKING:
     import socket

@@ -41,7 +41,7 @@ class RemoteUplink:
         """Nothing is connected before `connected`.
 
         Args:
-            address: ``HOST:PORT`` of the controller.
+            address: ``HOST:PORT`` of the controller, or ``@NAME`` of its Unix socket.
             terms: for connections.
             interval_s: a lease is renewed so often, seconds.
             silence_s: when no lease has been answered for so long, the link is down, seconds.

@@ -6,8 +6,8 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+from undaunted.coordinator.wire.peer import peer
 from undaunted.inprocess.core import commands as c
-from undaunted.inprocess.guard.peer import peer
 from undaunted.inprocess.guard.ranks import ServedRank
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.process import module_command
+from undaunted.coordinator.wire.peer import check_own, peer
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.directory import directory
-from undaunted.inprocess.guard.peer import peer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +83,7 @@ def _connect_to_agent(name: str, options: Options) -> socket.socket:
     try:
         sock.settimeout(_AGENT_S)
         sock.connect(f"\0{name}")
-        _check_own(sock)
+        check_own(sock)
         sock.settimeout(None)
     except OSError as error:
         sock.close()
@@ -95,13 +95,6 @@ def _connect_to_agent(name: str, options: Options) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _check_own(sock: socket.socket) -> None:
-    """Anybody may listen under a name of the abstract namespace."""
-    user = peer(sock).user
-    if user != os.geteuid():
-        raise PermissionError(f"user {user} listens there")
 
 
 # --- a guard of our own ---------------------------------------------------------------------------

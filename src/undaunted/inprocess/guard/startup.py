@@ -26,8 +26,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
         job_rank: of this rank.
         world_size: how many ranks the job has.
         hosts: the controller is to be in this guard.
-        address: ``HOST:PORT`` where the controller is, or is to listen; "" = nowhere, it has no
-            guard but this one.
+        address: ``HOST:PORT``, or ``@NAME`` of an abstract Unix socket, where the controller is,
+            or is to listen; "" = nowhere, it has no guard but this one.
         run: names the job; guards of other jobs are refused.
         token: what the guards of the job know, b"" = there is none.
         heartbeat_interval_s, heartbeat_timeout_s, barrier_timeout_s: as given to `Wrapper`,

@@ -13,19 +13,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base import name_server
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.listening import listen
-from undaunted.inprocess.rank.store_client import StoreClient
+from undaunted.inprocess.rank.store_client import StoreClient, serve_store
 from undaunted.inprocess.rank.store_connection import StoreConnection
 
 if TYPE_CHECKING:
     import datetime as dt
     import socket
-
-_LOOPBACK = "127.0.0.1"
 
 
 class EpochStore:
@@ -134,21 +131,10 @@ class EpochStore:
         self._connected_to, self._has_server = self._address, serve
 
     def _make_server(self) -> Any:
-        import torch.distributed as dist
-
         if self._listening is None:
             raise InternalError("the server of the iteration's store is gone")
         listening, self._listening = self._listening, None
-        port = listening.getsockname()[1]
-        with name_server.asked_again_soon():
-            return dist.TCPStore(
-                _LOOPBACK,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=self._timeout,
-                master_listen_fd=listening.detach(),
-            )
+        return serve_store(listening, self._timeout)
 
     def _make_client(self) -> Any:
         attempt = self._attempt = StoreClient(parse_address(self._address), self._timeout)

@@ -32,19 +32,25 @@ def own_host(environ: Mapping[str, str]) -> str:
         raise InternalError(f"MASTER_ADDR={master!r} cannot be looked up: {error}") from error
 
 
-def listen(host: str) -> socket.socket:
-    """Listen at a free port, for others who know this machine as ``host``."""
+def listen(host: str, port: int = 0) -> socket.socket:
+    """Listen at a port, 0 = any that is free, for others who know this machine as ``host``.
+
+    Raises:
+        OSError: the port is taken.
+    """
     if is_loopback(host):
-        return _listen(socket.AF_INET, _LOOPBACK)
-    return _listen(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "")
+        return _listen(socket.AF_INET, _LOOPBACK, port)
+    return _listen(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "", port)
 
 
-def _listen(family: socket.AddressFamily, host: str) -> socket.socket:
+def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if port:  # connections of who listened there before do not matter
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind((host, 0))
+        sock.bind((host, port))
         sock.listen(_BACKLOG)
     except OSError:
         sock.close()

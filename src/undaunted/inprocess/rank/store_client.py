@@ -19,8 +19,11 @@ from undaunted.inprocess.communication import sockets
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
+    import socket
+
     from undaunted.coordinator.wire.address import Address
 
+_LOOPBACK = "127.0.0.1"
 # Longer from one attempt to the next: a server that many connect to at once may be slow.
 _FIRST_ATTEMPT_S = 2.0
 # How much later than the last attempt the thread may be done.
@@ -96,6 +99,22 @@ class StoreClient:
             )
         store.set_timeout(self._timeout)
         return store
+
+
+def serve_store(listening: socket.socket, timeout: timedelta) -> Any:
+    """Return a store that this process serves at a socket, which is torch's from now on."""
+    import torch.distributed as dist
+
+    port = listening.getsockname()[1]
+    with name_server.asked_again_soon():
+        return dist.TCPStore(
+            _LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timeout,
+            master_listen_fd=listening.detach(),
+        )
 
 
 def _is_numeric(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from typing import NamedTuple
@@ -26,3 +27,14 @@ def peer(sock: socket.socket) -> Peer:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, user, _ = _UCRED.unpack(credentials)
     return Peer(pid, user)
+
+
+def check_own(sock: socket.socket) -> None:
+    """Anybody may listen under a name of the abstract namespace.
+
+    Raises:
+        PermissionError: another user does.
+    """
+    user = peer(sock).user
+    if user != os.geteuid():
+        raise PermissionError(f"user {user} listens there")
