@@ -297,17 +297,25 @@ class Aside(_Message, frozen=True):
 
 
 class Miss(_Message, frozen=True):
-    """I cannot reach the leader (or, being it, a quorum) of ``epoch``; what do you know?"""
+    """I cannot reach the leader (or, being it, a quorum) of ``epoch``; what do you know?
+
+    ``leader``: I lead from there, and am sure of it: round ``round`` of the job of ``birth`` (see
+    `Ledger`) has begun.
+    """
 
     node: str
     incarnation: str
     epoch: int
+    leader: str = ""
+    birth: int = 0
+    round: int = -1
 
 
 class MissAnswer(_Message, frozen=True):
     """``lost``: so have I. Otherwise ``leader`` is where I hear it, if I know its address.
 
-    ``quorum``: as far as I have heard, so has a quorum.
+    ``quorum``: as far as I have heard, so has a quorum. ``round``: the last that I know to have
+    begun, -1 = none; None = an older build does not say.
     """
 
     node: str
@@ -316,6 +324,7 @@ class MissAnswer(_Message, frozen=True):
     lost: bool
     leader: str = ""
     quorum: bool = False
+    round: int | None = None
 
 
 class Claim(_Message, frozen=True):

@@ -83,6 +83,10 @@ def spares_learn_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(knowledge.Knowledge, "learn", only_members)
 
 
+def a_lost_disk_makes_a_new_job(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(knowledge.Knowledge, "should_join", lambda _self, _other: False)
+
+
 BUGS = [
     Bug(
         "take-over without a majority",
@@ -126,6 +130,14 @@ BUGS = [
         "the job runs again",
         Setup(4, 2),
         ("kill", "coordinator", "leave"),
+    ),
+    Bug(
+        "a launcher whose disk was lost is not told that the job goes on",
+        a_lost_disk_makes_a_new_job,
+        "one job",
+        Setup(1, 3, elastic=True),
+        ("disk",),
+        faults=2,
     ),
     Bug(
         "the leader does not notice silence",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.simulate.bugs import BUGS, Bug
+from undaunted.chaos.simulate.faults import KINDS
 from undaunted.chaos.simulate.run import run, vary
 from undaunted.chaos.simulate.trace import line
 
@@ -63,7 +64,8 @@ def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int, seed: int) 
     ],
 )
 def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:
-    assert not run(vary(seed, nodes, spares), seed).problem
+    kinds = [kind for kind in KINDS if kind != "disk"]  # of those days
+    assert not run(vary(seed, nodes, spares), seed, kinds=kinds).problem
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -763,3 +763,33 @@ def test_messages_that_make_no_sense_change_nothing(message):
     harness = Harness().running()
     assert harness.says(message) == []
     assert harness.follower.state is State.FOLLOWING
+
+
+def asked_by_a_leader(**changes: object) -> f.Asked:
+    about = {"node": "z", "incarnation": "", "epoch": 9, "leader": "host-z:1", "round": 4}
+    return f.Asked(1, p.Miss(**{**about, **changes}))
+
+
+def test_who_leads_a_job_that_has_not_begun_joins_the_one_that_has():
+    harness = Harness("a")
+    harness.welcome(epoch=99)
+    commands = harness.handle(asked_by_a_leader())
+    assert f.StandDown() in commands
+    harness.pass_time(0.1)
+    assert harness.last(f.Dial).address == "host-z:1"
+
+
+@pytest.mark.parametrize(("birth", "epoch", "joins"), [(1, 9, False), (7, 9, True), (7, 0, False)])
+def test_of_two_jobs_that_have_begun_the_later_epoch_goes_on(birth: int, epoch: int, joins: bool):
+    harness = Harness()
+    harness.welcome()
+    harness.follower.knows.ledger = ledger("abc", birth=1)
+    commands = harness.handle(asked_by_a_leader(birth=birth, epoch=epoch))
+    assert (f.StandDown() in commands) is joins
+
+
+def test_a_leader_that_is_not_sure_moves_nobody():
+    harness = Harness("a")
+    harness.welcome()
+    assert len(harness.handle(asked_by_a_leader(leader=""))) == 1
+    assert len(harness.handle(asked_by_a_leader(round=-1))) == 1

@@ -17,7 +17,7 @@ def left_alone(**config: object) -> Harness:
     harness = Harness(min_nodes=2, max_nodes=3, **config)
     for node in "abc":
         harness.hello(node)
-    harness.pass_time(1.5, alive="abc")
+    harness.pass_time(3, alive="abc")
     harness.prepared("ab")
     harness.handle(c.Persisted(harness.leader.ledger.version))
     harness.report("a", "preempted", 1, text="SIGTERM", signal=15)

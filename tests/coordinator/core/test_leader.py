@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.coordinator.core.seats import LISTENS, ledger, table
@@ -133,7 +134,7 @@ class Harness:
     def running(self, nodes: str = "abc") -> Harness:
         for node in nodes:
             self.hello(node)
-        self.pass_time(1.5, alive=nodes)
+        self.pass_time(3, alive=nodes)
         self.prepared("abc")
         assert self.leader.ledger.running
         return self
@@ -148,7 +149,7 @@ def test_first_round_begins_when_enough_have_acknowledged():
     for node in "abc":
         harness.hello(node)
         assert harness.heard(node, p.Welcome)[0].epoch == EPOCH
-    harness.pass_time(1.5, alive="abc")
+    harness.pass_time(3, alive="abc")
     harness.prepared("ab")
     assert not harness.heard("a", p.StartOrder)
     harness.prepared("c")
@@ -160,6 +161,26 @@ def test_first_round_begins_when_enough_have_acknowledged():
     assert known == harness.leader.ledger
     assert [seat.node for seat in known.table] == ["a", "b", "c"]
     assert (known.round, known.running, known.casting_vote) == (0, True, "a")
+
+
+def test_the_first_round_of_fewer_than_max_waits_until_a_leader_elsewhere_has_asked():
+    harness = Harness()
+    for node in "abc":
+        harness.hello(node)
+    harness.pass_time(2.5, alive="abc")
+    assert not harness.heard("a", p.PrepareOrder)
+    harness.hello("d")
+    assert harness.heard("a", p.PrepareOrder), "nobody else can be in the job"
+
+
+def test_a_node_of_another_job_that_began_earlier_deposes_nobody():
+    harness = Harness().running()
+    other = ledger("ax", birth=99, round=7, epoch=EPOCH - 1)
+    harness.hello("x", ledger=other, round=7, running=True, promised=EPOCH - 1)
+    assert harness.leader.state is State.LEADING
+    assert harness.heard("x", p.StopOrder)
+    harness.hello("y", ledger=msgspec.structs.replace(other, epoch=EPOCH + 1))
+    assert harness.leader.state is State.DEPOSED
 
 
 def test_a_spare_learns_the_table():
@@ -471,7 +492,7 @@ def test_acknowledgements_of_an_earlier_table_do_not_count():
     harness = Harness()
     for node in "abc":
         harness.hello(node)
-    harness.pass_time(1.5, alive="abc")
+    harness.pass_time(3, alive="abc")
     order = harness.heard("a", p.PrepareOrder)[-1]
     late = p.Prepared(epoch=EPOCH, version=order.version - 1, round=0)
     for node in "abc":
@@ -496,7 +517,7 @@ def test_an_acknowledgement_that_was_lost_with_its_connection_is_asked_for_again
     harness = Harness()
     for node in "abc":
         harness.hello(node)
-    harness.pass_time(1.5, alive="abc")
+    harness.pass_time(3, alive="abc")
     harness.prepared("ab")
     last = harness.heard("c", p.PrepareOrder)[-1].number
     harness.hello("c", last_order=last, promised=EPOCH)

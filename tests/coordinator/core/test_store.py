@@ -21,7 +21,7 @@ def about_to_start(known: p.Ledger | None = None) -> test_leader.Harness:
     harness = leader(known=known)
     for node in "abc":
         harness.hello(node)
-    harness.pass_time(1.5, alive="abc")
+    harness.pass_time(3, alive="abc")
     harness.prepared("abc")
     return harness
 
@@ -45,7 +45,7 @@ def test_it_may_be_written_down_before_all_have_acknowledged():
     harness = leader()
     for node in "abc":
         harness.hello(node)
-    harness.pass_time(1.5, alive="abc")
+    harness.pass_time(3, alive="abc")
     harness.handle(c.Persisted(harness.leader.ledger.version))
     harness.prepared("abc")
     assert starts(harness) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.invariant import InvariantError
@@ -38,13 +37,6 @@ _RUN_ID = "simulated"
 _PEERS = 2
 
 
-@dataclass(slots=True)
-class _Disk:
-    """What every host sees: the ledger that was written last."""
-
-    ledger: p.Ledger | None = None
-
-
 class Cluster:
     """See the module's documentation.
 
@@ -70,7 +62,7 @@ class Cluster:
         self.agents: dict[str, Agent] = {}
         self.done = False  # ranks have no more work
         self._trace = trace
-        self._disk = _Disk()
+        self._disks: dict[str, p.Ledger] = {}  # by machine: the ledger that was written last
         self._incarnations = 0
         self._random = self.simulation.random
         if setup.standalone:
@@ -97,7 +89,7 @@ class Cluster:
             node=name,
             incarnation=incarnation,
             slots=setup.slots,
-            endpoints=self._endpoints(),
+            endpoints=self._endpoints(name),
             address=address_of(name),
             infra_rank=int(name[1:]) if setup.ordered else None,
             lease_s=LEASE_S,
@@ -106,7 +98,7 @@ class Cluster:
             give_up_s=GIVE_UP_S,
         )
         leader = None
-        ledger = self._disk.ledger
+        ledger = self._disks.get(name)
         led = ledger is not None and ledger.round >= 0 and election.led_by_others(ledger, name)
         if address_of(name) == setup.endpoint and not led:
             leader = self._first_leader(name, incarnation)
@@ -114,9 +106,10 @@ class Cluster:
         self.simulation.start(name, agent, name)
         self.checker.launched(agent.seat)
 
-    def _endpoints(self) -> tuple[str, ...]:
+    def _endpoints(self, name: str) -> tuple[str, ...]:
         """Where a new launcher looks for a leader: the command line, then the ledger on disk."""
-        table = self._disk.ledger.table if self._disk.ledger is not None else ()
+        ledger = self._disks.get(name)
+        table = ledger.table if ledger is not None else ()
         return tuple(dict.fromkeys([self.setup.endpoint, *(seat.address for seat in table)]))
 
     def start_coordinator(self) -> None:
@@ -132,9 +125,12 @@ class Cluster:
         self.simulation.kill(name)
         self._gone(name)
 
-    def power_off(self, name: str) -> None:
-        """Take a machine's power; nobody is told."""
+    def power_off(self, name: str, *, disk_lost: bool = False) -> None:
+        """Take a machine's power; nobody is told. It may have another, empty disk afterwards."""
         self.simulation.power_off(name)
+        if disk_lost:
+            self._disks.pop(name, None)
+            self.checker.disk_lost = True
         self._gone(name)
 
     def _gone(self, name: str) -> None:
@@ -183,13 +179,15 @@ class Cluster:
             node=node,
             incarnation=incarnation,
             takeover=not self.setup.standalone,
+            address=address_of(node) if node else "",
+            endpoints=tuple({self.setup.endpoint} - {address_of(node)}) if node else (),
             lease_s=LEASE_S,
             away_timeout_s=AWAY_TIMEOUT_S,
         )
         return Leader(config, ledger or p.Ledger(run_id=""), epoch, lost)
 
     def _first_leader(self, node: str, incarnation: str) -> Leader:
-        ledger = self._disk.ledger
+        ledger = self._disks.get(node or COORDINATOR)
         epoch = election.next_epoch(ledger.epoch if ledger is not None else 0, incarnation)
         return self.leader(node, incarnation, ledger, epoch)
 
@@ -197,12 +195,14 @@ class Cluster:
         """Write a ledger; it is there a moment later."""
         self.checker.leads(leader, ledger.epoch, takeover=False)
         self.checker.budget(ledger)
-        self.after(self.between(1 * _MS, 20 * _MS), self._written, ledger)
+        written = (leader[0] or COORDINATOR, ledger)
+        self.after(self.between(1 * _MS, 20 * _MS), self._written, written)
 
-    def _written(self, ledger: p.Ledger) -> None:
-        known = self._disk.ledger
-        if known is None or p.newer(ledger, known):
-            self._disk.ledger = ledger
+    def _written(self, what: tuple[str, p.Ledger]) -> None:
+        machine, ledger = what
+        known = self._disks.get(machine)
+        if self.simulation.has_power(machine) and (known is None or p.newer(ledger, known)):
+            self._disks[machine] = ledger
 
     def reserve_port(self, agent: Agent, order: p.PrepareOrder) -> None:
         """Answer a prepared table after a moment, but not before the one before it."""

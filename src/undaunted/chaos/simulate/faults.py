@@ -24,6 +24,7 @@ KINDS: dict[str, str] = {
     "hang": "a rank stands still",
     "kill": "a launcher is killed; mostly it is started again",
     "power": "a machine loses power; mostly it comes back, or another one does",
+    "disk": "a machine loses power and its disk, and comes back with an empty one",
     "pause": "a machine stands still for a while",
     "slow": "a launcher takes long over everything for a while",
     "partition": "the network falls into two parts for a while",
@@ -36,7 +37,7 @@ KINDS: dict[str, str] = {
 }
 _FIRST_NS = 4 * _NS
 _SPACING_S = 1.5
-_LOSING = frozenset({"kill", "power", "coordinator"})
+_LOSING = frozenset({"kill", "power", "disk", "coordinator"})
 _CUTTING = frozenset({"partition", "isolate", "one-way"})
 _LOST_WINDOW_NS = 30 * _NS
 
@@ -116,6 +117,9 @@ class _Planner:
                 return self._with_loss(at_ns, kind, node, self._lasts(0.5, 10))
             case "power":
                 return self._with_loss(at_ns, kind, node, self._lasts(2, 15))
+            case "disk":  # that of the first node, which may lead, is the one that matters
+                first = self._nodes[0] if chance.random() < 0.5 else node[0]
+                return self._with_loss(at_ns, kind, (first,), self._lasts(2, 40))
             case "exclude" | "leave":
                 if kind in self._once or not self._lose(node[0]):
                     return None
@@ -176,6 +180,7 @@ class Nemesis:
             "hang": self._hang,
             "kill": self._kill,
             "power": self._power,
+            "disk": self._power,
             "pause": self._pause,
             "slow": self._slow,
             "partition": self._partition,
@@ -244,7 +249,7 @@ class Nemesis:
         self._later(fault, self._back)
 
     def _power(self, fault: Fault) -> None:
-        self._cluster.power_off(fault.nodes[0])
+        self._cluster.power_off(fault.nodes[0], disk_lost=fault.kind == "disk")
         self._later(fault, self._back)
 
     def _back(self, fault: Fault) -> None:

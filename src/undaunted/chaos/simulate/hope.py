@@ -26,6 +26,8 @@ def why_hopeless(cluster: Cluster) -> str:
     if setup.standalone:
         return ""
     if not election.votes_count(ledger):
+        if checker.disk_lost:
+            return "what only the leader knew was on a disk that is lost"
         return _why_not_led(cluster, usable)
     for table, casting_vote in ((ledger.table, ledger.casting_vote), (ledger.pending, "")):
         voters = [seat for seat in table if election.voter(seat) in checker.alive]
@@ -37,15 +39,27 @@ def why_hopeless(cluster: Cluster) -> str:
 
 
 def lost_touch(agent: Agent, cluster: Cluster) -> bool:
-    """Whether nobody lives whom an agent that follows no leader knows: it was cut off too long."""
+    """Whether an agent that follows no leader knows nobody, also over others, who follows one.
+
+    It was cut off too long, or was started again where nothing is written about the members.
+    """
     alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
-    if agent.follows or not any(each.follows for each in alive):
+    found = {address_of(each.name) for each in alive if each.follows}
+    if agent.follows or not found or cluster.setup.standalone:
         return False
-    knows, setup = agent.follower.knows, cluster.setup
-    known = {setup.endpoint, agent.follower.search.last}
-    known.update(seat.address for seat in (*knows.table, *knows.pending))
-    there = {address_of(each.name) for each in alive if each is not agent}
-    return not setup.standalone and not known & there
+    count = 0
+    while count < len(found):  # whoever knows one that has found the leader finds it as well
+        count = len(found)
+        found |= {address_of(each.name) for each in alive if _known(each, cluster) & found}
+    return address_of(agent.name) not in found
+
+
+def _known(agent: Agent, cluster: Cluster) -> set[str]:
+    """Where an agent looks for the leader."""
+    follower = agent.follower
+    seats = (*follower.knows.table, *follower.knows.pending)
+    ends = {*follower.config.endpoints, cluster.setup.endpoint, follower.search.last}
+    return ends | {seat.address for seat in seats}
 
 
 def _why_not_led(cluster: Cluster, usable: set[str]) -> str:

@@ -26,7 +26,14 @@ _HEALTHY_AFTER_NS = 20 * _NS
 _TOLD_SINCE_NS = 10 * _NS
 _TOLD_UNTIL_NS = 10 * _NS
 
+# A leader that no fault has concerned for so long has asked at the endpoint.
+_ASKED_NS = 5 * _NS
+
 Seat = election.Voter
+
+
+class BegunAnew(Exception):  # noqa: N818 - nothing is wrong
+    """Nobody could tell the endpoint's launcher, whose disk was lost, that the job had begun."""
 
 
 @dataclass(slots=True)
@@ -53,6 +60,7 @@ class Checker:
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
         lost_touch: nodes that know nobody who is left in the job.
+        disk_lost: a machine has, so that its launcher may go on from what others remember.
     """
 
     def __init__(self, setup: Setup, simulation: Simulation) -> None:
@@ -66,10 +74,13 @@ class Checker:
         self.asked_for_exclusion: set[str] = set()
         self.told_to_leave: set[str] = set()
         self.lost_touch: set[str] = set()
+        self.disk_lost = False
         self._setup = setup
         self._simulation = simulation
         self._rounds: dict[int, _Round] = {}
         self._newest = -1
+        self._birth = 0  # of the job
+        self._led_in = 0  # newest epoch in which a round of it has begun
         self._running: dict[Seat, int] = {}  # which round, if all ranks run and none shall stop
         self._stopped: dict[Seat, int] = {}  # last round that it was told to stop
         self._suspended: dict[Seat, int] = {}  # how many times it stands still
@@ -146,10 +157,13 @@ class Checker:
     def begin(self, seat: Seat, ledger: p.Ledger) -> None:
         """An agent begins its part of the round of a ledger."""
         number = ledger.round
+        self._one_job(seat, ledger)
         known = self._rounds.get(number)
         if known is None:
             known = self._new_round(ledger)
         elif known.table is not ledger.table and known.table != ledger.table:
+            if self.disk_lost and not election.votes_count(ledger):
+                raise BegunAnew
             self._fail(
                 f"never two worlds: round {number} begins with two tables, {_names(known.table)} "
                 f"and {_names(ledger.table)}"
@@ -159,6 +173,22 @@ class Checker:
         if seat in known.started:
             self._fail(f"each rank in one place: {seat[0]} starts round {number} twice")
         known.started.add(seat)
+
+    def _one_job(self, seat: Seat, ledger: p.Ledger) -> None:
+        """No second one begins while the leader of the first could have said so."""
+        self._birth = self._birth or ledger.birth
+        if ledger.birth == self._birth:
+            self._led_in = max(self._led_in, ledger.epoch)
+            return
+        leader, since = self._epochs.get(self._led_in), self._simulation.now - _ASKED_NS
+        if leader is None or leader not in self.alive:
+            raise BegunAnew
+        table = self._rounds[self._newest].table
+        voters = [each for each in table if election.voter(each) in self.alive]
+        well = self._touched_until.get(leader[0], 0) <= since and 2 * len(voters) > len(table)
+        if well and not any(until > since for _, until in self._cuts):
+            self._fail(f"one job: {seat[0]} begins another one, and {leader[0]} leads it")
+        raise BegunAnew
 
     def up(self, seat: Seat, number: int) -> None:
         """All ranks of a node run."""

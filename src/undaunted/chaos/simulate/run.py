@@ -10,6 +10,7 @@ from undaunted.chaos.invariant import InvariantError, violated_by
 from undaunted.chaos.simulate.cluster import Cluster
 from undaunted.chaos.simulate.faults import KINDS, Fault, Nemesis, plan
 from undaunted.chaos.simulate.hope import lost_touch, why_hopeless
+from undaunted.chaos.simulate.invariants import BegunAnew
 from undaunted.chaos.simulate.setup import (
     AWAY_TIMEOUT_S,
     GIVE_UP_S,
@@ -41,7 +42,7 @@ class Result:
     Attributes:
         seed: of the run.
         problem: which invariant does not hold, "" = all hold.
-        ended: how the job ended.
+        ended: how the job ended; "began anew" if nobody was left, or within reach, who knew of it.
         hopeless: why it could not go on, "" = it could.
         faults: what happened to it.
         seconds: virtual time.
@@ -93,15 +94,22 @@ def run(
     """
     result = Result(seed, faults=plan(setup, seed, kinds, faults))
     cluster = Cluster(setup, seed, trace=trace)
-    result.problem = violated_by(lambda: _run(cluster, result))
+    result.problem = violated_by(lambda: _run_or_begin_anew(cluster, result))
     simulation, checker = cluster.simulation, cluster.checker
     if result.problem:
         cluster.note("violation", result.problem)
-    result.ended = checker.job_outcome
+    result.ended = result.ended or checker.job_outcome
     result.seconds = simulation.now / _NS
     result.rounds, result.takeovers = checker.rounds, checker.takeovers
     result.events, result.messages = simulation.events, simulation.sent
     return result
+
+
+def _run_or_begin_anew(cluster: Cluster, result: Result) -> None:
+    try:
+        _run(cluster, result)
+    except BegunAnew:
+        result.ended = "began anew"
 
 
 def _run(cluster: Cluster, result: Result) -> None:

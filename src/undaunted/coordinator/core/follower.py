@@ -82,7 +82,7 @@ class Follower:
             granted = isinstance(reply, p.Grant) and reply.granted and not self._open
             looks = granted and self.state is not State.ENDED
             look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
-            return [f.Answer(event.question, reply), *look]
+            return [f.Answer(event.question, reply), *look, *self._join_other(event.message, now)]
         if self.state is State.ENDED:
             return []
         match event:
@@ -392,6 +392,22 @@ class Follower:
         lost = self.state in (State.AWAY, State.SEEKING)
         quorum = self._absence is not None and self._absence.asked(question, now)
         return self.knows.tell(lost=lost, leader=self.leader, quorum=quorum)
+
+    def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[f.Command]:
+        """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
+        if not isinstance(question, p.Miss) or not self.knows.should_join(question):
+            return []
+        follows = self.state is State.FOLLOWING
+        if self.state is State.ENDED or (self._open and not follows):
+            return []
+        commands: list[f.Command] = []
+        if follows:
+            hangup = f.Hangup(self._link)
+            self._forget_link()
+            self._why = f"the job is led from {question.leader}, where round {question.round} runs"
+            commands = [hangup, f.StandDown(), *self._lost(now, reset=True)]
+        self.search.first = [question.leader]
+        return [*commands, f.SetTimer("dial", 0.0)]
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
         grant = self.knows.consider(claim, leaderless=self._absence is not None)

@@ -93,6 +93,11 @@ class Knowledge:
         return self.ledger.table if self.ledger is not None else ()
 
     @property
+    def last_round(self) -> int:
+        """The last one that has begun, -1 = none."""
+        return self.ledger.round if self.ledger is not None else -1
+
+    @property
     def pending(self) -> tuple[p.Seat, ...]:
         """Members of the round that was being prepared."""
         return self.ledger.pending if self.ledger is not None else ()
@@ -102,6 +107,17 @@ class Knowledge:
         """Whether this node has a vote about who leads."""
         ledger = self.ledger
         return ledger is not None and election.votes_count(ledger) and self.has_seat(ledger.table)
+
+    def should_join(self, other: p.Miss) -> bool:
+        """Whether the leader that asks leads this job, and the one known here another by mistake.
+
+        Where two have begun, the later epoch goes on.
+        """
+        if not other.leader or other.round < 0 or other.epoch == self.epoch:
+            return False
+        if self.ledger is None or self.ledger.round < 0:
+            return True
+        return other.birth != self.ledger.birth and other.epoch > max(self.epoch, self.promised)
 
     def electorate(self) -> list[p.Seat]:
         """Other members of the last table and of the one that was being prepared."""
@@ -123,6 +139,7 @@ class Knowledge:
             lost=lost,
             leader=leader,
             quorum=quorum,
+            round=self.last_round,
         )
 
     def confirm(self, table: f.TableKnown) -> p.Prepared:

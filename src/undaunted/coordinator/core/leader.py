@@ -34,6 +34,8 @@ from undaunted.coordinator.core.succession import Succession
 _NS = 1_000_000_000
 # Why it leads no more, if its node leaves.
 LEFT = "the node of the coordinator has left the job"
+# What is asked is answered within this time.
+ANSWER_S = 1.0
 # How long followers may take to hear of the end.
 LINGER_S = 3.0
 # The same, in leases, where some may still be looking for this leader.
@@ -84,7 +86,7 @@ class Leader:
         self._record = Record(config, ledger or p.Ledger(run_id=""), epoch)
         self._recovery = Recovery(config, self._sessions, lost)
         self._preparation = Preparation(config, self._record, self._sessions)
-        self._succession = Succession(config.node, self._sessions)
+        self._succession = Succession(config, self._sessions)
         self._handover = Handover(config, self._record, self._sessions)
         policy = JobPolicy(config.policy)
         self._job = Execution(policy, self._record, self._sessions, self._preparation)
@@ -135,7 +137,8 @@ class Leader:
     def _begin(self, now: int) -> list[c.Command]:
         self._began_ns = self._preparation.began_ns = now
         recover = [self._recovery.timer()] if self.state is State.RECOVERING else []
-        return [c.SetTimer("lease", 0, self.config.lease_s / 3), *recover]
+        asks = [] if recover else self._ask_missing()
+        return [c.SetTimer("lease", 0, self.config.lease_s / 3), *recover, *asks]
 
     def _feed(self, event: m.Event, now: int) -> list[c.Command]:
         commands = self._job.feed(event, now)
@@ -175,9 +178,11 @@ class Leader:
         if known is not None:
             promised = max(promised, known.epoch)
             if p.further(known, self.ledger):
-                if self.policy.round >= 0:  # others have gone on without this leader
+                if self.policy.round < 0:
+                    commands += self._adopt(known)
+                elif known.birth == self.ledger.birth or known.epoch > self.epoch:
+                    # Others have gone on without this leader.
                     return self._stand_down("another node leads the job", "")
-                commands += self._adopt(known)
         if promised > self.epoch:
             commands += self._take_epoch(election.next_epoch(promised, self.config.incarnation))
         return commands
@@ -188,7 +193,8 @@ class Leader:
         self._preparation.call_off()
         self._job.policy, self._job.quorum = JobPolicy(self.config.policy), True
         self.state = State.RECOVERING if self._record.inherited else State.LEADING
-        return [self._recovery.timer()]
+        older = [order for each in self._sessions for order in self._job.drain_older(each)]
+        return [*older, self._recovery.timer()]
 
     def _take_epoch(self, epoch: int) -> list[c.Command]:
         """Lead with a later epoch: who follows already is welcomed anew."""
@@ -322,6 +328,8 @@ class Leader:
                 return [c.Done()]
             case "leave" if self.state is State.LEADING:
                 return self._stand_down(LEFT, "")
+            case "policy last_call" if (left_s := self._asked_by_others_s(now)) > 0:
+                return [c.SetTimer(event.name, event.round, left_s)]
             case name if name.startswith("policy ") and self.state is State.LEADING:
                 return self._feed(m.TimerFired(name.removeprefix("policy "), event.round), now)
         return []
@@ -347,11 +355,23 @@ class Leader:
 
     def _ask_missing(self) -> list[c.Command]:
         asks = self.state in {State.LEADING, State.RECOVERING}
-        return self._succession.ask(self.ledger) if asks else []
+        return self._succession.ask(self.ledger, sure=self._is_sure) if asks else []
+
+    def _asked_by_others_s(self, now: int) -> float:
+        """How long it takes until a leader that goes on with this job has asked at the endpoint.
+
+        It is what a launcher there waits for that knows of no job, and may have lost its disk.
+        """
+        if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
+            return 0.0
+        return self.config.lease_s / 3 + ANSWER_S - (now - self._began_ns) / _NS
+
+    @property
+    def _is_sure(self) -> bool:
+        return self._job.quorum and self.state is State.LEADING
 
     def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
-        sure = self._job.quorum and self.state is State.LEADING
-        leader = self._succession.successor(answer, self.epoch, sure=sure)
+        leader = self._succession.successor(answer, self.ledger, sure=self._is_sure)
         return self._stand_down("another node leads the job", leader) if leader else []
 
     def _stand_down(self, reason: str, leader: str) -> list[c.Command]:

@@ -22,6 +22,8 @@ class LeaderConfig:
         node: the node it runs on, "" = on a host of its own.
         incarnation: random text that no other agent or leader has.
         takeover: members may take over.
+        address: where its node can be reached, "" = nobody needs to know.
+        endpoints: where other leaders of this job may be, besides at its members.
         lease_s: a follower that is silent for so long is lost.
         away_timeout_s: as in `FollowerConfig`.
         durable: a round is started only when its ledger is where it survives, see `Persisted`.
@@ -33,6 +35,8 @@ class LeaderConfig:
     node: str = ""
     incarnation: str = ""
     takeover: bool = True
+    address: str = ""
+    endpoints: tuple[str, ...] = ()
     lease_s: float = 5.0
     away_timeout_s: float = 60.0
     durable: bool = False

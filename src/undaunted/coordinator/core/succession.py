@@ -16,30 +16,50 @@ ASK_AT_ONCE = 8
 
 
 class Succession:
-    """Of one leader, on ``node``."""
+    """Of one leader."""
 
-    def __init__(self, node: str, sessions: Sessions) -> None:
-        self._node = node
+    def __init__(self, config: c.LeaderConfig, sessions: Sessions) -> None:
+        self._config = config
         self._sessions = sessions
         self._asked = 0
 
-    def ask(self, ledger: p.Ledger) -> list[c.Command]:
-        """Ask some of the members that are not here: perhaps they follow a later leader."""
+    def ask(self, ledger: p.Ledger, *, sure: bool) -> list[c.Command]:
+        """Ask some of the members that are not here: perhaps they follow a later leader.
+
+        And, if it is sure to lead, whoever is at the endpoints: a launcher there that knows
+        nothing of this job leads one of its own.
+        """
+        own = self._config
+        miss = p.Miss(
+            node=own.node,
+            incarnation="",
+            epoch=ledger.epoch,
+            leader=own.address if sure else "",
+            birth=ledger.birth,
+            round=ledger.round,
+        )
+        asks: list[c.Command] = []
+        if sure:
+            asks += [c.Ask("", endpoint, miss) for endpoint in own.endpoints]
         is_here = self._sessions.is_here
         missing = [seat for seat in ledger.table if seat.address and not is_here(seat)]
         if not missing or not election.votes_count(ledger):
-            return []
+            return asks
         self._asked += ASK_AT_ONCE
         first = self._asked % len(missing)
         some = (missing[first:] + missing[:first])[:ASK_AT_ONCE]
-        miss = p.Miss(node=self._node, incarnation="", epoch=ledger.epoch)
-        return [c.Ask(seat.node, seat.address, miss) for seat in some]
+        return [*asks, *(c.Ask(seat.node, seat.address, miss) for seat in some)]
 
-    def successor(self, answer: p.MissAnswer, epoch: int, *, sure: bool) -> str:
-        """The leader to give way to, "" = none: a later one, or any if this one is not sure."""
-        if answer.lost or answer.epoch == epoch:
+    def successor(self, answer: p.MissAnswer, ledger: p.Ledger, *, sure: bool) -> str:
+        """The leader to give way to, "" = none: a later one, or any if this one is not sure.
+
+        One whose job has begun goes before one whose job has not.
+        """
+        if answer.lost or answer.epoch == ledger.epoch:
             return ""
-        return "" if answer.epoch < epoch and sure else answer.leader
+        if answer.round is not None and (answer.round < 0) != (ledger.round < 0):
+            return answer.leader if ledger.round < 0 else ""
+        return "" if answer.epoch < ledger.epoch and sure else answer.leader
 
     def stand_down(self, reason: str, leader: str) -> list[c.Command]:
         """Send all followers to ``leader``, "" = they find it themselves."""

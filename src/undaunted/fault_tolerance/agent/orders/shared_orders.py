@@ -90,6 +90,7 @@ class SharedOrders:
         self._endpoint = next(iter(self._nodes.endpoints), "")
         self._ledger = ledger_file.LedgerFile(config.run_dir, self._endpoint)
         self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
+        self._address = ""  # where the others reach this launcher
         self._not_listening = ""  # why this host does not serve, and nobody else does
         self._candidacy: Candidacy | None = None  # where etcd says who leads
         self._over = False
@@ -115,7 +116,7 @@ class SharedOrders:
         self._terms = replace(self._terms, token=token)
         self._tls = job_access.contexts(self._nodes)
         port = await self._listen()
-        address = str(Address(self._nodes.address, port))
+        address = self._address = str(Address(self._nodes.address, port))
         if self._nodes.store:
             self._let_etcd_decide(address)
             return
@@ -250,6 +251,8 @@ class SharedOrders:
                 node=config.node,
                 incarnation=self._incarnation,
                 takeover=nodes.takeover and not nodes.store,
+                address=self._address,
+                endpoints=self._elsewhere(),
                 durable=bool(nodes.store),
                 lease_s=nodes.lease_s,
                 away_timeout_s=nodes.away_timeout_s,
@@ -270,6 +273,13 @@ class SharedOrders:
             beside=self._inprocess.beside_leader(),
         )
         leading.begin()
+
+    def _elsewhere(self) -> tuple[str, ...]:
+        """Endpoints at which another launcher may lead the same job."""
+        nodes = self._nodes
+        if nodes.store or not nodes.takeover:
+            return ()
+        return tuple(nodes.endpoints[1:] if nodes.is_host else nodes.endpoints)
 
     def _follow(self, address: str, endpoints: list[str]) -> None:
         config, nodes = self._config, self._nodes
