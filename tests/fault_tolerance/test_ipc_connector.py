@@ -4,7 +4,12 @@ import socket
 
 import pytest
 
-from undaunted.fault_tolerance import WorkloadAction, WorkloadControlRequest, ipc_connector
+from undaunted.fault_tolerance import (
+    WorkloadAction,
+    WorkloadControlRequest,
+    ipc_connector,
+    ipc_messages,
+)
 from undaunted.fault_tolerance.data import RankInfo
 from undaunted.fault_tolerance.ipc_connector import IpcConnector
 
@@ -86,3 +91,40 @@ def test_start_and_stop(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="is no socket"):
         IpcConnector(str(tmp_path / "file")).start_receiving()
+
+
+class Dripping:
+    """A sender that sends a byte just before each deadline of one."""
+
+    def __init__(self, data, clock):
+        self._data, self._clock = data, clock
+
+    def settimeout(self, seconds):
+        self._timeout = seconds
+
+    def recv(self, count):
+        self._clock[0] += min(9.0, self._timeout)
+        if self._timeout <= 9.0:
+            raise TimeoutError
+        byte, self._data = self._data[:1], self._data[1:]
+        return byte
+
+
+def test_a_message_as_a_whole_has_a_deadline(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(ipc_messages.time, "monotonic", lambda: clock[0])
+    with pytest.raises(TimeoutError):
+        ipc_messages.receive(Dripping(ipc_messages.encode("x" * 1000), clock), timeout_s=10.0)
+    assert clock[0] <= 110.0
+
+
+def test_the_connector_sets_that_deadline(connector, monkeypatch):
+    monkeypatch.setattr(ipc_connector, "_CONNECTION_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(connector.socket_path)
+        slow.sendall(b"\0\0\0\5")
+        slow.settimeout(20.0)
+        assert slow.recv(10) == b"", "cut off"
+    monkeypatch.undo()
+    connector.send("still here")
+    assert connector.fetch_received() == ["still here"]

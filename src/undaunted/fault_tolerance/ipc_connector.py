@@ -105,8 +105,7 @@ class IpcConnector:
 
     def _take(self, connection: socket.socket) -> None:
         with connection:
-            connection.settimeout(_CONNECTION_S)
-            message = messages.receive(connection)
+            message = messages.receive(connection, _CONNECTION_S)
             with self._lock:
                 if len(self._received) >= _MOST:
                     return

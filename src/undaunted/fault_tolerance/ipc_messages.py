@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 from undaunted.fault_tolerance.data import RankInfo, WorkloadAction, WorkloadControlRequest
@@ -57,27 +58,48 @@ def decode(body: bytes) -> Any:
         raise ValueError(f"not a message: {body[:100]!r}") from None
 
 
-def receive_all(sock: socket.socket, count: int) -> bytes:
-    """Return exactly ``count`` bytes; fewer only at the end of the connection."""
+def receive_all(sock: socket.socket, count: int, deadline: float | None = None) -> bytes:
+    """Return exactly ``count`` bytes; fewer only at the end of the connection.
+
+    Args:
+        sock: the connection.
+        count: how many.
+        deadline: of ``time.monotonic()``, for all of them; None = the socket's timeout for each
+            piece.
+
+    Raises:
+        OSError: the connection has broken, or it took too long.
+    """
     parts = bytearray()
-    while len(parts) < count and (part := sock.recv(count - len(parts))):
+    while len(parts) < count:
+        if deadline is not None:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError("the message did not come in time")
+            sock.settimeout(left)
+        if not (part := sock.recv(count - len(parts))):
+            break
         parts += part
     return bytes(parts)
 
 
-def receive(sock: socket.socket) -> Any:
+def receive(sock: socket.socket, timeout_s: float | None = None) -> Any:
     """Read one message.
+
+    Args:
+        sock: the connection.
+        timeout_s: for all of it; None = the socket's timeout for each piece.
 
     Raises:
         EOFError: the connection has ended.
         ValueError: it is no message.
-        OSError: the connection has broken, or its timeout has passed.
+        OSError: the connection has broken, or it took too long.
     """
-    header = receive_all(sock, HEADER.size)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    header = receive_all(sock, HEADER.size, deadline)
     if len(header) < HEADER.size:
         raise EOFError("the connection has ended")
     size = length(header)
-    body = receive_all(sock, size)
+    body = receive_all(sock, size, deadline)
     if len(body) < size:
         raise EOFError("the connection has ended within a message")
     return decode(body)

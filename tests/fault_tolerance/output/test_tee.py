@@ -207,6 +207,36 @@ def test_close_may_come_twice_and_without_start(tmp_path, reader):
     assert tee.close(DEADLINE_S)
 
 
+def test_a_start_after_the_close_follows_nothing(tmp_path, reader):
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    tee.request_close(DEADLINE_S)
+    assert tee.close(DEADLINE_S)
+    tee.start()
+    assert "undaunted-tee" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_disk_that_answers_only_after_the_close_leaves_nothing_behind(tmp_path, reader):
+    """The thread, what it has open and its inotify are given back by the late start itself."""
+    tee = OutputTee([entry(tmp_path / "log", reader)])
+    opened, answers = threading.Event(), threading.Event()
+    really = tee._open
+
+    def hangs(growth):
+        opened.set()
+        assert answers.wait(DEADLINE_S)
+        really(growth)
+
+    tee._open = hangs
+    starting = threading.Thread(target=tee.start)
+    starting.start()
+    assert opened.wait(DEADLINE_S)
+    assert tee.close(0.0)
+    answers.set()
+    starting.join(DEADLINE_S)
+    assert not starting.is_alive()
+    assert "undaunted-tee" not in [thread.name for thread in threading.enumerate()]
+
+
 def wait_for(condition):
     """Wait for a counter of the tee's thread, which announces nothing."""
     end = time.monotonic() + DEADLINE_S

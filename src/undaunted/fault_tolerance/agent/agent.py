@@ -141,6 +141,8 @@ class Agent:
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._join())
         code = await self._ended
+        if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
+            await asyncio.to_thread(serve_error_file, self._scribe.root_cause)
         if code != job.Outcome.FINISHED.exit_code and self._round is not None:
             await write_last_copies(self._shelf, self._round.specs[0].env, self._scribe.say)
         return code
@@ -251,8 +253,6 @@ class Agent:
 
     def _end(self, end: job.End) -> None:
         self._scribe.job_ended(end)
-        if end.outcome is job.Outcome.FAILED and self._scribe.root_cause is not None:
-            serve_error_file(self._scribe.root_cause)
         if not self._ended.done():
             self._ended.set_result(end.outcome.exit_code)
 
@@ -282,7 +282,7 @@ class Agent:
 
     async def _spawn(self) -> None:
         current = self._this_round()
-        for problem in current.follow_output():
+        for problem in await asyncio.to_thread(current.follow_output):
             self._scribe.say(problem)
         self._attribution.round_began(current.number)
         try:

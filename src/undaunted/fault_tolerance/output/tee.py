@@ -49,6 +49,8 @@ class OutputTee:
         self._consoles: dict[int, Console] = {}
         self._growth: Growth | None = None
         self._closing = False
+        self._closed = False
+        self._release_once = threading.Lock()
         self._deadline = 0.0  # time.monotonic(); valid when closing
         self._thread: threading.Thread | None = None
 
@@ -58,25 +60,32 @@ class OutputTee:
         return sum(console.dropped_lines for console in self._consoles.values())
 
     def start(self) -> None:
-        """Open the files and begin to follow them. Call it before the ranks start."""
-        if not self._entries:
+        """Open the files and begin to follow them. Call it before the ranks start.
+
+        On a disk that does not answer for a while, another thread may close it meanwhile.
+        """
+        if not self._entries or self._closing:
             return
-        self._growth = Growth()
-        self._open(self._growth)
-        self._thread = threading.Thread(
-            target=self._run, args=(self._growth,), name="undaunted-tee", daemon=True
+        growth = self._growth = Growth()
+        self._open(growth)
+        thread = threading.Thread(
+            target=self._run, args=(growth,), name="undaunted-tee", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
+        if self._closed:  # and nobody will do it again
+            self._release()
 
     def request_close(self, timeout_s: float) -> None:
         """Have the rest shown and the thread end within about ``timeout_s``. Does not wait."""
-        if self._growth is None or self._closing:
+        if self._closing:
             return
         self._deadline = time.monotonic() + timeout_s
-        for console in self._consoles.values():
+        for console in list(self._consoles.values()):
             console.deadline = self._deadline
         self._closing = True
-        self._growth.wake()
+        if self._growth is not None:
+            self._growth.wake()
 
     def close(self, timeout_s: float) -> bool:
         """Show what is left, for ``timeout_s`` at most, and release everything.
@@ -86,13 +95,20 @@ class OutputTee:
             the process.
         """
         self.request_close(timeout_s)
-        if self._thread is None or self._growth is None:
-            return True
-        self._thread.join(timeout_s + _JOIN_GRACE_S)
+        self._closed = True
+        return self._thread is None or self._release()
+
+    def _release(self) -> bool:
+        """Wait for the thread and give back what it used; return whether it has ended."""
+        assert self._thread is not None, "it was started"
+        self._thread.join(max(0.0, self._deadline - time.monotonic()) + _JOIN_GRACE_S)
         if self._thread.is_alive():
             return False
-        self._growth.close()
-        self._thread = self._growth = None
+        with self._release_once:
+            growth, self._growth = self._growth, None
+        if growth is None:
+            return True
+        growth.close()
         if self.dropped_lines or self.unread_bytes:
             self.problems.append(
                 f"{self.dropped_lines} lines and {self.unread_bytes} bytes of the ranks' output "

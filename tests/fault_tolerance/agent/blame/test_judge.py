@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tests.fault_tolerance.agent.round.test_environment import CONFIG
 from undaunted.attribution import error_file
 from undaunted.attribution.evidence import RankEvidence
+from undaunted.base import deadline
+from undaunted.fault_tolerance.agent.blame import judge
 from undaunted.fault_tolerance.agent.blame.judge import (
     is_misuse,
     judge_crash,
@@ -107,6 +110,35 @@ def test_the_last_lines_of_a_foreign_program_are_used(tmp_path: Path) -> None:
     current = FakeRound(specs=[spec(str(log))])
     found = judge_crash(CONFIG, current, [worker(0, 3, 200)], [PageSnapshot()])
     assert "no licence" in found.event.line
+
+
+def test_logs_that_hang_are_waited_for_once_whatever_the_number_of_ranks(monkeypatch) -> None:
+    answers = threading.Event()
+
+    def hangs(path: str, count: int) -> list[str]:
+        answers.wait(30)
+        return []
+
+    waits: list[float] = []
+
+    def within(seconds: float, call: Any, otherwise: Any) -> Any:
+        waits.append(seconds)
+        return deadline.within(0.01, call, otherwise)
+
+    monkeypatch.setattr(judge, "last_lines", hangs)
+    monkeypatch.setattr(judge, "within", within)
+    ranks = range(8)
+    workers = [worker(rank, -9, 200) for rank in ranks]
+    current = FakeRound(specs=[spec("/log") for _ in ranks])
+    try:
+        found = judge_crash(CONFIG, current, workers, [PageSnapshot()] * 8)
+    finally:
+        answers.set()
+    assert found.event.kind == "crash"
+    assert sum(waits) <= 0.1
+    for thread in threading.enumerate():
+        if thread.name == "undaunted-deadline":
+            thread.join(30)
 
 
 def test_a_hang_names_limit_and_evidence() -> None:

@@ -88,6 +88,13 @@ def test_one_thread_per_rank_unless_the_user_says_otherwise() -> None:
     assert "OMP_NUM_THREADS" not in shared_environment({}, 1)
 
 
+def test_what_launchers_know_each_other_by_is_not_for_the_ranks() -> None:
+    secrets = {"UNDAUNTED_TOKEN": "a", "UNDAUNTED_METRICS_TOKEN": "b"}
+    shared = shared_environment({**secrets, "HOME": "/h"}, 2)
+    assert secrets.keys().isdisjoint(shared)
+    assert shared["HOME"] == "/h"
+
+
 def test_only_the_plan_of_this_round_reaches_the_ranks() -> None:
     shared = shared_environment({"UNDAUNTED_FAULTS": "of somebody else"}, 2)
     assert "UNDAUNTED_FAULTS" not in environment(shared)

@@ -83,3 +83,33 @@ def test_a_full_pipe_stops_nobody() -> None:
         messages._lines.put(None, timeout=10)
         messages._thread.join(10)
         os.close(write)
+
+
+def test_a_line_said_while_the_file_is_closed_by_another_thread() -> None:
+    class Closing(Messages):
+        """Between any two looks at it, the file is closed."""
+
+        looks = 0
+
+        @property
+        def _log(self):  # type: ignore[override]
+            self.looks += 1
+            return self if self.looks == 1 else None
+
+        @_log.setter
+        def _log(self, log):
+            pass
+
+        def add(self, text):
+            added.append(text)
+
+    added: list[str] = []
+    read, write = os.pipe()
+    try:
+        messages = Closing(write)
+        messages.say("one")
+        assert added == ["[undaunted] one\n"]
+        messages.close()
+    finally:
+        os.close(read)
+        os.close(write)

@@ -49,9 +49,17 @@ def judge_crash(
 ) -> Judgement:
     """Which rank failed first, and why."""
     oom_kills = _risen(current.oom_kills_before, oom.read())
+    failed = _failed(workers, pages)
+    # The logs may lie on a file system that hangs, and the agent has other things to do.
+    nothing = [""] * len(failed)
+    last = within(
+        _READ_DEADLINE_S,
+        lambda: [_last_lines(current, each, pages[each.local_rank]) for each in failed],
+        nothing,
+    )
     failures = [
-        _failure(current, worker, pages[worker.local_rank], oom_kills)
-        for worker in _failed(workers, pages)
+        _failure(current, worker, pages[worker.local_rank], oom_kills, lines=lines)
+        for worker, lines in zip(failed, last, strict=True)
     ]
     verdict = crash.judge(failures, node=config.node)
     root, line = verdict.root, verdict.line + full_disk.hint(config)
@@ -152,7 +160,7 @@ def _failed(workers: Sequence[Worker], pages: Sequence[PageSnapshot]) -> Sequenc
 
 
 def _failure(
-    current: Round, worker: Worker, page: PageSnapshot, oom_kills: int
+    current: Round, worker: Worker, page: PageSnapshot, oom_kills: int, *, lines: str
 ) -> crash.RankFailure:
     code = worker.code
     report = error_file.read(current.error_file(worker.local_rank))
@@ -167,19 +175,16 @@ def _failure(
         told=tuple(worker.told),
         error=page.error,
         report=report,
-        last_lines="" if known else _last_lines(current.specs[worker.local_rank].stderr),
+        last_lines="" if known else lines,
         oom_kills=oom_kills,
         fault=current.faults.get(worker.local_rank, ""),
         iteration=page.iteration,
     )
 
 
-def _last_lines(path: str) -> str:
-    if not path:
-        return ""
-    # The log may lie on a file system that hangs.
-    lines: list[str] = within(_READ_DEADLINE_S, lambda: last_lines(path, _LAST_LINES), [])
-    return "\n".join(lines)
+def _last_lines(current: Round, worker: Worker, page: PageSnapshot) -> str:
+    path = current.specs[worker.local_rank].stderr
+    return "\n".join(last_lines(path, _LAST_LINES)) if path and page.error is None else ""
 
 
 def _report(root: crash.RankFailure, line: str) -> error_file.ErrorReport:

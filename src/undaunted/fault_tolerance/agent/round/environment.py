@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import epoch
+from undaunted.coordinator.wire import token
 from undaunted.fault_tolerance import cycle_info_place
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
 
@@ -30,7 +31,8 @@ def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dic
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
     env.pop("UNDAUNTED_FAULTS", None)
-    env.pop(TOKEN_VARIABLE, None)
+    for secret in (token.VARIABLE, TOKEN_VARIABLE):  # what launchers know each other by
+        env.pop(secret, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if nproc_per_node > 1:
         # As torchrun does: N ranks with a thread per core each would fight for the cores.

@@ -57,8 +57,9 @@ class Messages:
             return
         lines = (_PREFIX if prefix else "") + text + "\n"
         self._show(lines)
-        if self._log is not None:
-            self._log.add(lines)
+        log = self._log  # read once: another thread may be closing it
+        if log is not None:
+            log.add(lines)
 
     def close_log(self, timeout_s: float = 1.0) -> None:
         """Complete the file; lines are still shown."""
