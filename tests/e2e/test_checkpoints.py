@@ -69,7 +69,9 @@ def test_the_next_round_goes_on_from_a_copy_in_memory(tmp_path: Path) -> None:
 def test_the_last_copy_of_a_job_that_ends_is_written(tmp_path: Path) -> None:
     with launched(tmp_path, TRAINING, *TWO, "--max-restarts", "0", args=SLOW) as launcher:
         assert launcher.finish() == 1, launcher.text
-        launcher.wait_for(r"the copy of step 2, which was in memory only, is a checkpoint now")
+        launcher.wait_for(r"writing the copy of step 2 \(.* GB\), which is in memory only, to ")
+        (event,) = launcher.events("last_copy")
+        assert (event["step"], event["outcome"]) == (2, "written")
     with launched(tmp_path, TRAINING, "--nproc-per-node", "1") as later:
         later.wait_for("rank 0 begins after step 2: 600.0")
 

@@ -37,6 +37,7 @@ DEFAULTS = {
     "storage_healthcheck_path": None,
     "segment": None,
     "numa_bind_strict": True,
+    "last_copies_mb_per_s": 200.0,
     "gpu_memory_reclaim_timeout": 50.0,
     "gpu_memory_tolerance_mb": 512.0,
     "gpu_memory_poll_interval": 2.0,

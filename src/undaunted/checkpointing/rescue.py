@@ -66,6 +66,7 @@ def rescue(
     agreement: Agreeing,
     commit: Commit,
     timeout_s: float,
+    begins: Callable[[Snapshot], None] = lambda _: None,
 ) -> int | None:
     """Make a checkpoint of what earlier rounds have left in memory; all ranks together.
 
@@ -77,6 +78,7 @@ def rescue(
         agreement: of all ranks of this round.
         commit: called on rank 0.
         timeout_s: for each agreement.
+        begins: called with what is going to be written.
 
     Returns:
         The step that was rescued, or None.
@@ -85,7 +87,7 @@ def rescue(
         CheckpointError: on all ranks: it could not be written or committed, or a rank did not
             answer. The copies are as they were.
     """
-    snapshot = _rescue(copies, storage, agreement, commit, timeout_s)
+    snapshot = _rescue(copies, storage, agreement, commit, timeout_s, begins)
     if snapshot is None:
         return None
     copies.note_rescue(snapshot)
@@ -94,7 +96,12 @@ def rescue(
 
 
 def _rescue(
-    copies: Copies, storage: Storage, agreement: Agreeing, commit: Commit, timeout_s: float
+    copies: Copies,
+    storage: Storage,
+    agreement: Agreeing,
+    commit: Commit,
+    timeout_s: float,
+    begins: Callable[[Snapshot], None],
 ) -> Snapshot | None:
     def choose_now(contributions: Sequence[bytes]) -> bytes:
         have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
@@ -108,6 +115,7 @@ def _rescue(
     snapshot = choice.snapshot
     if snapshot is None:
         return None
+    begins(snapshot)
     target = storage.target(snapshot.step, agreement.session, ATTEMPT)
 
     def commit_now(contributions: Sequence[bytes]) -> bytes:

@@ -138,6 +138,7 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         max_no_progress_cycles=values["ft-max-no-progress-cycles"],
         min_progress_iterations=values["ft-min-progress-iterations"],
         checkpoint_iteration_file=values["ft-checkpoint-iteration-file"] or "",
+        last_copies_mb_per_s=values["ft-last-copies-mb-per-s"],
         gpu_memory_reclaim_timeout_s=values["ft-gpu-memory-reclaim-timeout"],
         gpu_memory_tolerance_mb=values["ft-gpu-memory-tolerance-mb"],
         gpu_memory_poll_interval_s=values["ft-gpu-memory-poll-interval"],

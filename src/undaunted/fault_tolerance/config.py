@@ -125,6 +125,14 @@ class FaultToleranceConfig:
         "FILE",
         "Text file with the iteration of the last checkpoint; without it, what ranks report counts",
     )
+    last_copies_mb_per_s: float = _setting(
+        200.0,
+        PROGRESS,
+        read.number(0),
+        "MB",
+        "When a job fails: what is in memory only gets the time to be written at so many MB/s, at "
+        "least 60 s; 0 = it is not written",
+    )
     # --- devices ---
     gpu_memory_reclaim_timeout: float = _setting(
         50.0,

@@ -61,6 +61,8 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         min_progress_iterations: a round that advances by less has not advanced.
         checkpoint_iteration_file: text file with the iteration of the last checkpoint, relative to
             ``cwd`` unless absolute; "" = the iterations in the pages count.
+        last_copies_mb_per_s: at the end of a job that failed, copies in memory are written for as
+            long as that takes at this speed, and at least 60 s; 0 = they are not.
         local_prefix: template of the prefix of tee'd lines.
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
@@ -126,6 +128,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     max_no_progress_cycles: int = 3
     min_progress_iterations: int = 1
     checkpoint_iteration_file: str = ""
+    last_copies_mb_per_s: float = 200.0
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""

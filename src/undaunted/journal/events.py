@@ -346,8 +346,27 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     victims: list[str] = []
 
 
+class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
+    """After the end of a job: what became of a copy of a checkpoint that was in memory only.
+
+    ``step`` is that of training, -1 where it is not known; ``bytes`` the size of its files. It was
+    to be written to ``place`` within ``allowed_s``. ``outcome``: written, failed, given_up; the
+    last two with ``why``.
+    """
+
+    step: int
+    bytes: int = 0
+    place: str = ""
+    outcome: str = ""
+    why: str = ""
+    allowed_s: Seconds = 0.0
+    seconds: Seconds = 0.0
+
+
 class JobEnded(Event, tag="job_ended", frozen=True, kw_only=True):
-    """The last event. ``outcome``: finished, failed, preempted, excluded, no_restart.
+    """The job is over; only ``last_copy`` comes later.
+
+    ``outcome``: finished, failed, preempted, excluded, no_restart.
 
     ``alone``: this node has ended by itself; what became of the job, it does not know.
     """
@@ -390,4 +409,5 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     SignalReceived,
     EventsLost,
     JobEnded,
+    LastCopy,
 ]

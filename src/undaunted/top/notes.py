@@ -176,4 +176,8 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
     ),
     e.TemplateLost: lambda event: (f"workers start fresh: {event.reason}", "yellow"),
     e.JobEnded: _ended,
+    e.LastCopy: lambda event: (
+        f"the copy of step {event.step} is {event.outcome.replace('_', ' ')}",
+        "" if event.outcome == "written" else "red",
+    ),
 }

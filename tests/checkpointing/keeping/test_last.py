@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from undaunted.checkpointing.errors import StaleEpochError
@@ -12,6 +13,7 @@ from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.format import fence, names
 from undaunted.checkpointing.format.image import Image
 from undaunted.checkpointing.keeping import last
+from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
 from undaunted.checkpointing.staging.arena import HEADER_BYTES, Arena, Description
 
 if TYPE_CHECKING:
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+
+def write(place: str, *copies: int) -> tuple[int, list[LastBegun | LastEnded]]:
+    """Runs the program; returns its exit code and what it has said."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as said:
+        code = last.main([place, str(writer), *(f"0:{n}:{fd}" for n, fd in enumerate(copies))])
+        lines = said.read().splitlines()
+    return code, [msgspec.json.decode(line, type=LastBegun | LastEnded) for line in lines]
 
 
 def left(step: int, epoch: int) -> int:
@@ -59,7 +70,8 @@ def test_the_last_round_need_not_have_come_to_the_place(
 ) -> None:
     """It ended before any process of it has made a Checkpointer; earlier rounds are refused now."""
     monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "2")
-    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    code, said = write(storage.place, left(step=7, epoch=1))
+    assert (code, said) == (0, [LastBegun(step=7, bytes=100), LastEnded()])
     assert storage.steps() == [7]
     assert storage.manifest(7).epoch == 2
     with pytest.raises(StaleEpochError):
@@ -72,12 +84,16 @@ def test_nothing_is_written_where_a_later_round_is_alive(
     monkeypatch.setattr("undaunted.checkpointing.files.living.Living.others", lambda *_: True)
     storage.raise_epoch(3)
     monkeypatch.setenv("UNDAUNTED_ROUND_EPOCH", "2")
-    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 1
+    code, (begun, ended) = write(storage.place, left(step=7, epoch=1))
+    assert code == 1
+    assert begun == LastBegun(step=7, bytes=100)
+    assert isinstance(ended, LastEnded)
+    assert "epoch" in ended.problem
     assert storage.steps() == []
     assert names.EPOCH in os.listdir(storage.place)
 
 
 def test_where_a_checkpoint_is_as_new_nothing_is_to_be_done(storage: FolderStorage) -> None:
-    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
-    assert last.main([storage.place, f"0:0:{left(step=7, epoch=1)}"]) == 0
+    assert write(storage.place, left(step=7, epoch=1))[0] == 0
+    assert write(storage.place, left(step=7, epoch=1)) == (0, [LastEnded()])
     assert storage.steps() == [7]

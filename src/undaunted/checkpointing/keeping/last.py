@@ -1,8 +1,9 @@
 """The last snapshot of a job that has ended becomes a checkpoint: a program the agent runs.
 
-    python -m undaunted.checkpointing.keeping.last PLACE RANK:SLOT:FD...
+    python -m undaunted.checkpointing.keeping.last PLACE PIPE RANK:SLOT:FD...
 
-The arenas come as descriptors. It works where the copies of all ranks are on this node.
+The arenas come as descriptors, and a pipe to which it says what it does (`messages.LastBegun`). It
+works where the copies of all ranks are on this node.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+import msgspec
 
 from undaunted.checkpointing.agreement.alone import Alone
 from undaunted.checkpointing.errors import CheckpointError
@@ -18,6 +21,7 @@ from undaunted.checkpointing.files.places import open_storage
 from undaunted.checkpointing.format.retention import Rule
 from undaunted.checkpointing.keeping.client import Left
 from undaunted.checkpointing.keeping.copies import Copies
+from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
 from undaunted.checkpointing.publishing import Publisher
 from undaunted.checkpointing.rescue import rescue
 from undaunted.coordinator.epoch import round_epoch
@@ -29,12 +33,13 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.snapshot import Report
 
 _TIMEOUT_S = 3600.0  # for an agreement with nobody; the agent ends this program when it is time
+_LONGEST = 2000  # characters of what went wrong
 
 
 def main(argv: Sequence[str]) -> int:
     """Write the newest whole snapshot of a place, unless a committed checkpoint is as new."""
     logging.basicConfig(level=logging.INFO, format="[undaunted] %(message)s")
-    place, *arenas = argv
+    place, pipe, *arenas = argv
     left = [Left(*map(int, arena.split(":"))) for arena in arenas]
     alone = Alone(os.urandom(6).hex())
     storage = open_storage(place)
@@ -47,15 +52,28 @@ def main(argv: Sequence[str]) -> int:
         publisher.commit_copies(snapshot, reports, drawn)
 
     copies = Copies(left)
-    try:
-        rescue(copies, storage, alone, commit, _TIMEOUT_S)
-    except CheckpointError as error:
-        logging.getLogger(__name__).warning("the last copy could not be written: %s", error)
-        return 1
-    finally:
-        copies.close()
-        storage.close()
+    with os.fdopen(int(pipe), "wb", buffering=0) as agent:
+        os.set_inheritable(agent.fileno(), False)
+
+        def begins(snapshot: Snapshot) -> None:
+            files = (c.description.files for c in copies.all if c.snapshot == snapshot)
+            size = sum(image.size for of_rank in files for image in of_rank)
+            _say(agent, LastBegun(snapshot.step, size))
+
+        try:
+            rescue(copies, storage, alone, commit, _TIMEOUT_S, begins)
+        except (CheckpointError, OSError) as error:
+            _say(agent, LastEnded(str(error)[:_LONGEST]))
+            return 1
+        finally:
+            copies.close()
+            storage.close()
+        _say(agent, LastEnded())
     return 0
+
+
+def _say(agent: IO[bytes], message: LastBegun | LastEnded) -> None:
+    agent.write(msgspec.json.encode(message) + b"\n")
 
 
 if __name__ == "__main__":

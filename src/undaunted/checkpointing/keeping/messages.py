@@ -55,3 +55,21 @@ class Done(msgspec.Struct, tag=True, frozen=True):
 
 Request = Keep | List | Drop
 Answer = Kept | Done
+
+
+class LastBegun(msgspec.Struct, tag=True, frozen=True):
+    """What ``keeping.last`` says to the agent when it begins to write a state, a line of JSON.
+
+    Attributes:
+        step: of training.
+        bytes: of the files of all its ranks.
+    """
+
+    step: int
+    bytes: int
+
+
+class LastEnded(msgspec.Struct, tag=True, frozen=True):
+    """What it says when it is done; ``problem`` says why the state is not written."""
+
+    problem: str = ""

@@ -144,7 +144,13 @@ class Agent:
         if code == job.Outcome.FAILED.exit_code and self._scribe.root_cause is not None:
             await asyncio.to_thread(serve_error_file, self._scribe.root_cause)
         if code != job.Outcome.FINISHED.exit_code and self._round is not None:
-            await write_last_copies(self._shelf, self._round.specs[0].env, self._scribe.say)
+            await write_last_copies(
+                self._shelf,
+                self._round.specs[0].env,
+                self._config.last_copies_mb_per_s * 1e6,
+                self._workers.code_of,
+                self._scribe,
+            )
         return code
 
     async def close(self) -> None:

@@ -5,61 +5,151 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from undaunted.attribution.exits import death_in_words, exit_in_words
 from undaunted.base import process
+from undaunted.base.text import format_duration, one_line
+from undaunted.checkpointing.keeping.messages import LastBegun, LastEnded
+from undaunted.journal.events import LastCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.checkpointing.keeping.shelf import Shelf
+    from undaunted.fault_tolerance.agent.telling.scribe import Scribe
 
 PROGRAM = "undaunted.checkpointing.keeping.last"
-# A node writes some gigabytes per second; a job that is ended is given minutes.
-TIMEOUT_S = 60.0
+# For the program to begin, and then at least for writing.
+LEAST_S = 60.0
+_ENDING_S = 10.0  # for a program that has nothing more to say
 _PAGE = "UNDAUNTED_PAGE"  # of the rank; this program is none
+_decoder = msgspec.json.Decoder(LastBegun | LastEnded)
 
 
 async def write_last_copies(
-    shelf: Shelf, environment: Mapping[str, str], say: Callable[[str], None]
+    shelf: Shelf,
+    environment: Mapping[str, str],
+    bytes_per_s: float,
+    code_of: Callable[[int], int | None],
+    scribe: Scribe,
 ) -> None:
-    """Have copies that are newer than every checkpoint written out, at most for `TIMEOUT_S`.
+    """Have copies that are newer than every checkpoint written out, one place after the other.
 
     Args:
         shelf: has the copies; their processes have ended.
         environment: of a rank of the last round.
-        say: called with what went wrong.
+        bytes_per_s: a copy gets the time that it takes at this speed, and at least `LEAST_S`;
+            0 = none is written.
+        code_of: takes the exit code of a child that has ended, or minus the number of its signal.
+        scribe: is told what begins and what becomes of it.
     """
     places: dict[str, list[tuple[str, int]]] = {}
     for key, fd in shelf.arenas().items():
         places.setdefault(key.place, []).append((f"{key.rank}:{key.slot}", fd))
     env = {name: value for name, value in environment.items() if name != _PAGE}
-    for place, arenas in places.items():
-        argv = process.module_command(PROGRAM, place, *(f"{name}:{fd}" for name, fd in arenas))
-        try:
-            pid = process.spawn(argv, env, [fd for _, fd in arenas])
-        except OSError as error:
-            say(f"what was copied last for {place} is not written: {error}")
-            continue
-        if not await _ended(pid, TIMEOUT_S):
-            say(f"what was copied last for {place} could not be written within {TIMEOUT_S:g} s")
+    for place, arenas in places.items() if bytes_per_s else ():
+        await _write(place, arenas, env, bytes_per_s, code_of, scribe)
 
 
-async def _ended(pid: int, timeout_s: float) -> bool:
-    """Wait for a child, which is killed when time runs out; whoever reaps it."""
-    pidfd = process.open_pidfd(pid)
-    if pidfd is None:
-        return True
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    loop.add_reader(pidfd, over.set)
+async def _write(
+    place: str,
+    arenas: Sequence[tuple[str, int]],
+    env: Mapping[str, str],
+    bytes_per_s: float,
+    code_of: Callable[[int], int | None],
+    scribe: Scribe,
+) -> None:
+    began, allowed_s = time.monotonic(), LEAST_S
+    begun, outcome = LastBegun(step=-1, bytes=0), "failed"
     try:
-        await asyncio.wait_for(over.wait(), timeout_s)
+        async with _Program(place, arenas, env) as program:
+            said = await asyncio.wait_for(program.says(), allowed_s)
+            if isinstance(said, LastBegun):
+                begun, allowed_s = said, max(LEAST_S, said.bytes / bytes_per_s)
+                scribe.say(
+                    f"writing the copy of step {begun.step} ({begun.bytes / 1e9:.3g} GB), which is "
+                    f"in memory only, to {place}: at most {format_duration(allowed_s)}"
+                )
+                said = await asyncio.wait_for(program.says(), allowed_s)
+            why = said.problem if isinstance(said, LastEnded) else await program.death(code_of)
     except asyncio.TimeoutError:
-        process.signal_pidfd(pidfd, signal.SIGKILL)
-        return False
+        outcome, why = "given_up", f"not done within {format_duration(allowed_s)}"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    if why:
+        which = f"the copy of step {begun.step}" if begun.step >= 0 else "what was copied last"
+        scribe.say(f"{which} is lost, as it was not written to {place}: {one_line(why)}")
+    elif begun.step < 0:
+        return  # a checkpoint is as new
     else:
-        return True
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
+        outcome = "written"
+    scribe.record(
+        LastCopy,
+        step=begun.step,
+        bytes=begun.bytes,
+        place=place,
+        outcome=outcome,
+        why=why,
+        allowed_s=allowed_s,
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Program:
+    """The program that writes; it is killed when the block is left before its end."""
+
+    def __init__(
+        self, place: str, arenas: Sequence[tuple[str, int]], env: Mapping[str, str]
+    ) -> None:
+        self._place = place
+        self._arenas = arenas
+        self._env = env
+
+    async def __aenter__(self) -> _Program:  # noqa: PYI034 - private
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        with os.fdopen(writer, "wb"):
+            words = (f"{name}:{fd}" for name, fd in self._arenas)
+            argv = process.module_command(PROGRAM, self._place, str(writer), *words)
+            try:
+                self._pid = process.spawn(
+                    argv, self._env, [writer, *(fd for _, fd in self._arenas)]
+                )
+            except OSError:
+                os.close(reader)
+                raise
+        self._pidfd = process.open_pidfd(self._pid)
+        self._said = asyncio.StreamReader()
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self._said), os.fdopen(reader, "rb", buffering=0)
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._transport.close()
+        if self._pidfd is not None:
+            process.signal_pidfd(self._pidfd, signal.SIGKILL)
+            os.close(self._pidfd)
+
+    async def says(self) -> LastBegun | LastEnded | None:
+        """Return what it says next; None = it says nothing more."""
+        line = await self._said.readline()
+        return _decoder.decode(line) if line else None
+
+    async def death(self, code_of: Callable[[int], int | None]) -> str:
+        """Say how it ended without a last word, whoever has reaped it."""
+        if self._pidfd is not None:
+            loop, over = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(self._pidfd, over.set)
+            try:
+                await asyncio.wait_for(over.wait(), _ENDING_S)
+            finally:
+                loop.remove_reader(self._pidfd)
+        code = code_of(self._pid)
+        if code is None:
+            return "the program that writes it has ended"
+        how = death_in_words(-code) if code < 0 else exit_in_words(code)
+        return f"the program that writes it {how}"

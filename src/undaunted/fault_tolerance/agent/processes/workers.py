@@ -120,6 +120,11 @@ class Workers:
             self._reaped(pid, os.waitstatus_to_exitcode(status), time.monotonic_ns())
         self._on_tree_change()
 
+    def code_of(self, pid: int) -> int | None:
+        """Take the exit code of another child that has ended, or minus the number of its signal."""
+        self.reap()
+        return self._unclaimed.pop(pid, (None, 0))[0]
+
     def has_ended(self, local_rank: int) -> bool:
         """Whether the process of a rank has ended, as far as `reap` has seen."""
         return local_rank < len(self.all) and self.all[local_rank].code is not None
