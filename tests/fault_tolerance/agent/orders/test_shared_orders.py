@@ -17,7 +17,7 @@ from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 DEADLINE_S = 60.0
@@ -31,7 +31,14 @@ def token(monkeypatch):
 class Launcher:
     """What `SharedOrders` needs of an agent; keeps what it is told."""
 
-    def __init__(self, directory: Path, endpoint: str, node: str = "a", **nodes: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        endpoint: str,
+        node: str = "a",
+        reserve: Callable[[], int] = lambda: 1,
+        **nodes: object,
+    ) -> None:
         about = {"min_nodes": 1, "max_nodes": 1, "is_host": True, "address": "127.0.0.1"}
         place = str(directory)
         config = RunConfig(
@@ -56,7 +63,7 @@ class Launcher:
             "0",
             Turns(),
             self.ordered.put_nowait,
-            lambda: 1,
+            reserve,
             self.said.put_nowait,
             InProcess(config, cast("Any", SimpleNamespace(say=self.said.put_nowait))),
         )
@@ -100,6 +107,26 @@ def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> 
         other.bind(("127.0.0.1", 0))
         other.listen()
         asyncio.run(run(f"127.0.0.1:{other.getsockname()[1]}"))
+
+
+def test_a_node_whose_port_for_rank_0_cannot_be_had_takes_no_part(tmp_path: Path) -> None:
+    def in_use() -> int:
+        raise OSError(98, "port 29500 of rank 0's store cannot be had")
+
+    async def run(endpoint: str) -> None:
+        one = Launcher(tmp_path, endpoint, reserve=in_use, max_nodes=2, min_nodes=2)
+        two = Launcher(tmp_path, endpoint, "b", max_nodes=2, min_nodes=2, is_host=False)
+        async with one.joined(), two.joined():
+            for launcher in (one, two):
+                end = await launcher.order(m.End)
+                assert isinstance(end, m.End)
+                assert end.outcome is m.Outcome.EXCLUDED
+                assert end.reason.startswith("node a is unhealthy: port 29500 of rank 0's store")
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    asyncio.run(run(endpoint))
 
 
 def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:

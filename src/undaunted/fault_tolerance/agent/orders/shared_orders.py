@@ -374,7 +374,7 @@ class SharedOrders:
         self._obey(command)
 
     def _prepare(self, order: p.PrepareOrder) -> None:
-        """Reserve what the table needs of this node, and acknowledge it."""
+        """Reserve what the table needs of this node, and acknowledge it; refuse it otherwise."""
         ledger = order.ledger
         seat = next(each for each in ledger.pending if each.node == self._config.node)
         address, port = "", 0
@@ -382,7 +382,9 @@ class SharedOrders:
             try:
                 port = self._reserve()
             except OSError as error:
-                self._say(f"round {ledger.pending_round}: {error.strerror or error}")
+                problem = error.strerror or str(error)
+                self.post(m.NodeUnhealthy(self._config.node, ledger.round, problem))
+                return
             address = self._nodes.address
         known = f.TableKnown(ledger.pending_round, ledger.version, address, port)
         assert self._host.following is not None
