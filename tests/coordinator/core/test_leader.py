@@ -682,3 +682,15 @@ def test_strangers_are_ignored():
     assert harness.handle(c.Closed(99, "x")) == []
     assert harness.say("a", p.Report(number=9, kind="of a later build", round=0)) != []
     assert harness.leader.state is State.LEADING
+
+
+def test_a_node_that_renews_and_never_acknowledges_is_replaced():
+    harness = Harness(join_timeout_s=20.0)
+    for node in "abcd":
+        harness.hello(node)
+    harness.prepared("ac")
+    harness.pass_time(21, alive="abcd")
+    (end,) = harness.heard("b", p.EndOrder)
+    assert end.outcome == "excluded"
+    harness.prepared("acd")
+    assert [seat.node for seat in harness.leader.ledger.table] == ["a", "c", "d"]

@@ -130,6 +130,20 @@ class TestPreparing:
         job.fire("prepare")
         assert "could not be started within 5 min 00 s" in job.ends["a"].reason
 
+    def test_who_does_not_confirm_the_table_is_excluded_and_named(self) -> None:
+        job = self.preparing("a", "b", "c", min_nodes=2, max_nodes=3)
+        timer = job.timers["prepare"]
+        end, prepare = job.feed(m.TimerFired("prepare", timer.round, silent=("b",)))
+        assert isinstance(end, m.End)
+        assert (end.node, end.outcome) == ("b", m.Outcome.EXCLUDED)
+        assert end.reason.startswith("node b has not confirmed the table of round 0")
+        assert [place.node for place in prepare.places] == ["a", "c"]
+
+    def test_where_too_few_confirm_it_the_job_ends_and_names_them(self) -> None:
+        job = self.preparing("a", "b", min_nodes=2)
+        job.feed(m.TimerFired("prepare", 0, silent=("b",)))
+        assert "node b has not confirmed" in job.ends["a"].reason
+
 
 class TestLoss:
     def test_a_lost_node_is_replaced_by_a_spare(self) -> None:

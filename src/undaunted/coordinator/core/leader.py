@@ -331,7 +331,8 @@ class Leader:
             case "policy last_call" if (left_s := self._asked_by_others_s(now)) > 0:
                 return [c.SetTimer(event.name, event.round, left_s)]
             case name if name.startswith("policy ") and self.state is State.LEADING:
-                return self._feed(m.TimerFired(name.removeprefix("policy "), event.round), now)
+                name, silent = name.removeprefix("policy "), self._preparation.silent
+                return self._feed(m.TimerFired(name, event.round, silent), now)
         return []
 
     def _expire(self, now: int) -> list[c.Command]:

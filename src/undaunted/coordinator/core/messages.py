@@ -198,10 +198,14 @@ class QuorumRegained:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """A timer set by `SetTimer` ran out. ``round`` is what the command said."""
+    """A timer set by `SetTimer` ran out. ``round`` is what the command said.
+
+    ``silent``: nodes that have not confirmed the table, for the timer ``prepare``.
+    """
 
     name: str
     round: int
+    silent: tuple[str, ...] = ()
 
 
 Event = (

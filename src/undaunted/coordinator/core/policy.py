@@ -366,7 +366,7 @@ class JobPolicy(Rounds):
             case "join", State.FORMING:
                 return self.form_timed_out()
             case "prepare", State.PREPARING:
-                return self.prepare_timed_out()
+                return self.prepare_timed_out(event.silent)
             case "joined", State.RUNNING:
                 return self._grow() or self._name_spares()
             case "stop", State.STOPPING:

@@ -101,6 +101,11 @@ class Preparation:
             return False
         return not self._config.durable or self._persisted >= self._record.ledger.version
 
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Nodes of the table that have not acknowledged it."""
+        return tuple(sorted(node for node, _ in self._awaited))
+
     def may_start(self, now: int) -> bool:
         """Whether nothing else stands against the start of a complete table."""
         ledger = self._record.ledger

@@ -24,6 +24,8 @@ from undaunted.coordinator.core.placement import Placement
 from undaunted.coordinator.core.progress import ProgressTracker
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from undaunted.coordinator.core.config import PolicyConfig
     from undaunted.coordinator.core.roster import Roster
 
@@ -171,12 +173,20 @@ class Rounds:
             reason += f"; round {self.round} had been stopped because of this: {why}"
         return self.end(self.after or Ending(m.Outcome.FAILED, reason))
 
-    def prepare_timed_out(self) -> list[m.Command]:
-        """The table has been waited for long enough."""
+    def prepare_timed_out(self, silent: Collection[str]) -> list[m.Command]:
+        """The table has been waited for long enough: go on without nodes that do not confirm it."""
         limit = format_duration(self.config.join_timeout_s)
-        reason = f"round {self.next_round} could not be started within {limit}: not every node of "
-        reason += "it, or no quorum, has confirmed that it knows the table"
-        return self.end(Ending(m.Outcome.FAILED, reason))
+        if not silent:
+            reason = f"round {self.next_round} could not be started within {limit}: no quorum has "
+            reason += "confirmed that it knows the table, or an older round may still run"
+            return self.end(Ending(m.Outcome.FAILED, reason))
+        commands: list[m.Command] = []
+        for node in silent:
+            reason = f"node {node} has not confirmed the table of round {self.next_round} within "
+            reason += f"{limit}, though it is heard of: start its launcher again"
+            self.roster.unhealthy[node] = reason
+            commands += self.dismiss(node, m.Outcome.EXCLUDED, reason)
+        return commands + self.form()
 
     def start(self, accepted: m.TableAccepted) -> list[m.Command]:
         """Start the round that has been prepared."""
