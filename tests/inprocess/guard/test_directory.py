@@ -161,7 +161,7 @@ class Meeting:
     """The port at which two ranks of several nodes meet."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_on_one_machine", lambda *_: False)
+        monkeypatch.setattr(module, "on_one_machine", lambda *_: False)
         monkeypatch.setattr(module, "_reachable", lambda master: "10.0.0.7")
         self.environ = {
             "MASTER_ADDR": "127.0.0.1",

@@ -29,13 +29,14 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.base.deadline import within
-from undaunted.coordinator.wire.address import UNIX, Address, is_loopback
+from undaunted.coordinator.wire.address import UNIX, Address
 from undaunted.coordinator.wire.own_address import own_host
 from undaunted.coordinator.wire.token import VARIABLE as TOKEN_VARIABLE
 from undaunted.coordinator.wire.token import TokenError, find_token
 from undaunted.inprocess import background
 from undaunted.inprocess.exception import InternalError
-from undaunted.inprocess.rank.listening import listen
+from undaunted.inprocess.rank import listening
+from undaunted.inprocess.rank.listening import on_one_machine
 from undaunted.inprocess.rank.store_client import StoreClient, serve_store
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def directory(
             f"rank {job_rank}: it is not known where the guards meet; set MASTER_ADDR and "
             'MASTER_PORT, as torchrun does, or give store_kwargs={"host_name": ..., "port": ...}'
         )
-    if _on_one_machine(host, world_size, environ):
+    if on_one_machine(host, world_size, environ):
         return _Local(job_rank, number, environ)
     token = _token(job_rank, environ)
     if port:
@@ -150,7 +151,7 @@ class _Published:
         self._port = port
         self._timeout_s = timeout_s
         self._master = environ.get("MASTER_ADDR", "") or socket.gethostname()
-        self._local = _on_one_machine(self._master, world_size, environ)
+        self._local = on_one_machine(self._master, world_size, environ)
         self._token = secrets.token_hex(32)
 
     def find(self) -> Place:
@@ -199,7 +200,9 @@ class _Meeting(_Published):
     ) -> None:
         import torch.distributed as dist
 
-        store = _serve(where, timeout_s) if job_rank == 0 else None
+        store = None
+        if job_rank == 0:
+            store = _serve(listening.own_host(environ, world_size), where.port, timeout_s)
         self._is_ours = store is not None
         if store is None:
             store = _connect(where, job_rank, timeout_s)
@@ -283,13 +286,13 @@ def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:
     return dist.PrefixStore(f"undaunted/{_run(environ)}", store)
 
 
-def _serve(where: Address, timeout_s: float) -> Any:
-    """Return a store that listens at that port of this machine, None = the port is taken."""
+def _serve(host: str, port: int, timeout_s: float) -> Any:
+    """Return a store that listens there, at this machine; None = the port is taken."""
     try:
-        listening = listen(where.host, where.port)
+        sock = listening.listen(host, port)
     except OSError:
         return None
-    store = serve_store(listening, dt.timedelta(seconds=timeout_s))
+    store = serve_store(sock, dt.timedelta(seconds=timeout_s))
     store.set(_FOR_A_MOMENT, "")
     return store
 
@@ -346,17 +349,6 @@ def _run(environ: Mapping[str, str]) -> str:
 
 def _number(port: str) -> int:
     return int(port) if port.isascii() and port.isdigit() else 0
-
-
-def _on_one_machine(host: str, world_size: int, environ: Mapping[str, str]) -> bool:
-    """Whether the launcher says that all ranks are here, or the address cannot be reached else."""
-    if environ.get("LOCAL_WORLD_SIZE") == str(world_size):
-        return True
-    return environ.get("SLURM_STEP_NUM_NODES") == "1" or _is_loopback(host)
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or is_loopback(host)
 
 
 def _reachable(master: str) -> str:

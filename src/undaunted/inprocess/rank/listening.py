@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.wire import own_address
 from undaunted.coordinator.wire.address import is_loopback
+from undaunted.coordinator.wire.own_address import own_address
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
@@ -16,31 +17,59 @@ _BACKLOG = 4096
 _LOOPBACK = "127.0.0.1"
 
 
-def own_host(environ: Mapping[str, str]) -> str:
-    """Return under which name or address other ranks reach this machine; "" = there are none.
+def on_one_machine(host: str, world_size: int, environ: Mapping[str, str]) -> bool:
+    """Whether the launcher says that all ranks are here, or the address cannot be reached else.
 
-    That is the address from which this machine would speak to ``MASTER_ADDR``.
+    Args:
+        host: ``MASTER_ADDR``, or what stands for it.
+        world_size: as the launcher has set it: restarts change the variable.
+        environ: the environment.
     """
-    if environ.get("WORLD_SIZE", "1") == "1":
+    if environ.get("LOCAL_WORLD_SIZE") == str(world_size):
+        return True
+    return environ.get("SLURM_STEP_NUM_NODES") == "1" or host == "localhost" or is_loopback(host)
+
+
+def own_host(environ: Mapping[str, str], world_size: int) -> str:
+    """Return where other ranks reach this machine; "" = there are none.
+
+    That is loopback on one machine, else the address from which this machine would speak to
+    ``MASTER_ADDR``, or that name itself if it leads to loopback here.
+
+    Args:
+        environ: the environment.
+        world_size: as the launcher has set it.
+
+    Raises:
+        InternalError: ``MASTER_ADDR`` cannot be looked up.
+    """
+    if world_size == 1:
         return ""
     master = environ.get("MASTER_ADDR", "")
-    if environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"] or master in ("", "localhost"):
+    if not master or on_one_machine(master, world_size, environ):
         return _LOOPBACK
     try:
-        return own_address.own_host(master)
+        here = own_address(master)
     except OSError as error:
         raise InternalError(f"MASTER_ADDR={master!r} cannot be looked up: {error}") from error
+    return master if is_loopback(here) else here
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Listen at a port, 0 = any that is free, for others who know this machine as ``host``.
+    """Listen at an address of this machine; at all of them if a name is given.
+
+    Args:
+        host: see `own_host`.
+        port: 0 = any that is free.
 
     Raises:
         OSError: the port is taken.
     """
-    if is_loopback(host):
-        return _listen(socket.AF_INET, _LOOPBACK, port)
-    return _listen(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "", port)
+    try:
+        version = ipaddress.ip_address(host.partition("%")[0]).version
+    except ValueError:
+        host, version = "", 6 if socket.has_dualstack_ipv6() else 4
+    return _listen(socket.AF_INET6 if version == 6 else socket.AF_INET, host, port)
 
 
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:

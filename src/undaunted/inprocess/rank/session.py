@@ -114,7 +114,7 @@ class Session:
             self.inbox = Inbox()
             self.gate = Gate(self.page, self.wake)
             self.interrupter = Interrupter(self.gate, self.wake)
-            self.store = _store(parameters, base_store)
+            self.store = _store(parameters, base_store, self.connection.job_size)
             undo.callback(self.store.close)
             self.termination = Termination(
                 self.inbox,
@@ -213,6 +213,6 @@ def _alone(page: Page, parameters: Parameters) -> Alone:
     return Alone(page, limit.total_seconds())
 
 
-def _store(parameters: Parameters, base_store: Any) -> EpochStore:
+def _store(parameters: Parameters, base_store: Any, job_size: int) -> EpochStore:
     timeout = (parameters.store_kwargs or {}).get("timeout", _STORE_TIMEOUT)
-    return EpochStore(own_host(os.environ), timeout, base_store)
+    return EpochStore(own_host(os.environ, job_size), timeout, base_store)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.wire.address import Address
 
 _LOOPBACK = "127.0.0.1"
+_ALL = ("::", "0.0.0.0")  # noqa: S104 - compared with
 # Longer from one attempt to the next: a server that many connect to at once may be slow.
 _FIRST_ATTEMPT_S = 2.0
 # How much later than the last attempt the thread may be done.
@@ -105,10 +106,10 @@ def serve_store(listening: socket.socket, timeout: timedelta) -> Any:
     """Return a store that this process serves at a socket, which is torch's from now on."""
     import torch.distributed as dist
 
-    port = listening.getsockname()[1]
+    host, port, *_ = listening.getsockname()
     with name_server.asked_again_soon():
         return dist.TCPStore(
-            _LOOPBACK,
+            _LOOPBACK if host in _ALL else host,
             port,
             is_master=True,
             wait_for_workers=False,
