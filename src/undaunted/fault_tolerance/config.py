@@ -50,7 +50,12 @@ class FaultToleranceConfig:
         2700.0, TIMEOUTS, read.limit, "TIME", "Longest time between two heartbeats of a rank"
     )
     initial_rank_heartbeat_timeout: float | None = _setting(
-        3600.0, TIMEOUTS, read.limit, "TIME", "Longest time until the first heartbeat"
+        3600.0,
+        TIMEOUTS,
+        read.limit,
+        "TIME",
+        "Longest time until the first heartbeat; if given, it also ends jobs that never call "
+        "undaunted.step",
     )
     rank_section_timeouts: dict[str, float | None] = _setting(  # noqa: RUF009 - makes a field
         {},

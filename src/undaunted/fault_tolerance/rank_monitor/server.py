@@ -67,6 +67,7 @@ class RankMonitor:
             ring_events=lambda _index, _events, _lost: None,
             request=self._answer,
             paused=lambda _seconds: None,
+            unfed=lambda: None,
         )
         area.set_limits(self._limits)
         self._watch = PageWatch(area, self._limits, listener)

@@ -91,6 +91,46 @@ def test_a_limit_that_is_passed(watched):
     watched(test, Limits(heartbeat_s=0.05))
 
 
+HEARTBEAT_GIVEN = {"heartbeat": "--ft-rank-heartbeat-timeout"}
+
+
+def test_a_limit_that_was_given_and_that_no_rank_feeds_is_told(watched):
+    async def test(watch, writer, told):
+        watch.hold_to_limits([time.monotonic_ns()] * 2)
+        await told.wait("unfed")
+        assert not told.of("limit_passed")
+
+    watched(test, Limits(heartbeat_s=0.05, sources=HEARTBEAT_GIVEN))
+
+
+@pytest.mark.parametrize(
+    ("limits", "beats"),
+    [
+        (Limits(heartbeat_s=0.05), False),
+        (Limits(heartbeat_s=0.05, sources=HEARTBEAT_GIVEN), True),
+        (
+            Limits(
+                heartbeat_s=0.05,
+                initial_heartbeat_s=600,
+                sources=HEARTBEAT_GIVEN | {"initial_heartbeat": "--ft-initial-..."},
+            ),
+            False,
+        ),
+    ],
+)
+def test_where_there_is_nothing_to_tell_of_missing_heartbeats(watched, limits, beats):
+    async def test(watch, writer, told):
+        if beats:
+            writer.heartbeat()
+        watch.hold_to_limits([time.monotonic_ns()] * 2)
+        done = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.1, done.set_result, None)  # after the limit
+        await done
+        assert not told.of("unfed")
+
+    watched(test, limits)
+
+
 def test_a_section_opened_after_the_look(watched):
     async def test(watch, writer, told):
         watch.hold_to_limits([time.monotonic_ns()])

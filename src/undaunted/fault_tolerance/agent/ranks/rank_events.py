@@ -67,6 +67,7 @@ class RankEvents:
             ring_events=self._ring_events,
             request=self._request,
             paused=scribe.agent_paused,
+            unfed=scribe.heartbeats_missing,
         )
         self.watch = PageWatch(begun.area, config.limits, listener)
         self.limits = LimitKeeper(config, begun.area, self.watch, scribe)

@@ -39,6 +39,7 @@ class Listener:
     ring_events: Callable[[int, list[RingEvent], int], None]
     request: Callable[[int, MailboxRequest], None]
     paused: Callable[[float], None]
+    unfed: Callable[[], None]  # no rank has sent a heartbeat within the limit that was given
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class PageWatch:
     _deadline_timer: asyncio.TimerHandle | None = None
     _tick_timer: asyncio.TimerHandle | None = None
     _kickless_timer: asyncio.TimerHandle | None = None
+    _unfed_timer: asyncio.TimerHandle | None = None
     _last_tick_ns: int = 0
     _api_seen: bool = False
 
@@ -85,15 +87,17 @@ class PageWatch:
             ended: local ranks whose processes have ended already.
         """
         self._started_ns = started_ns
-        for timer in (self._deadline_timer, self._tick_timer, self._kickless_timer):
+        timers = (self._deadline_timer, self._tick_timer, self._kickless_timer, self._unfed_timer)
+        for timer in timers:
             if timer is not None:
                 timer.cancel()
-        self._deadline_timer = self._tick_timer = self._kickless_timer = None
+        self._deadline_timer = self._tick_timer = self._kickless_timer = self._unfed_timer = None
         if started_ns:
             self._ended = set(ended)
             self.pauses.clear()
             self._last_tick_ns = time.monotonic_ns()
             self._schedule_tick()
+            self._expect_heartbeats()
             self._check_limits()
             self._look_at_kickless()
 
@@ -172,7 +176,28 @@ class PageWatch:
     @property
     def _initial_limit_given(self) -> bool:
         """Whoever sets this limit by hand expects all ranks to be heard of, also the first one."""
-        return self.limits.sources.get("initial_heartbeat", "default") not in _NOT_BY_HAND
+        return self._given("initial_heartbeat")
+
+    def _given(self, key: str) -> bool:
+        return self.limits.sources.get(key, "default") not in _NOT_BY_HAND
+
+    def _expect_heartbeats(self) -> None:
+        """A limit that was given, and that nothing feeds, would be silent for ever."""
+        limit_s = self.configured.heartbeat_s
+        if self._api_seen or limit_s is None or not self._given("heartbeat"):
+            return
+        if self.configured.initial_heartbeat_s is not None and self._initial_limit_given:
+            return  # which ends ranks that are not heard of
+        self._unfed_timer = asyncio.get_running_loop().call_later(
+            limit_s, self._look_for_heartbeats
+        )
+
+    def _look_for_heartbeats(self) -> None:
+        self._check_limits()
+        if self._started_ns and not self._api_seen:
+            self._api_seen = any(self.area.snapshot(index).heartbeat_ns for index in self._ended)
+        if self._started_ns and not self._api_seen:
+            self.listener.unfed()
 
     def _limits_for(self, page: PageSnapshot) -> Limits:
         if page.phase in (Phase.EMPTY, Phase.STARTING):

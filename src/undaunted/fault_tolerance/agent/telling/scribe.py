@@ -57,6 +57,7 @@ class Scribe:
         self._restarts = 0
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
+        self._heartbeats_missed = False
         self._why = ""  # a round is stopped, and nobody is blamed for it
         self.root_cause: Judgement | None = None
 
@@ -366,6 +367,17 @@ class Scribe:
         self._messages.say(
             f"the launcher itself did not run for {format_duration(seconds)}; "
             "every deadline is moved by that"
+        )
+
+    def heartbeats_missing(self) -> None:
+        """No rank has sent a heartbeat within the limit that was given for it; said once."""
+        if self._heartbeats_missed:
+            return
+        self._heartbeats_missed = True
+        limit_s = self._config.limits.heartbeat_s or 0.0
+        self._messages.say(
+            f"no rank has called undaunted.step yet, {format_duration(limit_s)} after the start: "
+            "hangs are not noticed before one does"
         )
 
     def signal_received(self, name: str, *, ranks: bool, first: bool, again: bool) -> None:
