@@ -80,3 +80,16 @@ def test_activities() -> None:
     writer = Frame(f"{TORCH}/distributed/checkpoint/filesystem.py", 1, "write_data")
     assert activity_of([writer, user]) == "in a checkpoint"
     assert activity_of([user, writer]) == ""
+
+
+def test_an_import_of_the_compiler_is_no_compilation() -> None:
+    user = Frame("/home/user/train.py", 1, "<module>")
+    transformers = Frame("/opt/venv/lib/python3.11/site-packages/transformers/x.py", 1, "<module>")
+    importing = Frame("<frozen importlib._bootstrap>", 1, "_find_and_load")
+    module = Frame(f"{TORCH}/_dynamo/trace_rules.py", 1, "<module>")
+    helper = Frame(f"{TORCH}/_dynamo/trace_rules.py", 9, "load_object")
+    compiler = Frame(f"{TORCH}/_dynamo/eval_frame.py", 9, "compile_wrapper")
+    assert activity_of([helper, module, importing, transformers, importing, user]) == ""
+    assert activity_of([helper, user]) == "compiling (torch.compile)"
+    late_import = [helper, module, importing, compiler, user]
+    assert activity_of(late_import) == "compiling (torch.compile)"

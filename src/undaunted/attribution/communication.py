@@ -9,6 +9,7 @@ one that writes a file further inside does not. What C++ code does without a Pyt
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.stacks import Frame, is_user_code
@@ -77,13 +78,18 @@ def waiting_in(frames: Sequence[Frame], state: str = "S") -> str:
 
 def activity_of(frames: Sequence[Frame]) -> str:
     """Say what a thread does between the user's code and where it is, "" if nothing telling."""
-    for frame in frames:
-        if is_user_code(frame):
-            break
+    library = list(takewhile(lambda frame: not is_user_code(frame), frames))
+    for frame in library:
         for pattern, activity in _ACTIVITIES:
-            if pattern.search(frame.file):
+            if pattern.search(frame.file) and not _is_imported(library, pattern):
                 return activity
     return ""
+
+
+def _is_imported(library: Sequence[Frame], pattern: re.Pattern[str]) -> bool:
+    """Whether these files run because they are imported: somebody else's import has begun it."""
+    outermost = next(frame for frame in reversed(library) if pattern.search(frame.file))
+    return outermost.function == "<module>"
 
 
 def _without_thin(frames: Sequence[Frame]) -> list[Frame]:
