@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import pty
+import struct
+import termios
+import tty
 
 import pytest
 
-from undaunted.fault_tolerance.agent.telling.messages import ERROR, INFO, WARNING, Messages
+from undaunted.fault_tolerance.agent.telling.messages import (
+    ERROR,
+    INFO,
+    WARNING,
+    Messages,
+    to_line_begin,
+)
 
 
 def test_lines_arrive_in_order_with_their_prefix() -> None:
@@ -113,3 +124,49 @@ def test_a_line_said_while_the_file_is_closed_by_another_thread() -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+def screen(text: str, columns: int) -> list[str]:
+    """What a terminal shows; like real ones, it wraps a full line when the next character comes."""
+    rows, row, column = [[" "] * columns], 0, 0
+    for char in text.replace("\x1b[K", "\x00"):
+        if char == "\r":
+            column = 0
+        elif char == "\x00":
+            rows[row][column:] = [" "] * (columns - column)
+        else:
+            if char == "\n" or column == columns:
+                row, column = row + 1, 0
+                rows.append([" "] * columns)
+            if char != "\n":
+                rows[row][column] = char
+                column += 1
+    return ["".join(line).rstrip() for line in rows]
+
+
+@pytest.mark.parametrize(
+    ("before", "shown"),
+    [
+        ("", ["[undaunted] one", ""]),
+        ("loaded\n", ["loaded", "[undaunted] one", ""]),
+        ("\r5", ["5", "[undaunted] one", ""]),
+        ("\r 50 %|#####", [" 50 %|#####", "[undaunted] one", ""]),
+        ("x" * 20, ["x" * 20, "[undaunted] one", ""]),
+    ],
+)
+def test_on_a_terminal_a_line_begins_where_a_line_begins(before, shown, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    controller, terminal = pty.openpty()
+    try:
+        tty.setraw(terminal)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+        messages = Messages(terminal)
+        messages.say("one")
+        messages.close()
+        said = os.read(controller, 1000).decode()
+        assert screen(before + said, 20) == shown
+        monkeypatch.setenv("TERM", "dumb")
+        assert to_line_begin(terminal) == b""
+    finally:
+        os.close(controller)
+        os.close(terminal)

@@ -175,3 +175,21 @@ def crash(traceback: str) -> Any:
         t=1, kind="crash", rank=3, local_rank=0, pid=1, line="rank 3 crashed", traceback=traceback
     )
     return SimpleNamespace(event=verdict)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "hint"), [("SIGINT", "interrupted", True), ("SIGTERM", "preempted", False)]
+)
+def test_ctrl_c_is_an_interruption_and_a_second_one_is_offered_to_nobody_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, outcome: str, hint: bool
+) -> None:
+    it = scribe(tmp_path)
+    it.signal_received(name, ranks=True, first=True, again=False)
+    it.job_ended(job.End("a", job.Outcome.PREEMPTED, f"the launcher on node a received {name}"))
+    it.close()
+    received, ended = capfd.readouterr().err.splitlines()
+    assert "--term-timeout" in received
+    assert ("a second Ctrl-C" in received) is hint
+    assert ended.startswith(f"[undaunted] {outcome}: ")
+    (event,) = events(tmp_path, "job_ended")
+    assert (event["outcome"], event["exit_code"]) == ("preempted", 75)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import select
 import threading
@@ -45,6 +46,7 @@ class Messages:
         open_log: OpenLog = open_here,
     ) -> None:
         self._level = level
+        self._fd = fd
         self._console = Console(fd, _wait_until_writable)
         self._lines: queue.Queue[bytes | None] = queue.Queue(maxsize=_QUEUED_LINES)
         self._thread = threading.Thread(target=self._write, name="undaunted-messages", daemon=True)
@@ -89,7 +91,22 @@ class Messages:
 
     def _write(self) -> None:
         while (lines := self._lines.get()) is not None:
-            self._console.write(lines)
+            self._console.write(to_line_begin(self._fd) + lines)
+
+
+def to_line_begin(fd: int) -> bytes:
+    """What brings a terminal to the beginning of a line, "" = ``fd`` is none.
+
+    A rank may have left its line unfinished, as progress bars do. As many spaces as a line has
+    columns end in the next line, unless they began at the beginning of one: nobody has to be asked.
+    """
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return b""
+    try:
+        columns = os.get_terminal_size(fd).columns
+    except OSError:
+        return b""
+    return b" " * columns + b"\r\x1b[K" if columns else b""
 
 
 def _wait_until_writable(fd: int, seconds: float) -> None:

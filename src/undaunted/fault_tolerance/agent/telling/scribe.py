@@ -58,6 +58,7 @@ class Scribe:
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
         self._heartbeats_missed = False
+        self._stopped_by = ""  # the first signal to the launcher
         self._why = ""  # a round is stopped, and nobody is blamed for it
         self.root_cause: Judgement | None = None
 
@@ -119,7 +120,10 @@ class Scribe:
             self._messages.say("the first cause in full:", level=ERROR)
             self._messages.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
         again = f", {count(self._restarts, 'restart')}" if self._restarts else ""
-        text = f"{outcome.label.replace('_', ' ')}{again}: {end.reason}"
+        label = outcome.label.replace("_", " ")
+        if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
+            label = "interrupted"
+        text = f"{label}{again}: {end.reason}"
         self._messages.say(text, level=ERROR if outcome.exit_code else INFO)
 
     def decided(self, decided: job.Decided) -> None:
@@ -383,11 +387,13 @@ class Scribe:
     def signal_received(self, name: str, *, ranks: bool, first: bool, again: bool) -> None:
         """The launcher and its ``ranks`` are told to stop: ``first``, or the same way ``again``."""
         self.journal.record(self._event(e.SignalReceived, signal=name))
+        self._stopped_by = self._stopped_by or name
         limit = format_duration(self._config.term_timeout_s)
         if not ranks:
             what = "no rank runs here, so that nothing is waited for"
         elif first:
-            what = f"passed on to the ranks, which have {limit}; a second Ctrl-C ends them at once"
+            what = f"passed on to the ranks, which have {limit} to save and end (--term-timeout)"
+            what += "; a second Ctrl-C ends them at once" if name == "SIGINT" else ""
         elif again:
             what = "the ranks are being stopped already"
         else:
