@@ -18,6 +18,7 @@ from benchmarks.simulated_job import simulate, write
 from tests.journal import sample
 from undaunted.cli.report import main
 from undaunted.journal import owner
+from undaunted.journal.events import EventsLost
 from undaunted.journal.lines import encode
 
 CONTENT = b"".join(map(encode, sample.RUN))
@@ -77,6 +78,18 @@ def test_a_job_that_runs_is_told_from_one_whose_launchers_were_killed(
 
     assert main([str(run), "--outcome"]) == code
     assert ("still runs" in capsys.readouterr().out) == lives
+
+
+def test_events_that_are_missing_are_told_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = EventsLost(t=1, count=145, reason="No space left on device")
+    run = make_run(tmp_path / "r", CONTENT + encode(lost))
+
+    assert main([str(run)]) == 0
+
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "145 events could not be written (No space left on device)" in first
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,13 @@ import msgspec
 from undaunted.base.streams import discard_stdout, take_any_text
 from undaunted.base.text import count, one_line
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
+from undaunted.journal.events import EventsLost
 from undaunted.journal.job.cost import Price, parse_price
 from undaunted.journal.job.lines import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.owner import is_running
+from undaunted.journal.query import every
 from undaunted.journal.render import labelled, plain, render_round, render_run, utc
 
 if TYPE_CHECKING:
@@ -255,6 +257,14 @@ def _damage(journals: Sequence[Journal]) -> list[Line]:
             first = journal.problems[0]
             skipped = count(journal.unreadable, "line")
             text = f"{skipped} could not be read, first line {first.line}: {first.reason}"
+            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
+        lost = every(journal.events, EventsLost)
+        if lost:
+            missing = count(sum(event.count for event in lost), "event")
+            text = (
+                f"{missing} could not be written ({one_line(lost[-1].reason)}): what follows may "
+            )
+            text += "miss rounds, restarts and their causes"
             lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
         if journal.unknown:
             text = f"skipped: {count(journal.unknown, 'event')} of a newer version of undaunted"

@@ -315,6 +315,35 @@ def test_what_cannot_be_checked_is_said() -> None:
     assert "node001 does not tell: 0 lines cannot be read, 3 events were not written" in texts
 
 
+@pytest.mark.parametrize("how", ["events lost", "a line that cannot be read"])
+def test_rounds_whose_end_was_lost_are_not_said_to_run_beside_later_ones(how: str) -> None:
+    job = a_job(nodes=1)
+    ends = (e.StopRequested, e.RankExited, e.RoundStopped, e.Decision, e.FailureDetected)
+    drop(job, 0, lambda x: x.round != 1 or not isinstance(x, ends))
+    events = job.nodes[0].events
+    if how == "events lost":
+        begins = next(
+            n for n, x in enumerate(events) if isinstance(x, e.RoundStarted) and x.round == 2
+        )
+        events.insert(begins, e.EventsLost(t=events[begins].t, count=9, reason="full"))
+    journal = Journal(Path("one"), list(events))
+    if how != "events lost":
+        journal.unreadable, journal.problems = 1, [Problem(5, "torn")]
+
+    findings = check([journal])
+
+    assert findings.violations == []
+    assert any("how long round 1 ran on node000" in text for text in findings.unchecked)
+
+
+def test_a_round_that_goes_on_beside_a_later_one_in_a_whole_journal_is_found() -> None:
+    job = a_job(nodes=1)
+    ends = (e.StopRequested, e.RankExited, e.RoundStopped, e.Decision, e.FailureDetected)
+    drop(job, 0, lambda x: x.round != 1 or not isinstance(x, ends))
+
+    assert v.TWO_WORLDS in found(job)
+
+
 def test_rounds_whose_start_cannot_be_read_are_passed_over() -> None:
     job = a_job()
     for node in range(3):

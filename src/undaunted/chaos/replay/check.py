@@ -29,8 +29,9 @@ def check(journals: Sequence[Journal]) -> Findings:
     launches = launches_of(journals)
     attempts, places = attempts_of(launches)
     findings = Findings(launches=len(launches))
+    damaged = {journal.path for journal in journals if journal.unreadable}
     for attempt in attempts:
-        replay = Replay(attempt, findings)
+        replay = Replay(attempt, findings, damaged)
         replay.run()
         findings.violations += rules(attempt, replay.tables, places)
         findings.rounds += len(replay.tables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import format_ranks
 from undaunted.chaos.invariant import InvariantError
 from undaunted.chaos.replay.tables import Table, tables_of, voter
 from undaunted.chaos.replay.values import Findings, Violation
@@ -35,6 +36,10 @@ from undaunted.journal.query import first
 from undaunted.simulation.engine import Simulation
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from undaunted.chaos.simulate.invariants import Seat
     from undaunted.journal.events import AnyEvent, Event
     from undaunted.journal.job.launches import Attempt, Launch
 
@@ -61,13 +66,17 @@ class _Job(Setup):
 class Replay:
     """One attempt of a job, told to a checker in the order in which things happened."""
 
-    def __init__(self, attempt: Attempt, findings: Findings) -> None:
+    def __init__(
+        self, attempt: Attempt, findings: Findings, damaged: Collection[Path] = ()
+    ) -> None:
         """Prepare it.
 
         Args:
             attempt: launches and rounds, on one axis.
-            findings: gets what is wrong.
+            findings: gets what is wrong, and what cannot be known.
+            damaged: journals in which lines cannot be read.
         """
+        self._damaged = damaged
         self._attempt = attempt
         self._findings = findings
         self._tables: dict[tuple[int, int], Table] = {}  # by launch and number
@@ -99,12 +108,33 @@ class Replay:
                 self._simulation.at(began_ns, self._checker.paused, voter(launch))
                 self._simulation.at(at_ns + _NS, self._checker.resumed, voter(launch))
             self._simulation.at(at_ns, self._step, (launch, event))
+        self._end_what_was_not_told(start)
         until_ns = self._attempt.ended - start + round(2 * self._setup.old_world_s * _NS)
         while self._simulation.now < until_ns:
             try:
                 self._simulation.run(until_ns)
             except InvariantError as error:  # noqa: PERF203 - the clock stands where it was
                 self._note(str(error))
+
+    def _end_what_was_not_told(self, start: int) -> None:
+        """A round whose end a journal has lost may have ended right after what it tells of it."""
+        untold: dict[str, list[int]] = {}
+        for launch in self._attempt.launches:
+            if launch.path not in self._damaged and first(launch.events, EventsLost) is None:
+                continue
+            for number, events in launch.rounds.items():
+                if first(events, RankExited) is None and first(events, RoundStopped) is None:
+                    at_ns = launch.on_axis(max(event.t for event in events)) - start
+                    self._simulation.at(at_ns, self._down, (voter(launch), number))
+                    untold.setdefault(launch.node, []).append(number)
+        self._findings.unchecked += [
+            f"how long round {format_ranks(rounds)} ran on {node}: its end is not in the journal, "
+            "which has lost events"
+            for node, rounds in untold.items()
+        ]
+
+    def _down(self, what: tuple[Seat, int]) -> None:
+        self._checker.down(*what)
 
     def _note(self, text: str) -> None:
         rule, _, seen = text.partition(": ")
