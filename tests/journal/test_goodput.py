@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.journal import sample
 from tests.journal.sample import MS, at, begin, reached
 from undaunted.journal import events as e
+from undaunted.journal import goodput
 from undaunted.journal.goodput import Outside, Span, Times, account
 
 
@@ -230,6 +231,12 @@ def test_every_journal_with_one_event_missing_adds_up() -> None:
     for index in range(len(sample.RUN)):
         events = [*sample.RUN[:index], *sample.RUN[index + 1 :]]
         holds(events)
+
+
+def test_the_kinds_of_events_that_count_are_listed() -> None:
+    kinds = [one for one in vars(goodput).values() if isinstance(one, type)]
+    imported = {one for one in kinds if issubclass(one, e.Event) and one is not e.Event}
+    assert set(goodput.ACCOUNTED) == imported
 
 
 MOMENT = st.integers(0, 3000).map(lambda ms: ms * MS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +12,12 @@ from tests.journal import sample
 from tests.journal.sample import at
 from undaunted.journal import events as e
 from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.metrics.tally import Tally
+from undaunted.top import nodes
 from undaunted.top.nodes import Node
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def after(*events: e.Event) -> Node:
@@ -56,6 +64,20 @@ def test_goodput_is_that_of_the_report() -> None:
     account = after(*sample.RUN).account()
     assert account.goodput is not None
     assert round(account.goodput, 4) == 0.4504
+
+
+def test_a_journal_of_any_length_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "Tally", partial(Tally, 50))
+    node = after(*sample.OPENING)
+    rounds = []
+    for number in range(100):
+        for event in sample.begin(1000 * (number + 1), number):
+            node.take(event)
+        rounds.append(len(node.account().rounds))
+
+    assert rounds[:5] == [1, 2, 3, 4, 5]
+    assert rounds[-1] == rounds[-90] < 10
+    assert node.account().goodput is None  # nobody knows it any more
 
 
 def test_what_pages_say_counts_while_the_round_runs() -> None:

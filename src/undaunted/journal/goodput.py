@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 
+ACCOUNTED: tuple[type[Event], ...] = (
+    *(JobStarted, TemplateReady, RoundStarted, WorkersSpawned, RankMilestone, RoundProgress),
+    *(FailureDetected, EvidenceCollected, Verdict, Decision, StopRequested, RoundStopped),
+    JobEnded,
+)
+"""The kinds of events that `account` looks at; of all others it takes the time of the last."""
+
 
 class Span(NamedTuple):
     """A stretch of time of one class, its name without ``_ns``; ``round`` -1: before the first."""

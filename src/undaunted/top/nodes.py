@@ -1,23 +1,21 @@
 """What the journal of one node has told so far, folded event by event. Pure.
 
-Only what the screen shows is kept, so that a journal of any length takes little memory.
+Only what the screen shows is kept, and of times what `Tally` keeps, so that a journal of any length
+takes little memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 
+from msgspec import structs
+
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Account, account
 from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.metrics.tally import Tally
 from undaunted.top.notes import OF_RANKS, Note, note_of, worth_a_note
 
-# The kinds that `journal.goodput.account` looks at.
-_ACCOUNTED = (
-    e.JobStarted, e.TemplateReady, e.RoundStarted, e.WorkersSpawned, e.RankMilestone,
-    e.RoundProgress, e.FailureDetected, e.EvidenceCollected, e.Verdict, e.Decision,
-    e.StopRequested, e.RoundStopped, e.JobEnded,
-)  # fmt: skip
 _NOTES = 100
 
 
@@ -65,7 +63,7 @@ class Node:
         self.failures: Counter[int] = Counter()
         self._noteworthy: deque[e.Event] = deque(maxlen=_NOTES)
         self._of_ranks: deque[e.Event] = deque(maxlen=_NOTES)
-        self._accounted: list[e.Event] = []
+        self._tally = Tally()
         self._begin_round(None)
 
     def _begin_round(self, started: e.RoundStarted | None) -> None:
@@ -91,8 +89,7 @@ class Node:
         if not isinstance(event, e.RoundBlamed):  # its node is the one that is blamed
             self.name = event.node or self.name
         self._take(event)
-        if isinstance(event, _ACCOUNTED):
-            self._accounted.append(event)
+        self._tally.take(event)
         if worth_a_note(event):
             self._noteworthy.append(event)
 
@@ -111,7 +108,7 @@ class Node:
             reached: what the pages say of this round: the lowest iteration a rank began with, the
                 highest begun, and when.
         """
-        events = list(self._accounted)
+        events = self._tally.events()
         now_ns = max(self.last_ns, now_ns or 0)
         if reached is not None and self.stage == "running":
             first, last, last_ns = reached
@@ -126,7 +123,9 @@ class Node:
             )
         elif self.ended is None:
             events.append(e.AgentPaused(t=now_ns, seconds=0.0))  # only its time is looked at
-        return account(events)
+        found = account(events)
+        # With more events than are kept nobody knows what was productive.
+        return structs.replace(found, steps_known=found.steps_known and self._tally.complete)
 
     def _take(self, event: e.Event) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match event:

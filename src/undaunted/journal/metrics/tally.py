@@ -8,27 +8,14 @@ from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import numbers_of
+from undaunted.journal.goodput import ACCOUNTED
 from undaunted.journal.inprocess_events import InProcessPhase
 
 if TYPE_CHECKING:
     from undaunted.journal.event import Event
 
-# What rounds, phases and times are made of.
-_KEPT = {
-    e.JournalOpened,
-    e.JobStarted,
-    e.RoundStarted,
-    e.WorkersSpawned,
-    e.RankMilestone,
-    e.FailureDetected,
-    e.EvidenceCollected,
-    e.Verdict,
-    e.StopRequested,
-    e.RoundStopped,
-    e.Decision,
-    e.TemplateReady,
-    e.JobEnded,
-}
+# What rounds, phases and times are made of; progress is kept apart.
+_KEPT = {e.JournalOpened, *ACCOUNTED} - {e.RoundProgress}
 # What is told apart from that.
 _COUNTED = {
     e.RoundProgress,
