@@ -42,13 +42,18 @@ def format_duration(seconds: float) -> str:
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """Return ranks as sorted ranges without duplicates, for example ``0-3,7``; "" for none."""
-    ranges: list[list[int]] = []
+    ranges: list[range] = []
     for rank in sorted(set(ranks)):
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1][1] = rank
+        if ranges and rank == ranges[-1].stop:
+            ranges[-1] = range(ranges[-1].start, rank + 1)
         else:
-            ranges.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+            ranges.append(range(rank, rank + 1))
+    return format_ranges(ranges)
+
+
+def format_ranges(ranges: Iterable[range]) -> str:
+    """Return ranges of ranks, none of them empty, as `format_ranks` does."""
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges)
 
 
 def name_ranks(ranks: Collection[int]) -> str:

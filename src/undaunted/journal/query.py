@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from undaunted.journal.events import Event
+from undaunted.journal.events import Event, RoundBlamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +51,12 @@ def every(events: Iterable[Event], kind: type[_E]) -> list[_E]:
     if isinstance(events, Group):
         return list(events.of(kind))
     return [event for event in events if isinstance(event, kind)]
+
+
+def node_of(events: Iterable[Event]) -> str:
+    """Return the node that wrote these events, "" if none of them tells."""
+    # In `RoundBlamed`, ``node`` is the one that is blamed.
+    return next((event.node for event in events if not isinstance(event, RoundBlamed)), "")
 
 
 def time_of(event: Event | None) -> int | None:

@@ -39,7 +39,7 @@ from undaunted.journal.events import (
 )
 from undaunted.journal.goodput import Account, Times, account
 from undaunted.journal.inprocess import InProcessRestart, inprocess_restarts
-from undaunted.journal.query import by_round, every, first, time_of
+from undaunted.journal.query import by_round, every, first, node_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,7 +198,7 @@ def summarize(
     rounds = _rounds(events, end, spent)
     lost_ns, untimed = _lost(rounds)
     return RunSummary(
-        node=events[0].node if events else "",
+        node=node_of(events),
         run_id=job.run_id if job else "",
         argv=job.argv if job else [],
         nproc_per_node=job.nproc_per_node if job else 0,

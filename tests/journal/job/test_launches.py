@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.journal import sample
 from undaunted.journal import events as e
-from undaunted.journal.job.launches import Attempt, attempts_of, launches_of
+from undaunted.journal.job.launches import Attempt, attempts_of, gaps, launches_of
 from undaunted.journal.reader import Journal
 
 S = 1_000_000_000
@@ -104,3 +105,17 @@ def test_the_axis_begins_with_the_first_launcher() -> None:
     assert starts[0] == 0
     begins = [one.on_axis(one.begins[0]) for one in found[0].launches]
     assert all(begin >= start for begin in begins for start in starts)
+
+
+def test_gaps_take_as_long_as_ranks_are_known() -> None:
+    huge = 10**15
+    assert gaps(huge, {3, 4, huge + 7}) == (range(3), range(5, huge))
+    assert gaps(3, {0, 1, 2}) == ()
+    assert gaps(3, {1}) == (range(1), range(2, 3))
+    assert gaps(2, ()) == (range(2),)
+
+
+def test_a_launch_whose_first_line_is_about_another_node_is_not_on_that() -> None:
+    blamed = e.RoundBlamed(t=1, node="other", number=0, line="")
+    [launch] = launches_of([Journal(Path("journal-n0.jsonl"), [blamed, *sample.begin(2, 0)])])
+    assert launch.node == "n0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_ranks
+from undaunted.base.text import format_ranges, format_ranks
 from undaunted.chaos.replay.rules import rules, two_at_once
 from undaunted.chaos.replay.steps import Replay
 from undaunted.chaos.replay.values import EVICTED, Findings
@@ -50,7 +50,7 @@ def _missing(tables: Sequence[Table]) -> Iterator[str]:
     numbers: dict[str, list[int]] = {}
     for table in tables:
         if table.missing:
-            numbers.setdefault(format_ranks(table.missing), []).append(table.number)
+            numbers.setdefault(format_ranges(table.missing), []).append(table.number)
     for ranks, rounds in numbers.items():
         yield (
             f"what became of ranks {ranks} in rounds {format_ranks(rounds)}: no journal tells of "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_ranks
+from undaunted.base.text import format_ranges
 from undaunted.coordinator.protocol import Seat
 from undaunted.journal.events import RoundStarted
+from undaunted.journal.job.launches import gaps
 from undaunted.journal.query import first
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ class Table:
         number: of the round.
         seats: in the order of their ranks; an unknown node has those that no journal tells of.
         launches: those that tell of it.
-        missing: ranks no journal tells of.
+        missing: ranks no journal tells of, in ranges.
     """
 
     number: int
     seats: tuple[Seat, ...]
     launches: list[Launch]
-    missing: list[int]
+    missing: tuple[range, ...]
 
 
 def tables_of(attempt: Attempt) -> list[Table]:
@@ -60,11 +61,11 @@ def voter(launch: Launch) -> tuple[str, str]:
 def _table(number: int, size: int, launches: list[Launch]) -> Table:
     told = [(launch.ranks[number], voter(launch)) for launch in launches]
     known = {rank for ranks, _ in told for rank in ranks}
-    missing = sorted(set(range(size)) - known)
+    missing = gaps(size, known)
     places = [(ranks[0] if ranks else 0, len(ranks), who) for ranks, who in told]
     places += [
-        (ranks[0], len(ranks), (f"{UNKNOWN} (ranks {format_ranks(ranks)})", ""))
-        for ranks in _runs(missing)
+        (ranks[0], len(ranks), (f"{UNKNOWN} (ranks {format_ranges([ranks])})", ""))
+        for ranks in missing
     ]
     return Table(
         number=number,
@@ -82,14 +83,3 @@ def _table(number: int, size: int, launches: list[Launch]) -> Table:
         launches=launches,
         missing=missing,
     )
-
-
-def _runs(ranks: list[int]) -> list[list[int]]:
-    """Return stretches of ranks that follow each other."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return runs

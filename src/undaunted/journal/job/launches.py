@@ -21,7 +21,7 @@ from undaunted.journal.events import (
     RoundStopped,
 )
 from undaunted.journal.job.clocks import Meeting, Place, Visit, place
-from undaunted.journal.query import Group, by_round, first
+from undaunted.journal.query import Group, by_round, first, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,6 +90,11 @@ class World:
         """A node takes part."""
         self.launches.append(launch)
         self.ranks.update(launch.ranks[self.number])
+
+    @property
+    def missing(self) -> tuple[range, ...]:
+        """Ranks that no journal tells of."""
+        return gaps(self.size, self.ranks)
 
     @property
     def began(self) -> int:
@@ -164,17 +169,26 @@ def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]
 # --- launches -----------------------------------------------------------------------------------
 
 
+def gaps(size: int, known: Iterable[int]) -> tuple[range, ...]:
+    """Return the ranks below ``size`` that are not known, in ranges.
+
+    It takes as long as many are known: journals may name any size.
+    """
+    ends = [*sorted({rank for rank in known if rank < size}), size]
+    begins = [0, *(rank + 1 for rank in ends)]
+    return tuple(range(low, high) for low, high in zip(begins, ends, strict=False) if low < high)
+
+
 def _launch(index: int, path: Path, events: Group, clock: int) -> Launch:
     opened, started = first(events, JournalOpened), first(events, JobStarted)
     end = first(events, JobEnded)
     times = [event.t for event in events]
     rounds = by_round(events)
     ranks = {number: _ranks(group) for number, group in rounds.items()}
-    known = opened or started
     return Launch(
         index=index,
         path=path,
-        node=known.node if known is not None else events[0].node,
+        node=node_of(events),
         events=events,
         rounds=rounds,
         ranks=ranks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import format_duration, name_ranks
+from undaunted.base.text import format_duration, format_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,19 +24,19 @@ def notes_of(attempts: Sequence[Attempt], clocks: Sequence[Clock]) -> list[str]:
 
 def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
     """Yield which ranks no journal tells of."""
-    rounds: dict[tuple[int, ...], list[str]] = {}
+    rounds: dict[tuple[range, ...], list[str]] = {}
     for index, attempt in enumerate(attempts):
         for world in attempt.worlds:
-            missing = tuple(set(range(world.size)) - world.ranks)
-            if missing:
+            if missing := world.missing:
                 name = f"{world.number}" if len(attempts) == 1 else f"{index}.{world.number}"
-                rounds.setdefault(tuple(sorted(missing)), []).append(name)
+                rounds.setdefault(missing, []).append(name)
     for ranks, numbers in rounds.items():
+        who = f"rank{'s' * (sum(map(len, ranks)) > 1)} {format_ranges(ranks)}"
         which = f"round {numbers[0]}"
         if len(numbers) > 1:
             which = f"{len(numbers)} rounds ({numbers[0]} to {numbers[-1]})"
         yield (
-            f"no journal tells of {name_ranks(ranks)} in {which}; their time is not in the sums: "
+            f"no journal tells of {who} in {which}; their time is not in the sums: "
             "either their node was lost before it could write, or its journal is missing here"
         )
 

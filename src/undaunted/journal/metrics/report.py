@@ -8,6 +8,7 @@ from undaunted.journal.metrics.exposition import exposition
 from undaunted.journal.metrics.families import families
 from undaunted.journal.metrics.family import Family
 from undaunted.journal.metrics.tally import Tally
+from undaunted.journal.query import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +43,7 @@ def report_families(job: JobSummary, journals: Iterable[Journal]) -> list[Family
         tally = Tally(max_kept=len(launches[-1]))
         for event in launches[-1]:
             tally.take(event)
-        node = launches[-1][0].node
+        node = node_of(launches[-1])
         for family in families(tally, node, run=runs.get(node)):
             if family.name in together:
                 together[family.name].samples += family.samples

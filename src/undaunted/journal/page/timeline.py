@@ -22,7 +22,7 @@ from undaunted.journal.page.columns import (
     to_ms,
 )
 from undaunted.journal.page.marks import KINDS, Marks
-from undaunted.journal.query import by_round, first
+from undaunted.journal.query import by_round, first, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def _by_node(job: JobSummary, journals: Sequence[Journal]) -> dict[str, list[_La
     for journal in journals:
         for events in journal.launches():
             opened = first(events, e.JournalOpened) or e.JournalOpened(t=0)
-            node = events[0].node
+            node = node_of(events)
             same = places[node, opened.boot_id, opened.pid]
             index = same.pop(0) if same else -1
             spans = job.lanes[index] if index >= 0 else []
