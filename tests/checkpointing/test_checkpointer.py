@@ -94,7 +94,7 @@ def test_torch_reads_what_was_saved(checkpoints: Checkpointer, tmp_path: Path) -
     checkpoints.save(3, {"weights": torch.arange(5)})
     checkpoints.wait()
     found = {"weights": torch.zeros(5, dtype=torch.int64)}
-    dcp.load(found, checkpoint_id=tmp_path / "all" / "step-00000003", no_dist=True)
+    dcp.load(found, checkpoint_id=tmp_path / "all" / "step-00000003")
     assert found["weights"].tolist() == [0, 1, 2, 3, 4]
 
 

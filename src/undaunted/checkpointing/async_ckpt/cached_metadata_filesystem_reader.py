@@ -76,7 +76,8 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
             OSError: there are none.
         """
         del args
-        path = Path(self._get_metadata_path(kwargs.get("rank")))
+        rank = kwargs.get("rank")  # of a checkpoint whose ranks have metadata of their own
+        path = Path(self.path) / (".metadata" if rank is None else f"__{rank}.metadata")
         status = path.stat()
         file = (status.st_ino, status.st_mtime_ns, status.st_size)
         key = _key(self.path)
