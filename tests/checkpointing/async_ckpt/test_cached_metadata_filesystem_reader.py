@@ -168,3 +168,25 @@ def test_classes_the_user_calls_safe_are_read(tmp_path: Path) -> None:
         CachedMetadataFileSystemReader(tmp_path).read_metadata()
     with torch.serialization.safe_globals([OwnMetadata]):
         assert type(CachedMetadataFileSystemReader(tmp_path).read_metadata()) is OwnMetadata
+
+
+def test_little_memory_is_needed_besides_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {f"weight {n}": torch.full((1000,), float(n)) for n in range(8)}
+    save(tmp_path / "c", state)
+    limit = 3 * 4600  # a tensor and what surrounds it
+    monkeypatch.setattr(module, "AT_ONCE_BYTES", limit)
+    sizes: list[int] = []
+    read_verified = module.read_verified
+
+    def noted(open_file: Any, file: Any, block: int, pieces: Any, *rest: Any) -> None:
+        sizes.append(sum(len(piece.destination) for piece in pieces))
+        read_verified(open_file, file, block, pieces, *rest)
+
+    monkeypatch.setattr(module, "read_verified", noted)
+    loaded = {name: torch.zeros(1000) for name in state}
+    dcp.load(loaded, storage_reader=CachedMetadataFileSystemReader(tmp_path / "c"))
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+    assert len(sizes) > 1
+    assert max(sizes) <= limit

@@ -23,12 +23,13 @@ from undaunted.checkpointing.format.checksums import file_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 
 THREADS = 4
+AT_ONCE_BYTES = 512 << 20  # memory besides the model; an item that is larger is read alone
 _KEPT = 8
 
 
@@ -109,9 +110,10 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
             name = self.storage_data[item.storage_index].relative_path
             by_file.setdefault(name, []).append(item)
         for name, wanted in by_file.items():
-            contents = self._verified(manifest, name, wanted)
-            for item, content in zip(wanted, contents, strict=True):
-                _fill(planner, item, content, f"{self.path}/{name}")
+            for batch in self._batches(wanted):
+                contents = self._verified(manifest, name, batch)
+                for item, content in zip(batch, contents, strict=True):
+                    _fill(planner, item, content, f"{self.path}/{name}")
         done: torch.futures.Future[None] = torch.futures.Future()
         done.set_result(None)
         return done
@@ -131,6 +133,20 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         except FileNotFoundError:
             return None
         return manifests.decode(content, str(path))
+
+    def _batches(self, wanted: Iterable[ReadItem]) -> Iterator[list[ReadItem]]:
+        """Cut a list where the memory that its contents need would be too much."""
+        batch: list[ReadItem] = []
+        size = 0
+        for item in sorted(wanted, key=lambda item: self.storage_data[item.storage_index].offset):
+            length = self.storage_data[item.storage_index].length
+            if batch and size + length > AT_ONCE_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += length
+        if batch:
+            yield batch
 
     def _verified(
         self, manifest: manifests.Manifest, name: str, wanted: Iterable[ReadItem]
