@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,34 @@ def test_it_is_the_reason_when_it_was_asked_for(storage: FolderStorage) -> None:
     assert found.manifest is None
     assert "has no undaunted.json" in found.skipped[200]
     assert search(storage, 100) == Found(None, {})
+
+
+def test_the_files_of_older_checkpoints_are_not_looked_at(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, step in enumerate((100, 200, 300)):
+        save(storage, step, number=number)
+    looked: list[str] = []
+    lstat = os.lstat
+
+    def counted(path: Any, **named: Any) -> os.stat_result:
+        looked.append(os.fspath(path))
+        return lstat(path, **named)
+
+    monkeypatch.setattr(os, "lstat", counted)
+    found = search(storage)
+    assert found.manifest is not None
+    assert found.manifest.step == 300
+    assert {Path(path).parent.name for path in looked if path.endswith(".distcp")} == {
+        "step-00000300"
+    }
+
+
+def test_the_next_best_is_found_where_the_newest_lacks_a_file(storage: FolderStorage) -> None:
+    for number, step in enumerate((100, 200, 300)):
+        save(storage, step, number=number)
+    Path(storage.locate(300), "__0_0.distcp").unlink()
+    found = search(storage)
+    assert found.manifest is not None
+    assert found.manifest.step == 200
+    assert "__0_0.distcp is missing" in found.skipped[300]

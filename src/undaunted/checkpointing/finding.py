@@ -12,7 +12,7 @@ from undaunted.checkpointing.format.manifest import NAME as MANIFEST
 from undaunted.checkpointing.format.manifest import Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from undaunted.checkpointing.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Storage
@@ -23,7 +23,7 @@ class Found(msgspec.Struct, frozen=True):
 
     Attributes:
         manifest: of the checkpoint, None when there is none.
-        skipped: those that cannot be used, and why.
+        skipped: those that cannot be used, and why; as far as this was looked at.
     """
 
     manifest: Manifest | None
@@ -41,17 +41,25 @@ def find(storage: Storage, wanted: int | None = None, without: Collection[int] =
         wanted: the only step that will do; None means the newest.
         without: steps that do not count.
     """
-    found: list[Manifest] = []
+    steps = [step for step in storage.steps() if step not in without and wanted in (None, step)]
     skipped: dict[int, str] = {}
-    for step in storage.steps():
-        if step in without or (wanted is not None and step != wanted):
-            continue
+    # A look at every file of every checkpoint would take long: only that of the newest counts.
+    ranked = [(age(found), found.step) for found in _manifests(storage, steps, skipped)]
+    newest_first = [step for _, step in sorted(ranked, reverse=True)]
+    usable = _manifests(storage, newest_first, skipped, check_files=True)
+    return Found(next(usable, None), skipped)
+
+
+def _manifests(
+    storage: Storage, steps: Sequence[int], skipped: dict[int, str], *, check_files: bool = False
+) -> Iterator[Manifest]:
+    """Yield those that can be used; of the others say why not."""
+    for step in steps:
         try:
-            found.append(storage.manifest(step))
-        except DamagedCheckpointError as error:
+            yield storage.manifest(step, check_files=check_files)
+        except DamagedCheckpointError as error:  # noqa: PERF203 - of each one
             skipped[step] = str(error)
             announce.skipped(step, str(error))
-    return Found(max(found, key=age, default=None), skipped)
 
 
 def age(manifest: Manifest) -> tuple[float, int]:

@@ -93,12 +93,15 @@ class Storage(Readable, Protocol):
     def strays(self) -> Mapping[int, str]:
         """Return what is called like a committed checkpoint and is none: paths, by step."""
 
-    def manifest(self, step: int) -> Manifest:
+    def manifest(self, step: int, *, check_files: bool = True) -> Manifest:
         """Read the manifest of a committed checkpoint.
 
+        Args:
+            step: of the checkpoint.
+            check_files: see that all its files are there with their sizes.
+
         Raises:
-            DamagedCheckpointError: it cannot be used: also when a file of it is missing or has
-                another size.
+            DamagedCheckpointError: it cannot be used.
         """
 
     def delete(self, step: int) -> None:
