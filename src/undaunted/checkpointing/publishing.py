@@ -130,8 +130,6 @@ class Publisher:
         contribution = msgspec.msgpack.encode(outcome) if isinstance(outcome, Report) else outcome
         self._agreement.round(name, contribution, decide, timeout_s)
         self.has_saved = True
-        if self._agreement.rank == 0:
-            self._delete_old(snapshot.step)
 
     def _commit(self, snapshot: Snapshot, attempt: int, reports: Sequence[Report]) -> None:
         if snapshot.planned is None:
@@ -193,14 +191,21 @@ class Publisher:
         for step in steps:
             if step not in self._ages:
                 try:
-                    self._ages[step] = finding.age(self._storage.manifest(step))
+                    manifest = self._storage.manifest(step, check_files=False)
+                    self._ages[step] = finding.age(manifest)
                 except DamagedCheckpointError:
                     self._ages[step] = (0.0, step)
         self._ages = {step: self._ages[step] for step in steps}
         return sorted(steps, key=self._ages.__getitem__)
 
-    def _delete_old(self, good: int) -> None:
-        """Delete what the rule does not keep; a failure of that harms no checkpoint."""
+    def delete_old(self, good: int) -> None:
+        """Delete what the rule does not keep, on rank 0; a failure of that harms no checkpoint.
+
+        Args:
+            good: step of a checkpoint that stays in any case.
+        """
+        if self._agreement.rank != 0:
+            return
         try:
             for step in retention.to_delete(self._by_age(), self._rule, good):
                 if self._gate.is_shut:
@@ -208,5 +213,5 @@ class Publisher:
                 with contextlib.suppress(FileNotFoundError):  # someone else has
                     self._storage.delete(step)
                     announce.deleted(step)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - later saves need this thread
             announce.log.warning("old checkpoints could not be deleted: %s", error)

@@ -144,6 +144,8 @@ class Saves:
                 with self._changed:
                     self._failures[snapshot.number] = failure
             self._forget(snapshot)
+            if failure is None:  # after the slot is free: the next save waits for no deletion
+                self._publisher.delete_old(snapshot.step)
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -192,7 +194,7 @@ class Saves:
         try:
             target = self._publisher.target(snapshot.step, attempt)
             written = self._writer.write(snapshot.slot, target, files, self._timeout_s)
-        except (OSError, CheckpointError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others have to learn of it
             return Failure.of(error), 0.0
         sizes = {file.name: file.size for file in files}
         report = {name: File(size=sizes[name], crc32=crc) for name, crc in written.crc32.items()}
