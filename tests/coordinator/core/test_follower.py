@@ -793,3 +793,15 @@ def test_a_leader_that_is_not_sure_moves_nobody():
     harness.welcome()
     assert len(harness.handle(asked_by_a_leader(leader=""))) == 1
     assert len(harness.handle(asked_by_a_leader(round=-1))) == 1
+
+
+def test_a_machine_that_stood_still_says_so():
+    harness = Harness().running()
+    harness.now += 30 * S
+    harness.pass_time(0.1)
+    assert harness.last(f.StopRanks).reason == (
+        "this machine stood still for 30.0 s, and the others go on without it"
+    )
+    harness.welcome(epoch=EPOCH + 5)
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert "stood still" not in harness.last(f.Say).text

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core.absence import ASK_AGAIN_S, Absence
@@ -64,6 +65,8 @@ class Follower:
     search: Search = field(init=False)  # for a leader
     _why: str = "not tried yet"  # what the last one ended with
     _gone: str = ""  # what the absence of a leader began with
+    _event_ns: int = 0  # when the last event was handled
+    _stood_s: float = 0.0  # for how long this process has stood still since a leader welcomed it
     # orders and reports
     _last_order: int = 0
     _reports: Reports = field(default_factory=Reports)
@@ -85,6 +88,7 @@ class Follower:
             return [f.Answer(event.question, reply), *look, *self._join_other(event.message, now)]
         if self.state is State.ENDED:
             return []
+        self._look_at_clock(now)
         match event:
             case f.Received(link=link, message=message):
                 return self._received(message, now) if link == self._link else []
@@ -110,6 +114,12 @@ class Follower:
     def leader(self) -> str:
         """Address of the leader that is followed, or has ended the job; "" = there is none."""
         return self._address if self.state in (State.FOLLOWING, State.ENDED) else ""
+
+    def _look_at_clock(self, now: int) -> None:
+        """Notice that this process stood still: a lease is renewed every third of it."""
+        gap_s, self._event_ns = (now - self._event_ns) / _NS, now
+        if self.state is State.FOLLOWING and gap_s > self._lease.seconds:
+            self._stood_s = gap_s
 
     # --- the connection -------------------------------------------------------------------------
 
@@ -188,7 +198,7 @@ class Follower:
             return []  # it has been told what was promised, and takes a later epoch
         back, new = self.state is State.AWAY, welcome.epoch != knows.epoch
         self.state = State.FOLLOWING
-        self._absence, self._gone = None, ""
+        self._absence, self._gone, self._stood_s = None, "", 0.0
         knows.promised = knows.epoch = welcome.epoch
         self._lease.welcomed(welcome.lease_s)
         self.search.found()
@@ -332,6 +342,9 @@ class Follower:
         since_ns = now if reset else self._lease.until_ns
         absence = self._absent(since_ns, now, reset=reset)
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
+        if self._stood_s:
+            stood = format_duration(self._stood_s)
+            self._gone = f"this machine stood still for {stood}, and the others go on without it"
         said = f.Say(self._gone + ("; the ranks go on" if self.running else ""))
         giveup = f.SetTimer("giveup", self.search.limit_s)
         return [said, giveup, *self._dial(), *absence.begin(now)]
@@ -348,7 +361,7 @@ class Follower:
         too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
         if absence.quorum_misses(now) and not too_long:
             return [f.SetTimer("minority", ASK_AGAIN_S)]
-        if self.knows.votes:
+        if self.knows.votes and not self._stood_s:
             self._gone += "; too few nodes can be reached to go on without it"
         reason = self._gone
         failed = p.Report(number=0, kind="failed", round=self.round, text=reason, victim=True)
