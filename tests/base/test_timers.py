@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
-from undaunted.base.timers import Timers
+from undaunted.base.timers import Timers, lease_clock_ns
 
 
 def test_a_timer_is_replaced_by_one_of_its_name() -> None:
@@ -32,3 +33,8 @@ def test_a_timer_that_has_fired_is_forgotten() -> None:
         return timers._set
 
     assert asyncio.run(main()) == {}
+
+
+def test_the_clock_of_leases_is_ahead_of_the_loops_by_all_suspends() -> None:
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert before <= lease_clock_ns() <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def lease_clock_ns() -> int:
+    """Nanoseconds of a clock that never goes back, and goes on while the machine is suspended.
+
+    The loop's own clock, by which timers fire, stands still then: after it, leases are over that
+    timers have not seen yet.
+    """
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Timers:

@@ -805,3 +805,12 @@ def test_a_machine_that_stood_still_says_so():
     harness.welcome(epoch=EPOCH + 5)
     harness.handle(f.Closed(harness.link, "reset"))
     assert "stood still" not in harness.last(f.Say).text
+
+
+def test_a_lease_that_is_over_is_found_when_it_would_be_renewed():
+    """While a machine is suspended, its clock goes on and its timers do not."""
+    harness = Harness().running()
+    harness.now += 3600 * S
+    harness.handle(f.TimerFired("renew"))
+    assert harness.follower.state is State.AWAY
+    assert "stood still" in harness.last(f.Say).text

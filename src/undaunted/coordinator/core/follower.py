@@ -292,7 +292,8 @@ class Follower:
             case "dial" if not self._open and self.state is not State.FOLLOWING:
                 return self._dial()
             case "renew" if self.state is State.FOLLOWING:
-                return self._renew(now)
+                over = self._lease.left_s(self._lease.sent_ns, now) <= 0  # it was suspended
+                return self._silence(now) if over else self._renew(now)
             case "welcome" if self._open and self.state is not State.FOLLOWING:
                 return self._not_welcomed(now)
             case "silence" if self.state is State.FOLLOWING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from undaunted.base.timers import Timers
+from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator.etcd import campaign_messages as e
 from undaunted.coordinator.etcd.campaign import Campaign
 from undaunted.coordinator.etcd.client import Client, EtcdError
@@ -109,7 +108,7 @@ class Campaigning:
     # --- events and commands --------------------------------------------------------------------
 
     def _feed(self, event: e.Event) -> None:
-        for command in self._campaign.handle(event, time.monotonic_ns()):
+        for command in self._campaign.handle(event, lease_clock_ns()):
             self._carry_out(command)
 
     def _carry_out(self, command: e.Command) -> None:

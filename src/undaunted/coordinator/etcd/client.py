@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.timers import lease_clock_ns
 from undaunted.coordinator.etcd import campaign_messages as e
 from undaunted.coordinator.protocol import Ledger
 
@@ -109,7 +109,7 @@ class Client:
 
     async def claim(self, address: str, incarnation: str) -> e.Won | e.NotWon:
         """Make the leader's key, bound to a new lease, if there is none."""
-        rpc, asked_ns = self._rpc, time.monotonic_ns()
+        rpc, asked_ns = self._rpc, lease_clock_ns()
         lease = secrets.randbits(62) + 1
         await self._ask("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=self._lease_s, ID=lease))
         value = msgspec.json.encode(_Leader(address, incarnation))
@@ -129,7 +129,7 @@ class Client:
 
     async def renew(self, lease: int) -> e.Renewed | e.LeaseGone:
         """Renew a lease."""
-        asked_ns = time.monotonic_ns()
+        asked_ns = lease_clock_ns()
         async with self._talk("Lease", "LeaseKeepAlive", limit_s=self._limit_s) as call:
             await call.write(self._rpc.LeaseKeepAliveRequest(ID=lease))
             answer = await call.read()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from undaunted.base.timers import Timers
+from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core.follower import State
@@ -168,7 +167,7 @@ class Following:
     def _feed(self, event: f.Event) -> None:
         if self._over and not isinstance(event, f.Asked):
             return  # others may ask as long as a leader stays here
-        for command in self.follower.handle(event, time.monotonic_ns()):
+        for command in self.follower.handle(event, lease_clock_ns()):
             self._carry_out(command)
         follows = self.follower.state is State.FOLLOWING
         linked = self._connection if follows else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from undaunted.base.timers import Timers
+from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.leader import State
@@ -120,7 +119,7 @@ class Leading:
     def _feed(self, event: c.Event) -> None:
         if self._over:
             return
-        for command in self.leader.handle(event, time.monotonic_ns()):
+        for command in self.leader.handle(event, lease_clock_ns()):
             self._carry_out(command)
         if self._watch is not None and self.leader.ledger is not self._watched:
             self._watched = self.leader.ledger
