@@ -1,15 +1,13 @@
 from __future__ import annotations
 
+import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.service import ledger_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = "node0:29400"
 
@@ -27,6 +25,19 @@ def test_the_newest_is_read_again(tmp_path: Path) -> None:
     assert ledger_file.read(str(tmp_path), HERE) == p.Ledger(run_id="job", version=2)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_its_name_survives_a_power_failure_as_well(tmp_path: Path, monkeypatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    kept(tmp_path, p.Ledger(run_id="job", version=1)).close()
+    assert synced[-1] == str(tmp_path)
 
 
 def test_a_job_that_meets_elsewhere_does_not_see_it(tmp_path: Path) -> None:

@@ -83,10 +83,19 @@ class LedgerFile:
                 file.flush()
                 os.fsync(fd)
             temporary.replace(self._path)
+            self._sync_name()
         except OSError:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+
+    def _sync_name(self) -> None:
+        """After a power failure the name would stand for the older ledger otherwise."""
+        fd = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def name(endpoint: str) -> str:
