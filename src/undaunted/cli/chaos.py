@@ -20,6 +20,7 @@ from undaunted.chaos.trials.reference import NoMeasureError
 from undaunted.chaos.trials.run import Campaign, ChaosError, Request
 from undaunted.cli.chaos_arguments import DEFAULT_SEED, HELP, Arguments, read_arguments
 from undaunted.cli.parse import UsageError
+from undaunted.journal.files import write_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,7 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
         files[own["html"]] = page.to_html(result)
     for path, text in files.items():
         try:
-            path.write_text(text, encoding="utf-8")
+            write_output(path, text)
         except OSError as error:  # noqa: PERF203 - few, and each for itself
             raise ChaosError(f"{path} cannot be written: {error.strerror}") from None
     take_any_text(for_programs=own["json"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
 
@@ -57,10 +58,10 @@ def write_all(fs: FileSystem, fd: int, data: bytes) -> tuple[int, OSError | None
     return done, None
 
 
-def replace_text(fs: FileSystem, path: str, text: str) -> None:
-    """Put ``text`` into the file ``path``, mode 0600, all of it or nothing.
+def replace_text(fs: FileSystem, path: str, text: str, mode: int = 0o600) -> None:
+    """Put ``text`` into the file ``path``, all of it or nothing.
 
-    Missing directories are created with mode 0700.
+    Missing directories are created with mode 0700; the umask is taken from ``mode``.
 
     Raises:
         OSError: the file could not be written; what was there before is untouched.
@@ -68,7 +69,7 @@ def replace_text(fs: FileSystem, path: str, text: str) -> None:
     _make_directories(fs, Path(path).parent)
     temporary = f"{path}.{os.getpid()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = fs.open(temporary, flags, 0o600)
+    fd = fs.open(temporary, flags, mode)
     try:
         try:
             error = write_all(fs, fd, text.encode("utf-8", "backslashreplace"))[1]
@@ -81,6 +82,32 @@ def replace_text(fs: FileSystem, path: str, text: str) -> None:
         with contextlib.suppress(OSError):
             fs.unlink(temporary)
         raise
+
+
+def write_output(file: str | os.PathLike[str], text: str) -> None:
+    """Write a file that the user has named: who may read it is for the umask to say.
+
+    Args:
+        file: the path; a file that is there is replaced once all is written, also where a link
+            leads to it. What is no file, such as /dev/stdout, is written to.
+        text: what is in it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if _is_file(file):
+        replace_text(os, os.path.realpath(file), text, 0o666)
+        return
+    with Path(file).open("w", encoding="utf-8", errors="backslashreplace") as stream:
+        stream.write(text)
+
+
+def _is_file(file: str | os.PathLike[str]) -> bool:
+    """Tell whether this is a file, or may become one."""
+    try:
+        return stat.S_ISREG(Path(file).stat().st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def _make_directories(fs: FileSystem, path: Path) -> None:

@@ -40,11 +40,20 @@ class Seen(HTMLParser):
             self.contents[self.open[-1]][-1] += data
 
 
-def test_the_file_is_private_and_replaced(tmp_path):
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_who_may_read_the_page_is_for_the_umask_to_say(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_page(*job(), tmp_path / "report.html")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == mode
+
+
+def test_the_file_is_replaced(tmp_path):
     file = tmp_path / "new" / "report.html"
     for _ in range(2):
         write_page(*job(), file)
-    assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text().startswith("<!doctype html>")
     assert [one.name for one in file.parent.iterdir()] == ["report.html"]
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base.text import one_line
-from undaunted.journal.files import replace_text
+from undaunted.journal.files import write_output
 from undaunted.journal.page import figures, lists
 from undaunted.journal.page.markup import base_style, named_by_hash, text
 from undaunted.journal.page.timeline import timeline
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from undaunted.journal.job.values import JobSummary
@@ -30,31 +29,17 @@ _UNSAFE = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 
 
 def write_page(job: JobSummary, journals: Sequence[Journal], file: str | os.PathLike[str]) -> None:
-    """Write the report of a job as an HTML file, mode 0600.
+    """Write the report of a job as an HTML file.
 
     Args:
         job: its summary.
         journals: those that was made from.
-        file: the path; a file that is there is replaced once all is written, also where a link
-            leads to it. What is no file, such as /dev/stdout, is written to.
+        file: see `write_output`.
 
     Raises:
         OSError: the file cannot be written.
     """
-    content = page(job, journals)
-    if _is_file(file):
-        replace_text(os, os.path.realpath(file), content)
-        return
-    with Path(file).open("w", encoding="utf-8", errors="backslashreplace") as stream:
-        stream.write(content)
-
-
-def _is_file(file: str | os.PathLike[str]) -> bool:
-    """Tell whether this is a file, or may become one."""
-    try:
-        return stat.S_ISREG(Path(file).stat().st_mode)
-    except FileNotFoundError:
-        return True
+    write_output(file, page(job, journals))
 
 
 def page(job: JobSummary, journals: Sequence[Journal]) -> str:
