@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -199,6 +200,30 @@ def test_checkpoints_that_outlive_a_run_are_noticed(tmp_path: Path) -> None:
     assert ended.code == 2
     assert "{dir}" in ended.text
     assert "--checkpoint-dir" in ended.text
+
+
+def test_a_folder_of_the_programs_own_is_named_with_a_remedy_that_works(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import pathlib, undaunted\n"
+        "place = pathlib.Path('lightning_logs')\n"
+        "place.mkdir(exist_ok=True)\n"
+        "for step in range(len(list(place.iterdir())), 20):\n"
+        "    undaunted.step(step)\n"
+        "    (place / str(step)).touch()\n"
+    )
+    words = ("--faults", "kill", "train.py")
+
+    ended = chaos(tmp_path, *words)
+
+    assert ended.code == 2
+    assert "lightning_logs" in ended.text.partition("new in")[2]
+    for remedy in ("--in-dir", "--checkpoint-dir lightning_logs"):
+        assert remedy in ended.text
+        shutil.rmtree(tmp_path / "chaos")
+        shutil.rmtree(tmp_path / "lightning_logs", ignore_errors=True)
+        mended = chaos(tmp_path, *remedy.split(), *words)
+        assert mended.reasons == {"identity-unknown"}, mended.text  # it computes nothing
+        assert [verdict["recovered"] for verdict in mended.result["verdicts"]] == [True]
 
 
 def test_checkpoints_elsewhere(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +35,6 @@ from undaunted.chaos.trials.result import Result, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from undaunted.chaos.trials.checker.values import Verdict
     from undaunted.chaos.trials.generator import Wanted
@@ -99,6 +100,7 @@ class Campaign:
         self._place = place
         self._say = say
         self.plan: Plan | None = None
+        self._were_there = set(os.listdir())
         kept = request.checkpoint_dir
         self._place_was_there = kept is not None and kept.exists()
         self.result = Result(
@@ -219,9 +221,7 @@ class Campaign:
             what = "took no step" if nothing_to_do else f"began with iteration {begun}"
             raise ChaosError(
                 f"run {history.name} {what}, the undisturbed one began with {reference.first}: it "
-                "found checkpoints of a run before it. Give each run a place of its own, with "
-                f"{PLACEHOLDER} in the arguments of the program, or say with --checkpoint-dir "
-                "where it keeps them"
+                f"found checkpoints of a run before it. {self._own_place()}"
             )
         verdicts = judge(reference.history, history, faults)
         self._know(
@@ -232,6 +232,20 @@ class Campaign:
         return verdicts
 
     # --- below ------------------------------------------------------------------------------------
+
+    def _own_place(self) -> str:
+        """Say how each run gets a place of its own, by what the program has left where it ran."""
+        folders = sorted(path.name for path in Path.cwd().iterdir() if path.is_dir())
+        left = [n for n in folders if n not in self._were_there and n != "__pycache__"]
+        where = f" (new in {Path.cwd()}: {', '.join(left)})" if left else ""
+        folder = left[0] if left else "FOLDER"
+        return (
+            f"Give each run a place of its own{where}. If the program takes a folder, say "
+            f"{PLACEHOLDER} there. If it chooses one below its current directory, such as "
+            "lightning_logs of Lightning or an output_dir of Transformers: --in-dir starts each "
+            "run in a directory of its own; or remove the folder, and give "
+            f"--checkpoint-dir {folder}"
+        )
 
     def _may_go(self, verdicts: Sequence[Verdict]) -> bool:
         """Whether nobody needs the checkpoints of these faults any more."""
