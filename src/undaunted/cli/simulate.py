@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from undaunted.chaos.simulate.run import Result
+    from undaunted.chaos.simulate.setup import Setup
 
 _VIOLATION = 1
 _LAST_LINES = 60
@@ -59,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodes", type=count(1), default=8, help="nodes a job needs [8]")
     parser.add_argument("--spares", type=count(0), default=2, help="nodes beyond these [2]")
+    parser.add_argument(
+        "--elastic", action="store_true", help="every job is elastic [three of ten are]"
+    )
     add_arguments(parser, KINDS, faults=_FAULTS)
     parser.add_argument(
         "--jobs", type=count(1), default=1, metavar="N", help="processes for many runs [1]"
@@ -66,8 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _setup(options: argparse.Namespace, seed: int) -> Setup:
+    return vary(seed, options.nodes, options.spares, elastic=options.elastic)
+
+
 def _simulate(options: argparse.Namespace, seed: int, trace: Any = None) -> Result:
-    setup = vary(seed, options.nodes, options.spares)
+    setup = _setup(options, seed)
     return run(setup, seed, kinds=options.faults, faults=options.count, trace=trace)
 
 
@@ -85,7 +93,7 @@ def _one(options: argparse.Namespace) -> int:
         else:
             last.append(line(now, name, what))
 
-    setup = vary(options.seed, options.nodes, options.spares)
+    setup = _setup(options, options.seed)
     started = time.perf_counter()
     result = _simulate(options, options.seed, trace)
     seconds = time.perf_counter() - started
@@ -153,6 +161,8 @@ def _results(options: argparse.Namespace) -> Iterator[Result]:
 
 def _command(options: argparse.Namespace, seed: int) -> str:
     words = ["undaunted simulate", f"--nodes {options.nodes}", f"--spares {options.spares}"]
+    if options.elastic:
+        words.append("--elastic")
     if options.faults != tuple(KINDS):
         words.append(f"--faults {','.join(options.faults)}")
     if options.count != _FAULTS:

@@ -29,6 +29,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         leader: node that leads, "" = a host of its own.
         casting_vote: node that led when ``table`` was started; it decides when exactly half of the
             table is there. "" = members have no votes, nobody can take over.
+        before, before_vote: table and casting vote of the round before, as long as somebody of
+            ``table`` may not know that it was started; such a node may still elect a leader by the
+            one before, so that a quorum of both is needed.
         birth: epoch of the leader who has started the first round; a job that begins anew, since
             nobody of its earlier start is left, has a later one.
         round: of ``table``; -1 = none has begun.
@@ -46,6 +49,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     leader: str = ""
     casting_vote: str = ""
+    before: tuple[Seat, ...] = ()
+    before_vote: str = ""
     birth: int = 0
     round: int = -1
     running: bool = False
@@ -63,6 +68,8 @@ NO_LEDGER = Ledger(run_id="")
 
 def started(ledger: Ledger, version: int, casting_vote: str) -> Ledger:
     """The ledger once the round that was being prepared has been started."""
+    before = (ledger.before, ledger.before_vote)
+    table, vote = before if ledger.before else (ledger.table, ledger.casting_vote)
     return msgspec.structs.replace(
         ledger,
         version=version,
@@ -71,8 +78,15 @@ def started(ledger: Ledger, version: int, casting_vote: str) -> Ledger:
         running=True,
         table=ledger.pending,
         casting_vote=casting_vote,
+        before=table,
+        before_vote=vote,
         pending=(),
     )
+
+
+def settled(ledger: Ledger) -> Ledger:
+    """The ledger once every member of the table knows that the round was started."""
+    return msgspec.structs.replace(ledger, before=(), before_vote="")
 
 
 def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str, str]) -> Ledger:
@@ -85,6 +99,12 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
 def newer(one: Ledger, other: Ledger) -> bool:
     """Whether ``one`` replaces ``other``."""
     return (one.epoch, one.version) > (other.epoch, other.version)
+
+
+def prepared_further(one: Ledger, other: Ledger) -> bool:
+    """Whether a later leader than that of ``other`` has prepared a round, according to ``one``."""
+    later = one.round >= 0 and one.epoch > other.epoch
+    return later and (one.birth, one.pending_round) > (other.birth, other.round)
 
 
 def further(one: Ledger, other: Ledger) -> bool:

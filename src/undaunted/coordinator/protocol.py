@@ -16,12 +16,24 @@ from undaunted.coordinator.ledger import (
     Seat,
     further,
     newer,
+    prepared_further,
+    settled,
     started,
     stopped,
 )
 
 # Part of messages.
-__all__ = ["NO_LEDGER", "Ledger", "Seat", "further", "newer", "started", "stopped"]
+__all__ = [
+    "NO_LEDGER",
+    "Ledger",
+    "Seat",
+    "further",
+    "newer",
+    "prepared_further",
+    "settled",
+    "started",
+    "stopped",
+]
 
 MAJOR = 1
 MINOR = 0
@@ -106,10 +118,18 @@ class Hello(_Message, frozen=True):
 
 
 class Renew(_Message, frozen=True):
-    """I live; ``epoch`` is whom I follow. ``sent``: when, by the follower's clock in ns."""
+    """I live; ``epoch`` is whom I follow.
+
+    Attributes:
+        sent: when, by the follower's clock in ns.
+        round: the last one that it knows to have been started.
+        replaceable: as it was told for that round, see `StartOrder`.
+    """
 
     epoch: int
     sent: int = 0
+    round: int = -1
+    replaceable: bool = False
 
 
 class TakenOver(_Message, frozen=True):
@@ -173,12 +193,17 @@ class Welcome(_Message, frozen=True):
 class Beat(_Message, frozen=True):
     """Answer to Renew, of which ``sent`` is; 0 = to something else.
 
-    ``acknowledged``: number of the last report that was taken in.
+    Attributes:
+        acknowledged: number of the last report that was taken in.
+        replaceable: as in StartOrder, of the round that runs; it may become true.
+        settled: every member of this round knows that it was started.
     """
 
     epoch: int
     acknowledged: int = 0
     sent: int = 0
+    replaceable: bool = False
+    settled: int = -1
 
 
 class HandOver(_Message, frozen=True):
@@ -221,7 +246,8 @@ class PrepareOrder(_Message, frozen=True):
 class StartOrder(_Message, frozen=True):
     """Start your part of the table of ``round``, which was prepared as version ``prepared``.
 
-    ``seat`` is your place in it. ``ledger`` is not sent: the follower puts it there for its node.
+    ``seat`` is your place in it. ``replaceable``: the job can go on without you, so your ranks must
+    stop when your lease is over. ``ledger`` is not sent: the follower puts it there for its node.
     """
 
     number: int
@@ -234,6 +260,7 @@ class StartOrder(_Message, frozen=True):
     max_restarts: int
     master_addr: str
     master_port: int
+    replaceable: bool = False
     ledger: Ledger = NO_LEDGER
 
 
@@ -300,7 +327,8 @@ class Miss(_Message, frozen=True):
     """I cannot reach the leader (or, being it, a quorum) of ``epoch``; what do you know?
 
     ``leader``: I lead from there, and am sure of it: round ``round`` of the job of ``birth`` (see
-    `Ledger`) has begun.
+    `Ledger`) has begun. As the last word to a leader that has not answered it means: I live, but do
+    not count on you any more.
     """
 
     node: str

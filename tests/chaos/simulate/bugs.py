@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.simulate.setup import Setup
+from undaunted.coordinator import protocol
 from undaunted.coordinator.core import (
-    absence,
     election,
+    follower,
     knowledge,
     leader,
     placement,
@@ -45,7 +46,16 @@ def takeover_without_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def minority_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(absence, "MINORITY_AFTER_S", 1e6)
+    patch.setattr(follower.Follower, "_stop_ns", lambda *_, **__: 10**18)
+
+
+def table_before_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(election, "electing", lambda known: ((known.table, known.casting_vote),))
+    patch.setattr(protocol, "prepared_further", lambda *_: False)
+
+
+def silent_nodes_count_as_stopped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preparation, "STOPPED_AFTER_S", 0.0)
 
 
 def coordinator_does_not_wait(patch: pytest.MonkeyPatch) -> None:
@@ -95,11 +105,26 @@ BUGS = [
         HALVES,
         PARTITIONS,
     ),
-    Bug("a minority goes on", minority_goes_on, "an old world ends", Setup(4, 2), PARTITIONS),
+    Bug("a minority goes on", minority_goes_on, "each rank once", Setup(4, 2), PARTITIONS),
+    Bug(
+        "a round that not all know to have begun replaces the one before",
+        table_before_is_forgotten,
+        "never two worlds",
+        Setup(2, 3, elastic=True),
+        ("shift",),
+        4,
+    ),
+    Bug(
+        "a node that is silent counts as one that has stopped",
+        silent_nodes_count_as_stopped,
+        "each rank once",
+        Setup(2, 1),
+        ("isolate",),
+    ),
     Bug(
         "the coordinator does not wait for the old world",
         coordinator_does_not_wait,
-        "never two worlds",
+        "each rank once",
         Setup(2, 2, standalone=True),
         PARTITIONS,
     ),

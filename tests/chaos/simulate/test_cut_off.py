@@ -31,7 +31,7 @@ def test_its_ranks_are_gone_before_others_take_their_place(monkeypatch: pytest.M
 
 
 def test_the_grace_of_a_node_that_is_cut_off_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "FENCE_MARGIN_S", 0.0)
+    monkeypatch.setattr(preparation, "STOPPED_AFTER_S", 0.0)
     cluster = cut_off(monkeypatch)
     with pytest.raises(InvariantError, match="never two worlds"):
         cluster.simulation.run(95 * S)

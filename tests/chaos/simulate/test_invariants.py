@@ -47,8 +47,46 @@ def test_a_job_runs_while_every_rank_of_a_table_does() -> None:
     assert not made.job_runs
 
 
+def alone(made: Checker) -> None:
+    """Leave out what finds most of the others before they come to it."""
+    made._is_not_twice = lambda _rank: None  # type: ignore[method-assign]
+
+
+def test_a_rank_with_two_processes() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    made.down(("a", "1"), 0, 0)
+    made.down(("b", "1"), 0)
+    with pytest.raises(InvariantError, match=r"each rank once: .* rank 1 on a in round 0 and on c"):
+        run(made, 1, "c", "d")
+
+
+def test_ranks_of_a_machine_that_was_paused_may_live_on_until_it_has_stopped_them() -> None:
+    made = checker()
+    run(made, 0, "a", "b")
+    made.down(("b", "1"), 0)
+    made.paused(("a", "1"))
+    run(made, 1, "c", "d")
+    made.resumed(("a", "1"))
+    made._simulation.run(made._simulation.now + 2 * S)
+    with pytest.raises(InvariantError, match=r"each rank once: .* rank 0 on a in round 0 and on c"):
+        made._simulation.run(made._simulation.now + S)
+
+
+def test_time_in_which_no_round_has_all_its_ranks_is_lost() -> None:
+    made = checker()
+    made._simulation.run(3 * S)
+    run(made, 0, "a", "b")
+    made._simulation.run(10 * S)
+    assert made.idle_s == 3
+    made.down(("a", "1"), 0)
+    made._simulation.run(12 * S)
+    assert made.idle_s == 5
+
+
 def test_two_worlds() -> None:
     made = checker()
+    alone(made)
     run(made, 0, "a", "b")
     with pytest.raises(InvariantError, match=r"never two worlds: .* 0 on a,b and 1 on c,d"):
         run(made, 1, "c", "d")
@@ -56,6 +94,7 @@ def test_two_worlds() -> None:
 
 def test_ranks_that_were_told_to_stop_are_part_of_a_world_until_they_have() -> None:
     made = checker()
+    alone(made)
     run(made, 0, "a", "b")
     made.stopping(("a", "1"), 0)
     with pytest.raises(InvariantError, match=r"never two worlds: .* 0 on a,b and 1 on c,d"):
@@ -68,6 +107,7 @@ def test_a_world_that_has_been_told_to_stop_or_is_paused_is_none() -> None:
     made.stopping(("a", "1"), 0)
     assert not made.job_runs
     made.down(("a", "1"), 0)
+    made.down(("b", "1"), 0)
     run(made, 1, "c", "d")
     made.paused(("c", "1"))
     assert not made.job_runs
@@ -131,6 +171,7 @@ def test_a_round_started_twice_or_without_a_seat() -> None:
 
 def test_an_old_world_that_goes_on_in_part() -> None:
     made = checker(Setup(4, 4))
+    alone(made)
     run(made, 0, "a", "b", "c", "d")
     made.down(("b", "1"), 0)
     for node in "efgh":
@@ -143,6 +184,7 @@ def test_an_old_world_that_goes_on_in_part() -> None:
 def old_and_new() -> Checker:
     """Round 0 of a and b has been over for long: c and d run round 1."""
     made = checker()
+    alone(made)
     run(made, 0, "a", "b")
     for node in "ab":
         made.down((node, "1"), 0)

@@ -13,7 +13,7 @@ def test_runs_are_summed_up_and_violations_grouped() -> None:
     assert summary.failures == 10
     assert summary.lines() == [
         "runs        12: 0 faults, 3 rounds, 0 take-overs, 0 events",
-        "time        1.0 h simulated",
+        "time        1.0 h simulated; of a job, half lost up to 0.0 s",
         "jobs ended  10 failed, 1 finished, 1 gave up (beyond help)",
         "violations  10",
         "  the budget: 10 (seeds 2, 3, 4, 5, 6, 7, 8, 9, ...)",

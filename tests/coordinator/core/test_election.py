@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.coordinator.core.seats import ledger, seat, table, voters
+from undaunted.coordinator import protocol
 from undaunted.coordinator.core import election
 
 
@@ -78,6 +80,29 @@ def test_nobody_can_be_made_a_leader_where_members_have_no_votes():
 def test_a_prepared_table_is_dead_once_a_member_of_it_grants_without_having_started_it():
     known = ledger("abcd", pending_round=1, pending=table("ab"))
     assert election.may_lead(dict.fromkeys(voters("bcd"), known), known)
+
+
+def test_a_started_table_counts_alone_only_when_all_its_members_know_of_the_start():
+    known = ledger("abcde", pending_round=1, pending=table("cde"))
+    new = protocol.started(known, 9, "c")
+    assert new.before == known.table
+    assert not election.may_start(voters("cd"), new), "e may elect another leader with a and b"
+    assert not election.may_lead(dict.fromkeys(voters("cd"), new), new)
+    assert election.may_start(voters("cde"), new)
+    assert election.may_start(voters("bcd"), new)
+    again = protocol.started(
+        msgspec.structs.replace(new, pending_round=2, pending=table("cdx")), 11, "c"
+    )
+    assert again.before == known.table
+    assert not election.may_start(voters("cdx"), again)
+    settled = protocol.settled(new)
+    assert election.may_start(voters("cd"), settled)
+    assert election.may_lead(dict.fromkeys(voters("cd"), settled), settled)
+
+
+def test_a_table_before_without_votes_needs_no_quorum():
+    known = ledger("ab", pending_round=1, pending=table("cde"))
+    assert election.may_start(voters("cd"), protocol.started(known, 9, "c"))
 
 
 def test_a_prepared_table_of_strangers_may_have_been_started():

@@ -361,12 +361,15 @@ def test_later_agents_of_the_nodes_go_on_where_the_earlier_ones_ended():
     assert harness.leader.ledger.restarts_used == 2
 
 
-def test_an_old_member_that_has_stopped_ends_the_old_world():
+def test_every_old_member_is_waited_for_before_the_next_round():
     known = ledger("bc", casting_vote="", leader="")
     harness = Harness(known=known, min_nodes=1, max_nodes=2)
     harness.hello("b", round=0, running=False, ledger=known)
     harness.pass_time(11, alive="b")
     harness.prepared("b")
+    assert not harness.heard("b", p.StartOrder), "nobody knows whether c still runs"
+    harness.hello("c", incarnation="c2")
+    harness.pass_time(2, alive="bc")
     assert harness.heard("b", p.StartOrder)[0].round == 1
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.coordinator.core.seats import ledger, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core import placement
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.preparation import FENCE_MARGIN_S, Preparation
+from undaunted.coordinator.core.preparation import (
+    FENCE_MARGIN_S,
+    STOPPED_AFTER_S,
+    Preparation,
+)
 from undaunted.coordinator.core.record import Record
 from undaunted.coordinator.core.sessions import Session, Sessions
 
@@ -24,13 +30,13 @@ class Prepared:
         )
         self.sessions = Sessions()
         self.record = Record(config, known, 7)
-        self.preparation = Preparation(config, self.record, self.sessions)
+        self.preparation = Preparation(config, self.record, self.sessions, lost="")
         for link, node in enumerate(nodes):
             self.sessions.add(Session(p.Hello(node=node, incarnation=f"{node}1", slots=2), link, 0))
 
     def begin(self, nodes: str) -> list[c.Command]:
         infos = [m.NodeInfo(node, 2) for node in nodes]
-        return self.preparation.begin(m.Prepare(1, placement.places(infos)))
+        return self.preparation.begin(m.Prepare(1, placement.places(infos)), now=0)
 
     def acknowledge(self, nodes: str) -> None:
         for node in nodes:
@@ -71,11 +77,15 @@ def test_a_quorum_of_the_last_table_must_know_it_as_well() -> None:
     job.begin("axy")
     job.acknowledge("axy")
     assert not job.preparation.may_start(0)
-    (remark,) = job.preparation.remark()
-    assert "waiting to hear of b: ranks may still be running" in remark.text
-    assert job.preparation.remark() == []
+    (remark,) = job.preparation.remark(0)
+    assert "waiting to hear of b" in remark.text
+    assert "ranks may still be running" in remark.text
+    assert job.preparation.remark(0) == []
+    later = round((5 + STOPPED_AFTER_S) * S)
+    assert not job.preparation.may_start(later)
     job.acknowledge("c")
-    assert job.preparation.may_start(0)
+    assert not job.preparation.may_start(0), "b may run"
+    assert job.preparation.may_start(later)
 
 
 def test_it_is_written_down_first_where_that_is_asked_for() -> None:
@@ -100,13 +110,70 @@ def test_without_votes_the_old_world_must_be_over_and_what_was_prepared_before()
     job.sessions.add(Session(p.Hello(node="x", incarnation="x2", slots=2), 8, 0))
     assert not job.preparation.may_start(0), "z and w may run"
     job.sessions.add(Session(p.Hello(node="z", incarnation="z1", slots=2), 9, 0))
+    assert not job.preparation.may_start(0), "y and w may run"
+    job.sessions.add(Session(p.Hello(node="y", incarnation="y1", slots=2), 10, 0))
+    job.sessions.add(Session(p.Hello(node="w", incarnation="w2", slots=2), 11, 0))
     assert job.preparation.may_start(0)
+
+
+def lost(job: Prepared, node: str, **more: object) -> None:
+    """A node was heard a second ago, and is gone."""
+    session = job.sessions[node]
+    session.heard_ns = 1 * S
+    job.sessions.disconnect(session, silent=bool(more.pop("silent", True)))
+    for name, value in more.items():
+        setattr(session, name, value)
+
+
+def starts_after(job: Prepared) -> float:
+    """When the round may start, in seconds after the node was heard."""
+    moments = (number / 10 for number in range(1000))
+    return next(s for s in moments if job.preparation.may_start(S + round(s * S)))
+
+
+@pytest.mark.parametrize(
+    ("votes", "more", "seconds"),
+    [
+        (True, {}, 5 + STOPPED_AFTER_S),
+        (False, {"replaceable": True}, 5 + STOPPED_AFTER_S),
+        (False, {}, 5 + 60 + FENCE_MARGIN_S),
+        (False, {"stopped": 0}, 0),
+        (False, {"silent": False}, 0),
+    ],
+)
+def test_a_node_that_is_lost_has_stopped_its_ranks_before_others_get_them(
+    votes: bool, more: dict[str, object], seconds: float
+) -> None:
+    job = Prepared(ledger("abc" if votes else "ac", casting_vote="a" if votes else ""), "abcx")
+    lost(job, "c", **more)
+    job.begin("abx")
+    job.acknowledge("abx")
+    assert starts_after(job) == seconds
+
+
+def test_who_is_back_has_to_stop_first() -> None:
+    job = Prepared(ledger("ac", casting_vote=""), "acx")
+    job.sessions["c"].draining = True
+    job.begin("ax")
+    job.acknowledge("acx")
+    assert not job.preparation.may_start(500 * S)
+    job.sessions["c"].draining = False
+    assert job.preparation.may_start(500 * S)
+
+
+def test_resets_alone_do_not_say_that_the_old_world_is_over() -> None:
+    job = Prepared(ledger("cd", casting_vote=""), "acdx")
+    lost(job, "c", silent=False, replaceable=True)
+    lost(job, "d", silent=False, replaceable=True)
+    job.begin("ax")
+    job.acknowledge("ax")
+    assert starts_after(job) == 5 + STOPPED_AFTER_S
 
 
 def test_who_comes_later_is_told_and_who_comes_back_only_if_it_is_awaited() -> None:
     job = Prepared(ledger("abc"), "abc")
     assert told(job.preparation.joined(job.sessions["a"])) == {}
-    assert job.preparation.begin_again() == []
+    assert job.preparation.begin_again(now=0) == []
     job.begin("abc")
     assert told(job.preparation.returned(job.sessions["b"])) == {1: 1}
     job.acknowledge("b")

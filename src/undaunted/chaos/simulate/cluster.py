@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.chaos.invariant import InvariantError
 from undaunted.chaos.simulate.agent import Agent
@@ -37,6 +37,13 @@ _RUN_ID = "simulated"
 _PEERS = 2
 
 
+class Confirmed(Protocol):
+    """See `Cluster.on_confirmed`."""
+
+    def __call__(self, leader: str, node: str, *, last: bool) -> bool:
+        """Return whether it need not be called again."""
+
+
 class Cluster:
     """See the module's documentation.
 
@@ -44,6 +51,9 @@ class Cluster:
         simulation: the world it is in.
         checker: told of everything that the invariants are about.
         agents: the newest incarnation on every machine that has had one.
+        on_confirmed: called when a leader has heard that a node knows a table, with the machine of
+            the leader, the node, and whether that was the last of the table; those that return
+            True are not called again.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class Cluster:
         self.simulation = Simulation(seed, trace=trace)
         self.checker = Checker(setup, self.simulation)
         self.agents: dict[str, Agent] = {}
+        self.on_confirmed: list[Confirmed] = []
         self.done = False  # ranks have no more work
         self._trace = trace
         self._disks: dict[str, p.Ledger] = {}  # by machine: the ledger that was written last
@@ -249,6 +260,11 @@ class Cluster:
             if well and not self.checker.job_over and not why_hopeless(self):
                 text = f"{agent.name} gives up ({reason}), and had no reason to"
                 raise InvariantError(f"the job runs again: {text}")
+
+    def confirmed(self, leader: str, node: str, *, last: bool) -> None:
+        """A leader has heard that a node knows the table that is being prepared."""
+        waiting = self.on_confirmed
+        waiting[:] = [each for each in waiting if not each(leader or COORDINATOR, node, last=last)]
 
     def exited(self, agent: Agent) -> None:
         """An agent has ended by itself."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.chaos.simulate.setup import COORDINATOR
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ KINDS: dict[str, str] = {
     "partition": "the network falls into two parts for a while",
     "isolate": "one machine is cut off for a while",
     "one-way": "one machine is heard no more, or hears nothing, for a while",
+    "shift": "the network falls into two parts, and a node changes sides as it confirms a round",
     "reset": "the connections between two machines are reset",
     "coordinator": "the leader's process is killed, or the coordinator is started anew",
     "exclude": "a rank asks to go on without its node",
@@ -38,7 +40,7 @@ KINDS: dict[str, str] = {
 _FIRST_NS = 4 * _NS
 _SPACING_S = 1.5
 _LOSING = frozenset({"kill", "power", "disk", "coordinator"})
-_CUTTING = frozenset({"partition", "isolate", "one-way"})
+_CUTTING = frozenset({"partition", "isolate", "one-way", "shift"})
 _LOST_WINDOW_NS = 30 * _NS
 
 
@@ -129,10 +131,11 @@ class _Planner:
                 return Fault(at_ns, kind, node, self._lasts(0.5, 30), choice=choice)
             case "slow":
                 return Fault(at_ns, kind, node, self._lasts(2, 20), choice=choice)
-            case "partition":
+            case "partition" | "shift":
                 size = chance.choice([1, len(self._nodes) // 2, chance.randrange(len(self._nodes))])
                 part = tuple(sorted(chance.sample(self._nodes, max(1, size))))
-                return Fault(at_ns, kind, part, self._lasts(0.5, 30))
+                lasts_ns = self._lasts(0.5, 30) if kind == "partition" else self._lasts(12, 40)
+                return Fault(at_ns, kind, part, lasts_ns, choice=choice)
             case "reset":
                 return Fault(at_ns, kind, (node[0], chance.choice(self._nodes)))
             case "coordinator":
@@ -186,6 +189,7 @@ class Nemesis:
             "partition": self._partition,
             "isolate": self._partition,
             "one-way": self._one_way,
+            "shift": self._shift,
             "reset": self._reset,
             "coordinator": self._coordinator,
             "exclude": self._exclude,
@@ -210,7 +214,7 @@ class Nemesis:
                 checker.touch(node, fault.until_ns)
         # Of both parts: any node may be the one that is alone.
         concerned = fault.nodes
-        if fault.kind == "partition" or self._of_leader(fault):
+        if fault.kind in {"partition", "shift"} or self._of_leader(fault):
             concerned = tuple(self._cluster.agents)
         for node in concerned:
             checker.keep_from(node, fault.until_ns)
@@ -300,7 +304,53 @@ class Nemesis:
         cut = self._simulation.cut(sources, targets)
         self._later(fault, lambda _: self._simulation.heal(cut))
 
+    def _shift(self, fault: Fault) -> None:
+        """A partition in which one node comes to the other part when it has confirmed a table.
+
+        The choice says whether the last of the table that confirms it does so or any, and
+        whether its connection to the leader is reset as well.
+        """
+        part, cuts = set(fault.nodes), []
+        only_last, reset = fault.choice & 3 != 0, fault.choice & 4 != 0
+
+        def divide() -> None:
+            other = self._cluster.machines - part
+            cuts.extend([self._simulation.cut(part, other), self._simulation.cut(other, part)])
+
+        def heal(_: Fault | None = None) -> None:
+            for cut in cuts:
+                self._simulation.heal(cut)
+            cuts.clear()
+
+        def confirmed(leader: str, node: str, *, last: bool) -> bool:
+            beside = sorted((part if leader in part else self._cluster.machines - part) - {leader})
+            if not beside or (only_last and not last):
+                return False
+            node = beside[fault.choice % len(beside)] if node == leader else node
+            heal()
+            part.symmetric_difference_update({node})
+            divide()
+            self._cluster.checker.cut(frozenset(part), fault.until_ns)
+            self._cluster.note("fault", f"{node} changes sides")
+            if reset:
+                self._reset(Fault(0, "reset", (leader, node)))
+            return True
+
+        def over(_: Fault) -> None:
+            heal()
+            if confirmed in self._cluster.on_confirmed:
+                self._cluster.on_confirmed.remove(confirmed)
+
+        divide()
+        self._cluster.on_confirmed.append(confirmed)
+        self._later(fault, over)
+
     def _reset(self, fault: Fault) -> None:
+        """To the leader this looks as if the launcher had ended; only that counts as its end."""
+        until_s = self._cluster.setup.old_world_s + FENCE_MARGIN_S
+        for node in fault.nodes:
+            until_ns = self._simulation.now + round(until_s * _NS)
+            self._cluster.checker.excuse(node, until_ns)
         self._simulation.break_connections(*fault.nodes)
 
     # --- requests -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from undaunted.coordinator.core import election
 if TYPE_CHECKING:
     from undaunted.chaos.simulate.agent import Agent
     from undaunted.chaos.simulate.cluster import Cluster
+    from undaunted.coordinator import protocol as p
 
 
 def why_hopeless(cluster: Cluster) -> str:
@@ -28,14 +29,26 @@ def why_hopeless(cluster: Cluster) -> str:
     if not election.votes_count(ledger):
         if checker.disk_lost:
             return "what only the leader knew was on a disk that is lost"
-        return _why_not_led(cluster, usable)
-    for table, casting_vote in ((ledger.table, ledger.casting_vote), (ledger.pending, "")):
-        voters = [seat for seat in table if election.voter(seat) in checker.alive]
+        if why := _why_not_led(cluster, usable):
+            return why
+    votes = [each for each in election.electing(ledger) if election.table_votes(*each)]
+    pending = [(ledger.pending, "")] if election.votes_count(ledger) else []
+    for table, casting_vote in (*votes, *pending):
+        voters = [seat for seat in table if _has_vote(seat, cluster)]
         if table and not election.is_quorum(
             {election.voter(seat) for seat in voters}, table, casting_vote
         ):
             return f"{len(voters)} are left of a table of {len(table)}, which is no quorum"
     return ""
+
+
+def _has_vote(seat: p.Seat, cluster: Cluster) -> bool:
+    """Whether a member lives, and knows that it may vote."""
+    ledger = cluster.checker.ledger
+    if election.voter(seat) not in cluster.checker.alive:
+        return False
+    first_vote = ledger.before and not election.table_votes(ledger.before, ledger.before_vote)
+    return not first_vote or cluster.agents[seat.node].knows_round >= ledger.round
 
 
 def lost_touch(agent: Agent, cluster: Cluster) -> bool:

@@ -25,6 +25,8 @@ _HEALTHY_AFTER_NS = 20 * _NS
 # may stay after the end.
 _TOLD_SINCE_NS = 10 * _NS
 _TOLD_UNTIL_NS = 10 * _NS
+# Ranks of a machine that stood still are gone so long after it heard what happened: their grace.
+_STOPS_LATE_NS = 5 * _NS // 2
 
 # A leader that no fault has concerned for so long has asked at the endpoint.
 _ASKED_NS = 5 * _NS
@@ -86,12 +88,15 @@ class Checker:
         self._suspended: dict[Seat, int] = {}  # how many times it stands still
         self._whole: set[int] = set()  # rounds all of whose ranks run, and shall
         self._processes: dict[int, set[Seat]] = {}  # where all ranks of a round are alive
+        self._ranks: dict[int, dict[Seat, int]] = {}  # rank to who has a process of it: which round
+        self._excused_until: dict[str, int] = {}  # nodes whose ranks may end late
         self._settled = -1  # a round that has run for so long that no older one may
         self._touched_until: dict[str, int] = {}
         self._cuts: list[tuple[frozenset[str], int]] = []  # nodes that are cut off, until
         self._faults: dict[str, list[tuple[int, int]]] = {}  # of each node: from, until
         self._epochs: dict[int, Seat] = {}
         self._ended_by, self._ended_at = "", 0
+        self._idle_ns, self._idle_since = 0, 0
 
     @property
     def rounds(self) -> int:
@@ -113,6 +118,12 @@ class Checker:
         """Whether all ranks of a round run."""
         return bool(self._whole)
 
+    @property
+    def idle_s(self) -> float:
+        """For how long no round had all its ranks at work, in seconds."""
+        more_ns = 0 if self._whole else self._simulation.now - self._idle_since
+        return (self._idle_ns + more_ns) / _NS
+
     # --- faults ---------------------------------------------------------------------------------
 
     def touch(self, node: str, until_ns: int) -> None:
@@ -127,6 +138,11 @@ class Checker:
     def cut(self, nodes: Collection[str], until_ns: int) -> None:
         """The network between these nodes and all others is cut up to a moment."""
         self._cuts.append((frozenset(nodes), until_ns))
+
+    def excuse(self, node: str, until_ns: int) -> None:
+        """Ranks of a node may live on for a while beside those that replace them."""
+        self._excused_until[node] = max(self._excused_until.get(node, 0), until_ns)
+        self._simulation.at(until_ns, self._no_rank_is_twice, None)
 
     def launched(self, seat: Seat) -> None:
         """An agent has been started."""
@@ -145,6 +161,7 @@ class Checker:
 
     def resumed(self, seat: Seat) -> None:
         """It has had the time to hear what happened."""
+        self.excuse(seat[0], self._simulation.now + _STOPS_LATE_NS)
         pauses = self._suspended.pop(seat, 0)
         if pauses > 1:
             self._suspended[seat] = pauses - 1
@@ -193,7 +210,12 @@ class Checker:
     def up(self, seat: Seat, number: int) -> None:
         """All ranks of a node run."""
         self._processes.setdefault(number, set()).add(seat)
+        ranks = self._ranks_of(seat, number)
+        for rank in ranks:
+            self._ranks.setdefault(rank, {})[seat] = number
         self._one_world_has_processes()
+        for rank in ranks:
+            self._is_not_twice(rank)
         if self._stopped.get(seat, -1) >= number:
             return
         self._running[seat] = number
@@ -206,8 +228,11 @@ class Checker:
         self._stopped[seat] = number
         self._leave_round(seat, number)
 
-    def down(self, seat: Seat, number: int) -> None:
-        """A rank has ended."""
+    def down(self, seat: Seat, number: int, local_rank: int | None = None) -> None:
+        """A rank has ended; None: every rank of that node has."""
+        ranks = self._ranks_of(seat, number)
+        for rank in ranks if local_rank is None else ranks[local_rank : local_rank + 1]:
+            self._ranks.get(rank, {}).pop(seat, None)
         self._processes.get(number, set()).discard(seat)
         self._leave_round(seat, number)
 
@@ -321,6 +346,30 @@ class Checker:
                     f"any more; the round runs on {_names(after.table)}"
                 )
 
+    def _ranks_of(self, seat: Seat, number: int) -> range:
+        if not self._setup.exact:
+            return range(0)
+        mine = next(each for each in self._rounds[number].table if each.node == seat[0])
+        return range(mine.first_rank, mine.first_rank + mine.slots)
+
+    def _no_rank_is_twice(self, _: None) -> None:
+        for rank in self._ranks:
+            self._is_not_twice(rank)
+
+    def _is_not_twice(self, rank: int) -> None:
+        """A rank has one process, whoever was told to stop: what it writes, it writes alone."""
+        now, held = self._simulation.now, self._ranks[rank]
+        if len(held) < 2:
+            return
+        twice = [
+            f"on {node} in round {number}"
+            for (node, incarnation), number in held.items()
+            if (node, incarnation) not in self._suspended
+            and self._excused_until.get(node, 0) <= now
+        ]
+        if len(twice) > 1:
+            self._fail(f"each rank once: there are processes of rank {rank} {' and '.join(twice)}")
+
     def _one_world_has_processes(self) -> None:
         """Ranks that were told to stop may go on until they are killed: that is part of a world."""
         for number in [number for number, seats in self._processes.items() if not seats]:
@@ -339,6 +388,8 @@ class Checker:
         world = self._rounds[number]
         world.up += 1
         if world.up == len(world.table):
+            if not self._whole:
+                self._idle_ns += self._simulation.now - self._idle_since
             self._whole.add(number)
             if len(self._whole) > 1:
                 one, other = sorted(self._whole)
@@ -369,6 +420,8 @@ class Checker:
         number = self._running.get(seat)
         if number is not None:
             self._rounds[number].up -= 1
+            if self._whole == {number}:
+                self._idle_since = self._simulation.now
             self._whole.discard(number)
 
     def _fail(self, text: str) -> None:

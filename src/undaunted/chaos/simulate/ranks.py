@@ -87,7 +87,7 @@ class Ranks:
         if rank not in self.alive:
             return
         self.alive.discard(rank)
-        self.cluster.checker.down(self.agent.seat, self.round)
+        self.cluster.checker.down(self.agent.seat, self.round, rank)
         self.cluster.tell(self.agent, RankEnded(self.round, rank, code, victim))
         if code > 0 and not victim:
             self.cluster.peers_notice(self)

@@ -46,6 +46,8 @@ class Result:
         hopeless: why it could not go on, "" = it could.
         faults: what happened to it.
         seconds: virtual time.
+        lost_s: virtual time in which not all ranks of a round were at work, before the job was told
+            that its work is done.
         rounds, takeovers: how many there were.
         events, messages: how many were handled, and sent.
     """
@@ -56,19 +58,20 @@ class Result:
     hopeless: str = ""
     faults: list[Fault] = field(default_factory=list)
     seconds: float = 0.0
+    lost_s: float = 0.0
     rounds: int = 0
     takeovers: int = 0
     events: int = 0
     messages: int = 0
 
 
-def vary(seed: int, nodes: int, spares: int) -> Setup:
-    """Choose for a seed what is not fixed: the kind of job."""
+def vary(seed: int, nodes: int, spares: int, *, elastic: bool = False) -> Setup:
+    """Choose for a seed what is not fixed: the kind of job. ``elastic``: every job is."""
     chance = Random(f"setup {seed}")  # noqa: S311 - to be repeated
     return Setup(
         nodes,
         spares,
-        elastic=chance.random() < 0.3,
+        elastic=chance.random() < 0.3 or elastic,
         standalone=chance.random() < 0.2,
         ordered=chance.random() < 0.5,
         max_restarts=chance.choice((3, 100, 100, 100)),
@@ -125,6 +128,7 @@ def _run(cluster: Cluster, result: Result) -> None:
             seen = "it runs, but " + _astray(cluster) if checker.job_runs else "it does not"
             raise InvariantError(f"the job runs again: {seen}, {bound_s:g} s after the last fault")
     limit_s = GIVES_UP_S if _is_over(cluster) or result.hopeless else ENDS_S
+    result.lost_s = checker.idle_s
     cluster.finish()
     simulation.run(simulation.now + round(limit_s * _NS), stop=lambda: not checker.alive)
     _judge_end(cluster, result)

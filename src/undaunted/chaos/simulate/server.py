@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from undaunted.chaos.simulate.setup import ASK_TIMEOUT_NS
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.leader import State
 from undaunted.simulation import messages as s
@@ -24,7 +25,8 @@ class Server:
         self.over = False
         self._cluster = cluster
         self._name = name
-        self._links: set[int] = set()
+        self._links: dict[int, str] = {}  # who is at the other end
+        self._known: dict[int, set[str]] = {}  # who has confirmed which version of the ledger
         self._prefix = f"leader {leader.epoch} "
         self._rounds: dict[str, int] = {}
 
@@ -40,12 +42,20 @@ class Server:
 
     def received(self, link: int, message: Any, now: int) -> list[s.Command]:
         """Somebody who wants to follow, or does, has said something."""
-        self._links.add(link)
-        return self.handle(c.Received(link, message), now)
+        if isinstance(message, p.Hello):
+            self._links[link] = message.node
+        commands = self.handle(c.Received(link, message), now)
+        if isinstance(message, p.Prepared):
+            node, ledger = self._links.get(link, ""), self.leader.ledger
+            known = self._known.setdefault(message.version, set())
+            known.add(node)
+            last = all(seat.node in known for seat in ledger.pending or ledger.table)
+            self._cluster.confirmed(self._name, node, last=last)
+        return commands
 
     def closed(self, link: int, reason: str, now: int) -> list[s.Command]:
         """A connection is gone."""
-        self._links.discard(link)
+        self._links.pop(link, None)
         return self.handle(c.Closed(link, reason), now)
 
     def timer(self, name: str, now: int) -> list[s.Command]:
@@ -65,7 +75,7 @@ class Server:
     def drop(self) -> list[s.Command]:
         """Lead no more: another node does."""
         self.over = True
-        links, self._links = sorted(self._links), set()
+        links, self._links = sorted(self._links), {}
         return [s.Close(link) for link in links]
 
     def handle(self, event: c.Event, now: int) -> list[s.Command]:
@@ -85,7 +95,7 @@ class Server:
                 self._rounds[name] = number
                 out.append(s.SetTimer(self._prefix + name, round(delay_s * _NS)))
             case c.Close(link=link):
-                self._links.discard(link)
+                self._links.pop(link, None)
                 out.append(s.Close(link))
             case c.Ask(node=node, address=address, message=question):
                 out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from undaunted.coordinator.core.absence import MINORITY_AFTER_S
+from undaunted.coordinator.core.absence import MINORITY_AFTER_RESET_S
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.election import FEWEST_VOTERS
 
@@ -59,6 +59,11 @@ class Setup:
         return address_of(COORDINATOR if self.standalone else _FIRST)
 
     @property
+    def exact(self) -> bool:
+        """Whether it is known when things happened, to the moment; of a real job it is not."""
+        return True
+
+    @property
     def votes(self) -> bool:
         """Whether nodes may take over, so that parts of a job without a quorum stop early."""
         return not self.standalone and self.nodes >= FEWEST_VOTERS
@@ -66,7 +71,7 @@ class Setup:
     @property
     def old_world_s(self) -> float:
         """When a round runs, every node of an older one has been told to stop so long after."""
-        return LEASE_S + MINORITY_AFTER_S + 2.0 if self.votes else LEASE_S + AWAY_TIMEOUT_S
+        return LEASE_S + MINORITY_AFTER_RESET_S + 2.0 if self.votes else LEASE_S + AWAY_TIMEOUT_S
 
     @property
     def policy(self) -> PolicyConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Summary:
     _takeovers: int = 0
     _events: int = 0
     _seconds: float = 0.0
+    _lost_s: list[float] = field(default_factory=list)
     _ends: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
@@ -40,6 +42,7 @@ class Summary:
         self._takeovers += result.takeovers
         self._events += result.events
         self._seconds += result.seconds
+        self._lost_s.append(result.lost_s)
         how = result.ended or "gave up"
         self._ends[f"{how} (beyond help)" if result.hopeless else how] += 1
 
@@ -52,9 +55,10 @@ class Summary:
         """The summary, for people."""
         ends = ", ".join(f"{count} {how}" for how, count in self._ends.most_common())
         what = f"{self._faults} faults, {self._rounds} rounds, {self._takeovers} take-overs"
+        lost = f"of a job, half lost up to {median(self._lost_s or [0]):.1f} s"
         lines = [
             f"runs        {self.runs}: {what}, {self._events} events",
-            f"time        {self._seconds / 3600:.1f} h simulated",
+            f"time        {self._seconds / 3600:.1f} h simulated; {lost}",
             f"jobs ended  {ends or '-'}",
             f"violations  {self.failures}",
         ]

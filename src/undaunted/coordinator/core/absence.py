@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.knowledge import Knowledge
 
 _NS = 1_000_000_000
-# From the end of the lease, or from a reset, until a node without a quorum stops its ranks.
-MINORITY_AFTER_S = 3.0
+# From a reset until a node without a quorum stops its ranks; without a reset it does so at once.
+MINORITY_AFTER_RESET_S = 3.0
 # From the end of the lease, or from a reset, until the first member claims to lead. Later than the
 # ranks of a minority are gone; after a reset the leader is most probably gone with its ranks.
 TAKEOVER_AFTER_SILENCE_S = 7.0
 TAKEOVER_AFTER_RESET_S = 3.0
+# A leader that lives has noticed two thirds of a lease after the end of a member's lease that it is
+# cut off from it, and so much later stopped its ranks if it has no quorum without that member.
+LEADER_STOPS_S = 2.2
 # Members claim one after the other, in the order of group ranks, so that one of them wins.
 TURN_S = 0.5
 ASK_AGAIN_S = 1.0
@@ -50,16 +53,13 @@ class Absence:
         knows: of the node.
         since_ns: the end of the leader's lease, or the reset of the connection to it.
         reset: the connection was reset, so that the leader has most probably ended.
-        alone_ns: since then the ranks go on without a leader: the end of its lease, if that was
-            before the reset was seen.
-        away_timeout_s: how long they do so where nobody can take over.
+        stop_ns: when the ranks are stopped.
     """
 
     knows: Knowledge
     since_ns: int
     reset: bool
-    alone_ns: int
-    away_timeout_s: float
+    stop_ns: int
     _missing: Missing = field(init=False)
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
@@ -87,8 +87,7 @@ class Absence:
 
     def stop_in_time(self, now: int) -> f.Command:
         """Set the time at which the ranks are stopped."""
-        after_s = MINORITY_AFTER_S if self.knows.votes else self.away_timeout_s
-        return f.SetTimer("minority", max(0.0, after_s - (now - self.alone_ns) / _NS))
+        return f.SetTimer("minority", max(0.0, (self.stop_ns - now) / _NS))
 
     def ask(self, now: int) -> list[f.Command]:
         """Ask every other member whether it has lost the leader as well."""
@@ -181,6 +180,11 @@ class Absence:
             f.Ask(seat.node, seat.address, claim) for seat in knows.electorate()
         ]
         return [*asks, *self._count(now)]
+
+    def may_grant(self, now: int, lease_s: float) -> bool:
+        """Whether a leader that has lost this member has stopped its ranks by now, if it lives."""
+        after_s = 0.0 if self.reset else 2 * lease_s / 3 + LEADER_STOPS_S
+        return now - self.since_ns >= round(after_s * _NS)
 
     def yield_to_other(self, now: int) -> None:
         """A claim of another member was granted: drop the own one."""

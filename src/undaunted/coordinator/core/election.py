@@ -77,8 +77,17 @@ def votes_count(ledger: Ledger) -> bool:
     They may not when the leader has a host of its own, when there are too few of them, or when one
     of them cannot be reached by the others.
     """
-    table = ledger.table
-    if ledger.casting_vote == "" or len(table) < FEWEST_VOTERS:
+    return table_votes(ledger.table, ledger.casting_vote)
+
+
+def electing(ledger: Ledger) -> tuple[tuple[tuple[Seat, ...], str], ...]:
+    """The tables of whose members a leader needs a quorum, each with the casting vote."""
+    return (ledger.table, ledger.casting_vote), (ledger.before, ledger.before_vote)
+
+
+def table_votes(table: tuple[Seat, ...], casting_vote: str) -> bool:
+    """The same, for a table."""
+    if casting_vote == "" or len(table) < FEWEST_VOTERS:
         return False
     return electorate(table).listening
 
@@ -109,7 +118,10 @@ def may_start(present: Collection[Voter], ledger: Ledger) -> bool:
 
     That every member of the prepared table is among them is asked for elsewhere.
     """
-    return not votes_count(ledger) or is_quorum(present, ledger.table, ledger.casting_vote)
+    return all(
+        not table_votes(table, vote) or is_quorum(present, table, vote)
+        for table, vote in electing(ledger)
+    )
 
 
 def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
@@ -118,7 +130,7 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
     ``newest`` is the newest of all those ledgers. A table in it that was prepared counts as well,
     unless one of its members is here and has not started it: by granting, it never will.
     """
-    if not votes_count(newest) or not is_quorum(grants, newest.table, newest.casting_vote):
+    if not votes_count(newest) or not may_start(grants, newest):
         return False
     if newest.pending_round <= newest.round:
         return True

@@ -42,8 +42,9 @@ class Execution:
         """Tell the policy what has happened; carry out what it makes of that."""
         commands: list[c.Command] = []
         for command in self.policy.handle(event):
-            commands += self._obey(command)
-        preparation = self._preparation
+            commands += self._obey(command, now)
+        preparation, record = self._preparation, self._record
+        record.replaceable = record.replaceable or self._more_than_needed
         if not self.policy.preparing:
             preparation.call_off()
         if preparation.asked_for is None:
@@ -57,8 +58,9 @@ class Execution:
         if not preparation.complete:
             return []
         if not preparation.may_start(now):
-            return [each for remark in preparation.remark() for each in self._tell_all(remark)]
+            return [each for remark in preparation.remark(now) for each in self._tell_all(remark)]
         accepted = preparation.start()
+        self._record.replaceable = self._more_than_needed
         commands: list[c.Command] = [self._record.persist(), *self.feed(accepted, now)]
         learn = self._record.learn()
         table = {seat.node for seat in self._record.ledger.table}
@@ -66,6 +68,11 @@ class Execution:
             if session.node not in table:
                 commands += session.send(learn)
         return commands
+
+    @property
+    def _more_than_needed(self) -> bool:
+        """Whether the job can go on without one of the nodes that are there."""
+        return len(self.policy.roster.here) > self.policy.config.min_nodes
 
     def drain(self, session: Session) -> list[c.Command]:
         """Have a follower stop what it runs, since that is no part of the job any more."""
@@ -100,10 +107,10 @@ class Execution:
             "as a launcher that is started again has no vote"
         )
 
-    def _obey(self, command: m.Command) -> list[c.Command]:
+    def _obey(self, command: m.Command, now: int) -> list[c.Command]:
         match command:
             case m.Prepare():
-                return self._preparation.begin(command)
+                return self._preparation.begin(command, now)
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
             case m.Decided() | m.Blamed() | m.Remark():
@@ -116,7 +123,10 @@ class Execution:
         if session is None:
             return []  # it may never have come back
         record = self._record
-        return session.order(translation.order(command, record.ledger, record.started))
+        more = record.replaceable
+        order = translation.order(command, record.ledger, record.started, replaceable=more)
+        session.replaceable = more if isinstance(command, m.Start) else session.replaceable
+        return session.order(order)
 
     def _tell_all(self, command: m.Decided | m.Blamed | m.Remark) -> list[c.Command]:
         note = translation.note(command, self._record.epoch, self.policy.round)

@@ -22,7 +22,7 @@ import msgspec
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core.absence import ASK_AGAIN_S, Absence
+from undaunted.coordinator.core.absence import ASK_AGAIN_S, MINORITY_AFTER_RESET_S, Absence
 from undaunted.coordinator.core.knowledge import Knowledge
 from undaunted.coordinator.core.lease import Lease
 from undaunted.coordinator.core.reports import Reports
@@ -55,6 +55,7 @@ class Follower:
     knows: Knowledge = field(init=False)
     round: int = -1  # the last one in which this node took part
     running: bool = False
+    _replaceable: bool = False  # the job can go on without this node, see protocol.StartOrder
     _absence: Absence | None = None
     _lease: Lease = field(init=False)
     _idle_ns: int = 0  # since then neither a leader nor a running rank
@@ -184,13 +185,15 @@ class Follower:
             case p.Beat():
                 self._reports.acknowledge(message.acknowledged)
                 self._lease.answered(message.sent)
+                self._replaceable = self._replaceable or message.replaceable
+                self.knows.settled(message.settled)
                 return []
             case p.Learn():
                 self.knows.learn(message.ledger)
                 return []
             case p.HandOver():
                 return self._succeed(message, now)
-        return self._ordered(message)
+        return self._ordered(message, now)
 
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
         knows = self.knows
@@ -222,7 +225,7 @@ class Follower:
         closed = f.Closed(self._link, refused.reason, refused=refused.taken)
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
-    def _ordered(self, order: p.Order) -> list[f.Command]:
+    def _ordered(self, order: p.Order, now: int) -> list[f.Command]:
         if order.number <= self._last_order:
             return []  # carried out before the connection broke
         self._last_order = order.number
@@ -230,7 +233,7 @@ class Follower:
             case p.PrepareOrder():
                 return self._prepare(order)
             case p.StartOrder():
-                return self._start(order)
+                return self._start(order, now)
             case p.StopOrder():
                 self.knows.stopped(order)
             case p.EndOrder():
@@ -246,13 +249,14 @@ class Follower:
             return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
         return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
 
-    def _start(self, order: p.StartOrder) -> list[f.Command]:
+    def _start(self, order: p.StartOrder, now: int) -> list[f.Command]:
         ledger = self.knows.started(order)
         if ledger is None or not self.knows.is_mine(ledger.table, order.seat):
             return []
-        self.round, self.running = ledger.round, True
+        self.round, self.running, self._replaceable = ledger.round, True, order.replaceable
         self._reports.forget_before(self.round)
-        return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
+        deliver = f.Deliver(msgspec.structs.replace(order, ledger=ledger))
+        return [deliver, *self._renew(now)]  # the leader waits to hear that it has begun
 
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
         if self.state is not State.FOLLOWING:
@@ -309,7 +313,9 @@ class Follower:
         return []
 
     def _renew(self, now: int) -> list[f.Command]:
-        renew = p.Renew(epoch=self.knows.epoch, sent=now)
+        knows = self.knows
+        started = -1 if knows.ledger is None else knows.ledger.round
+        renew = p.Renew(epoch=knows.epoch, sent=now, round=started, replaceable=self._replaceable)
         return [f.Send(self._link, renew), f.SetTimer("renew", self._lease.seconds / 3)]
 
     def _not_welcomed(self, now: int) -> list[f.Command]:
@@ -322,10 +328,12 @@ class Follower:
     def _silence(self, now: int) -> list[f.Command]:
         if (left_s := self._lease.left_s(self._lease.sent_ns, now)) > 0:
             return [f.SetTimer("silence", left_s)]
-        hangup = f.Hangup(self._link)
+        knows = self.knows
+        miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
+        hangup: list[f.Command] = [f.Send(self._link, miss), f.Hangup(self._link)]
         self._forget_link()
         self._why = f"it has not answered for {self._lease.seconds:g} s"
-        return [hangup, *self._lost(now, reset=False)]
+        return [*hangup, *self._lost(now, reset=False)]
 
     def _give_up(self, now: int) -> list[f.Command]:
         limit_s = self.search.limit_s
@@ -340,6 +348,7 @@ class Follower:
 
     def _lost(self, now: int, *, reset: bool) -> list[f.Command]:
         self.search.begin(self._address)
+        reset = reset and now < self._lease.until_ns
         since_ns = now if reset else self._lease.until_ns
         absence = self._absent(since_ns, now, reset=reset)
         self._gone = f"the coordinator at {self._address} is gone: {self._why}"
@@ -352,15 +361,25 @@ class Follower:
 
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
         self.state, self._idle_ns = State.AWAY, now
-        alone_ns, away_s = min(since_ns, self._lease.until_ns), self.config.away_timeout_s
-        self._absence = Absence(self.knows, since_ns, reset, alone_ns, away_s)
+        self._absence = Absence(self.knows, since_ns, reset, self._stop_ns(since_ns, reset=reset))
         return self._absence
+
+    def _stop_ns(self, since_ns: int, *, reset: bool) -> int:
+        """When the ranks of this node are stopped if no leader is found.
+
+        Before others take their place, which a leader that has ended does not do.
+        """
+        if self.knows.votes:
+            return since_ns + round(MINORITY_AFTER_RESET_S * _NS) if reset else since_ns
+        if self._replaceable and (self.config.store or not reset):
+            return self._lease.until_ns
+        return since_ns + round(self.config.away_timeout_s * _NS)
 
     def _minority(self, absence: Absence, now: int) -> list[f.Command]:
         if not self.running:
             return []
         too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
-        if absence.quorum_misses(now) and not too_long:
+        if absence.reset and absence.quorum_misses(now) and not too_long:
             return [f.SetTimer("minority", ASK_AGAIN_S)]
         if self.knows.votes and not self._stood_s:
             self._gone += "; too few nodes can be reached to go on without it"
@@ -424,7 +443,9 @@ class Follower:
         return [*commands, f.SetTimer("dial", 0.0)]
 
     def _consider(self, claim: p.Claim, now: int) -> p.Grant:
-        grant = self.knows.consider(claim, leaderless=self._absence is not None)
+        absence = self._absence
+        leaderless = absence is not None and absence.may_grant(now, self._lease.seconds)
+        grant = self.knows.consider(claim, leaderless=leaderless)
         if grant.granted and self._absence is not None:
             self._absence.yield_to_other(now)
             self.search.first = self.knows.addresses(claim.node)

@@ -72,6 +72,12 @@ class Knowledge:
             self.ledger = known = p.started(known, order.version, order.casting_vote)
         return known if known is not None and known.round == order.round else None
 
+    def settled(self, number: int) -> None:
+        """Take in that every member of round ``number`` knows that it was started."""
+        known = self.ledger
+        if known is not None and known.before and known.round == number:
+            self.ledger = p.settled(known)
+
     def stopped(self, order: p.StopOrder) -> None:
         """Take in that the round is being stopped."""
         known = self.ledger
@@ -120,8 +126,9 @@ class Knowledge:
         return other.birth != self.ledger.birth and other.epoch > max(self.epoch, self.promised)
 
     def electorate(self) -> list[p.Seat]:
-        """Other members of the last table and of the one that was being prepared."""
-        seats = {election.voter(seat): seat for seat in (*self.table, *self.pending)}
+        """Other members of the last table and of those before and after it, if these count."""
+        before = self.ledger.before if self.ledger is not None else ()
+        seats = {election.voter(seat): seat for seat in (*before, *self.table, *self.pending)}
         return [seat for who, seat in seats.items() if who != self.me]
 
     def addresses(self, node: str) -> list[str]:

@@ -25,7 +25,7 @@ from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.execution import Execution
 from undaunted.coordinator.core.handover import STAY_S, Handover
 from undaunted.coordinator.core.policy import JobPolicy
-from undaunted.coordinator.core.preparation import PROBE_S, Preparation
+from undaunted.coordinator.core.preparation import Preparation
 from undaunted.coordinator.core.record import Record
 from undaunted.coordinator.core.recovery import Recovery
 from undaunted.coordinator.core.sessions import Session, Sessions
@@ -85,7 +85,7 @@ class Leader:
         self._sessions = Sessions()
         self._record = Record(config, ledger or p.Ledger(run_id=""), epoch)
         self._recovery = Recovery(config, self._sessions, lost)
-        self._preparation = Preparation(config, self._record, self._sessions)
+        self._preparation = Preparation(config, self._record, self._sessions, lost)
         self._succession = Succession(config, self._sessions)
         self._handover = Handover(config, self._record, self._sessions)
         policy = JobPolicy(config.policy)
@@ -122,7 +122,7 @@ class Leader:
                 return self._received(link, message, now)
             case c.Closed(link=link, reason=reason):
                 session = self._sessions.on(link)
-                return [] if session is None else self._lose(session, reason, now)
+                return [] if session is None else self._lose(session, reason, now, silent=False)
             case c.Answered(message=p.MissAnswer() as answer):
                 return self._answered(answer)
             case c.Persisted(version=version):
@@ -163,7 +163,7 @@ class Leader:
                 "the job its own --node-name"
             )
             return [c.Send(link, p.Refused(reason=reason, taken=True)), c.Close(link)]
-        commands = self._catch_up(hello)
+        commands = self._catch_up(hello, now)
         if self.state is State.DEPOSED:
             refused = p.Refused(reason="another node leads the job")
             return [*commands, c.Send(link, refused), c.Close(link)]
@@ -171,20 +171,22 @@ class Leader:
             return commands + self._returned(known, link, hello, now)
         return commands + self._newcomer(link, hello, now)
 
-    def _catch_up(self, hello: p.Hello) -> list[c.Command]:
+    def _catch_up(self, hello: p.Hello, now: int) -> list[c.Command]:
         """Learn from a follower that knows of later rounds or epochs than this leader."""
         commands: list[c.Command] = []
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
-            if p.further(known, self.ledger):
+            if p.further(known, self.ledger) or p.prepared_further(known, self.ledger):
                 if self.policy.round < 0:
                     commands += self._adopt(known)
                 elif known.birth == self.ledger.birth or known.epoch > self.epoch:
                     # Others have gone on without this leader.
                     return self._stand_down("another node leads the job", "")
         if promised > self.epoch:
-            commands += self._take_epoch(election.next_epoch(promised, self.config.incarnation))
+            commands += self._take_epoch(
+                election.next_epoch(promised, self.config.incarnation), now
+            )
         return commands
 
     def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
@@ -196,7 +198,7 @@ class Leader:
         older = [order for each in self._sessions for order in self._job.drain_older(each)]
         return [*older, self._recovery.timer()]
 
-    def _take_epoch(self, epoch: int) -> list[c.Command]:
+    def _take_epoch(self, epoch: int, now: int) -> list[c.Command]:
         """Lead with a later epoch: who follows already is welcomed anew."""
         self._record.take_epoch(epoch)
         commands: list[c.Command] = [self._record.persist()]
@@ -204,7 +206,7 @@ class Leader:
         for session in self._sessions:
             session.number_from(epoch)
             commands += self._welcome(session, learn)
-        return commands + self._preparation.begin_again()
+        return commands + self._preparation.begin_again(now)
 
     def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         session = Session(hello, link, now)
@@ -242,8 +244,8 @@ class Leader:
             commands += self._preparation.joined(session)
         return commands + self._look_at_quorum(now)
 
-    def _lose(self, session: Session, reason: str, now: int) -> list[c.Command]:
-        self._sessions.disconnect(session)
+    def _lose(self, session: Session, reason: str, now: int, *, silent: bool) -> list[c.Command]:
+        self._sessions.disconnect(session, silent=silent)
         if self.state is State.ENDED:
             return self._done_if_all_gone(now)
         session.orders.clear()
@@ -287,8 +289,10 @@ class Leader:
             return []
         session.heard_ns = now
         match message:
-            case p.Renew(sent=sent):
-                return session.beat(self.epoch, sent)
+            case p.Renew():
+                return self._renewed(session, message, now)
+            case p.Miss():
+                return self._missed(session, now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
                 return self._start_if_ready(now)
@@ -298,13 +302,31 @@ class Leader:
                 return self._reported(session, message, now)
         return []
 
+    def _renewed(self, session: Session, renew: p.Renew, now: int) -> list[c.Command]:
+        record = self._record
+        session.replaceable = renew.replaceable and renew.round == self.ledger.round
+        if not record.confirmed(session.voter, renew.round):
+            return session.beat(record, renew.sent)
+        beats = [beat for each in self._sessions.connected() for beat in each.beat(record)]
+        told = [record.persist(), *session.beat(record, renew.sent), *beats]
+        return [*told, *self._look_at_quorum(now)]
+
+    def _missed(self, session: Session, now: int) -> list[c.Command]:
+        """It has not heard of this leader for a lease, and looks for one."""
+        assert session.link is not None
+        close = c.Close(session.link)
+        return [
+            close,
+            *self._lose(session, "it has heard nothing of its coordinator", now, silent=True),
+        ]
+
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
         if report.number <= session.reported:
             return []  # sent again before it was acknowledged
         session.reported = report.number
         if report.kind == "stopped":
             session.stopped = report.round
-        commands = session.beat(self.epoch)
+        commands = session.beat(self._record)
         if not session.draining:
             event = translation.event(session.node, report)
             return commands + (self._feed(event, now) if event is not None else [])
@@ -342,7 +364,7 @@ class Leader:
             assert session.link is not None
             commands.append(c.Close(session.link))
             reason = f"nothing was heard of it for {self.config.lease_s:g} s"
-            commands += self._lose(session, reason, now)
+            commands += self._lose(session, reason, now, silent=True)
         return commands
 
     def _probe(self, now: int) -> list[c.Command]:
@@ -350,7 +372,7 @@ class Leader:
         commands = self._start_if_ready(now)
         if self._preparation.asked_for is None:
             return commands
-        return [*commands, c.SetTimer("probe", 0, PROBE_S)]
+        return [*commands, self._preparation.probe(now)]
 
     # --- other leaders --------------------------------------------------------------------------
 

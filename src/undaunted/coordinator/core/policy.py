@@ -337,11 +337,13 @@ class JobPolicy(Rounds):
         self.no_quorum = f"no quorum: {event.reason}"
         if self.state is State.PREPARING:
             return self.form()
+        if self.state is State.STOPPING:
+            return [*self.hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)]
         if self.state is not State.RUNNING:
             return []
         self.blame.lost("", self.no_quorum)
-        grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
-        return self._restart(self.no_quorum, grace_s, m.Outcome.FAILED)
+        # However much was asked for: others may start a round as soon as this time is over.
+        return self._restart(self.no_quorum, GRACE_AFTER_FAILURE_S, m.Outcome.FAILED)
 
     def _quorum_regained(self) -> list[m.Command]:
         self.no_quorum = ""

@@ -1,8 +1,8 @@
 """From the choice of nodes for the next round until it may start: who has to know its table.
 
 A round starts when every node of it has acknowledged the table, when these and the others that
-have are a quorum, when the ledger is written down where that is asked for, and when the ranks of
-the round before cannot all run any more.
+have are a quorum, when the ledger is written down where that is asked for, and when no rank of the
+round before lives any more.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.roster import name_some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from undaunted.coordinator.core.record import Record
     from undaunted.coordinator.core.sessions import Session, Sessions
 
@@ -24,6 +23,8 @@ _NS = 1_000_000_000
 # From the moment at which a follower stops its ranks until they are certainly gone: their grace,
 # and some time for SIGKILL.
 FENCE_MARGIN_S = 5.0
+# The same from the end of the lease, where ranks are stopped then.
+STOPPED_AFTER_S = 3.0
 PROBE_S = 1.0
 
 
@@ -35,24 +36,27 @@ class Preparation:
         began_ns: when the leader began.
     """
 
-    def __init__(self, config: c.LeaderConfig, record: Record, sessions: Sessions) -> None:
+    def __init__(
+        self, config: c.LeaderConfig, record: Record, sessions: Sessions, lost: str
+    ) -> None:
         self.asked_for: m.Prepare | None = None
         self.began_ns = 0
         self._config = config
         self._record = record
         self._sessions = sessions
+        self._lost = lost
         self._awaited: set[election.Voter] = set()  # nodes of the table that have not acknowledged
         self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
 
-    def begin(self, prepare: m.Prepare) -> list[c.Command]:
+    def begin(self, prepare: m.Prepare, now: int) -> list[c.Command]:
         """Tell everybody the table."""
         self.asked_for, self._waiting_said = prepare, False
         places = sorted(prepare.places, key=lambda place: place.group_rank)
         seats = tuple(self._seat(place) for place in places)
         self._record.prepare(prepare.round, seats)
         learn, sessions = self._record.learn(), self._sessions.connected()
-        commands: list[c.Command] = [self._record.persist(), c.SetTimer("probe", 0, PROBE_S)]
+        commands: list[c.Command] = [self._record.persist(), self.probe(now)]
         commands += [command for each in sessions for command in each.send(learn)]
         self._awaited = {election.voter(seat) for seat in seats}
         ranks = {place.node: place.group_rank for place in places}
@@ -62,9 +66,9 @@ class Preparation:
                 commands += self._tell(session, ranks.get(session.node, -1))
         return commands
 
-    def begin_again(self) -> list[c.Command]:
+    def begin_again(self, now: int) -> list[c.Command]:
         """Tell everybody anew, under another epoch."""
-        return [] if self.asked_for is None else self.begin(self.asked_for)
+        return [] if self.asked_for is None else self.begin(self.asked_for, now)
 
     def call_off(self) -> None:
         """Acknowledgements that still come start nothing."""
@@ -122,14 +126,20 @@ class Preparation:
         self._record.start()
         return accepted
 
-    def remark(self) -> list[m.Remark]:
-        """What a complete table waits for, said once."""
-        if self._waiting_said:
+    def remark(self, now: int) -> list[m.Remark]:
+        """What a complete table waits for, said once, if that takes long."""
+        living = self._living(now)
+        longest_s = max(living.values(), default=0)
+        if self._waiting_said or longest_s < self._config.lease_s:
             return []
         self._waiting_said = True
-        table, sessions = self._record.ledger.table, self._sessions
-        names = ", ".join(each.node for each in table if not sessions.is_done(each))
-        return [m.Remark(f"waiting to hear of {names}: ranks may still be running there")]
+        text = f"waiting to hear of {name_some(living)}, for {longest_s:.0f} s at most: ranks may "
+        return [m.Remark(text + "still be running there")]
+
+    def probe(self, now: int) -> c.Command:
+        """When to look again whether a complete table may be started."""
+        soonest_s = min(self._living(now).values(), default=PROBE_S)
+        return c.SetTimer("probe", 0, min(PROBE_S, soonest_s))
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -151,25 +161,62 @@ class Preparation:
         return session.order(order)
 
     def old_world_is_over(self, now: int) -> bool:
-        """Where members have no votes: whether the ranks of the last table cannot all still run.
+        """Whether no rank of the last table lives any more; nor of one that may have been started.
 
         The leader before may have started what was only prepared in the ledger it has left.
         """
-        ledger, doubtful = self._record.ledger, self._record.doubtful
-        if election.votes_count(ledger):
-            return True
-        known = (self._sessions.get(seat.node) for seat in ledger.table)
-        stopped = any(each is not None and each.stopped == ledger.round for each in known)
-        return (stopped or self._is_over(ledger.table, now)) and self._is_over(doubtful, now)
+        return not self._living(now)
 
-    def _is_over(self, table: Iterable[p.Seat], now: int) -> bool:
-        if not table:
-            return True
-        known = [self._sessions.get(seat.node) for seat in table]
-        # One has stopped its ranks, or a later agent of its node is there: they ended with it.
-        if any(each is not None and each.link is not None and not each.draining for each in known):
-            return True
-        heard_ns = max((each.heard_ns for each in known if each is not None), default=self.began_ns)
-        # So long a follower goes on after the last thing it has sent that was answered.
-        goes_on_s = self._config.lease_s + self._config.away_timeout_s
-        return (now - heard_ns) / _NS >= goes_on_s + FENCE_MARGIN_S
+    def _living(self, now: int) -> dict[str, float]:
+        """Nodes where ranks of the round before may still live, and for how many seconds."""
+        ledger, doubtful = self._record.ledger, self._record.doubtful
+        votes = election.votes_count(ledger)
+        left = {seat.node: self._left_s(seat, now, votes=votes) for seat in ledger.table}
+        votes = election.table_votes(doubtful, ledger.leader)
+        for seat in doubtful:
+            left[seat.node] = max(left.get(seat.node, 0), self._left_s(seat, now, votes=votes))
+        return {node: left_s for node, left_s in left.items() if left_s > 0}
+
+    def _left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
+        """For how long ranks may still live there, in seconds.
+
+        They end with their agent, so nothing is left where a later agent is there, or where its
+        connection was closed. The latter may have other reasons, so that it does not count while
+        all of the old world may live. An agent that is silent stops them a while after its lease
+        was over.
+        """
+        session = self._sessions.get(seat.node)
+        if session is None:
+            return self._unheard_left_s(seat, now, votes=votes)
+        if session.hello.incarnation != seat.incarnation:
+            return 0
+        if session.link is not None:
+            return PROBE_S if session.draining else 0
+        if session.stopped >= self._record.ledger.round:
+            return 0
+        if not session.silent and self._is_broken():
+            return 0
+        soon = votes or session.replaceable
+        return self._stops_after_s(soon=soon) - (now - session.heard_ns) / _NS
+
+    def _unheard_left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
+        """The same, if this leader has never heard of the agent."""
+        if not votes:
+            stops_s = self._stops_after_s(soon=self._config.durable)
+        elif seat.node == self._lost:
+            return 0  # members that have lost it have waited for that
+        else:  # it has stopped with the leader before, or has lost that, and stops by itself
+            stops_s = self._config.lease_s
+        return stops_s - (now - self.began_ns) / _NS
+
+    def _stops_after_s(self, *, soon: bool) -> float:
+        """From the last word of an agent until its ranks are gone."""
+        more_s = STOPPED_AFTER_S if soon else self._config.away_timeout_s + FENCE_MARGIN_S
+        return self._config.lease_s + more_s
+
+    def _is_broken(self) -> bool:
+        """Whether a node of the last table has stopped, or its agent has ended."""
+        known = (self._sessions.get(seat.node) for seat in self._record.ledger.table)
+        return any(
+            each is not None and each.link is not None and not each.draining for each in known
+        )

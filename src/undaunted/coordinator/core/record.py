@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 
 if TYPE_CHECKING:
@@ -22,25 +23,35 @@ class Record:
         inherited: the ledger is of a job that had begun before.
         doubtful: seats that the leader before has prepared, and perhaps started.
         started: version of the ledger whose table was started.
+        replaceable: the job can go on without one of the nodes of the round.
     """
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
         self._config = config
         self.epoch = epoch
         self.started = 0
+        self.replaceable = False
+        self._unconfirmed: set[election.Voter] = set()  # who may not know that the round began
+        self.ledger = p.NO_LEDGER
         self.adopt(ledger)
 
     def adopt(self, ledger: p.Ledger) -> None:
         """Go on from what ``ledger`` says, under an epoch of one's own."""
+        known = self.ledger
         self.inherited = ledger.run_id != "" and ledger.round >= 0
         self.doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
+        if known.pending_round > max(ledger.round, ledger.pending_round):
+            self.doubtful += known.pending
+            number, seats = known.pending_round, known.pending
+            ledger = msgspec.structs.replace(ledger, pending_round=number, pending=seats)
         self.ledger = msgspec.structs.replace(
             ledger,
             run_id=self._config.run_id,
             epoch=self.epoch,
-            version=ledger.version + 1,
+            version=max(known.version, ledger.version) + 1,
             leader=self._config.node,
         )
+        self._unconfirmed = {election.voter(seat) for seat in ledger.table}
 
     def take_epoch(self, epoch: int) -> None:
         """Lead with a later epoch."""
@@ -57,6 +68,27 @@ class Record:
         self.doubtful, self.started = (), known.version
         casting_vote = self._config.node if self._config.takeover else ""
         self.ledger = p.started(known, known.version + 1, casting_vote)
+        self._unconfirmed = {election.voter(seat) for seat in self.ledger.table}
+
+    def confirmed(self, who: election.Voter, number: int) -> bool:
+        """Somebody knows that round ``number`` was started; return whether now every member does.
+
+        From then on nobody leads by the table before.
+        """
+        if not self.ledger.before or number < self.ledger.round:
+            return False
+        self._unconfirmed.discard(who)
+        if self._unconfirmed:
+            return False
+        self.ledger = p.settled(self.ledger)
+        if self.ledger.pending_round <= self.ledger.round:  # else this version is being confirmed
+            self._note()
+        return True
+
+    @property
+    def settled(self) -> int:
+        """The round, if every member knows that it was started; otherwise -1."""
+        return -1 if self.ledger.before else self.ledger.round
 
     def stop(self, policy: JobPolicy) -> None:
         """Note it once for all nodes: who has heard of it first knows no more than the others."""

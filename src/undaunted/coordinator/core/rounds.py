@@ -249,6 +249,10 @@ class Rounds:
         """Orders for all nodes that have not stopped."""
         return self.members.stops(self.members.seats, self.round, reason, grace_s, signal)
 
+    def hurry(self, reason: str, grace_s: float) -> list[m.Stop]:
+        """Orders that leave less time to all nodes that have not stopped."""
+        return [m.Stop(node, self.round, reason, grace_s) for node in self.members.unstopped]
+
     def stop_timed_out(self) -> list[m.Command]:
         """Go on without nodes that do not report that they have stopped."""
         commands: list[m.Command] = []

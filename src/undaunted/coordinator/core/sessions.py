@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from undaunted.coordinator.core import election
+    from undaunted.coordinator.core.record import Record
 
 _NS = 1_000_000_000
 # Followers that have lost a leader which stood still are back so long after it has gone on.
@@ -35,6 +36,8 @@ class Session:
         reported: number of the last report that was taken in.
         stopped: the last round of which it has reported that nothing is left of it, -1 = none.
         prepared: version of the ledger it has acknowledged.
+        silent: it was lost without a word, so that its ranks may go on for a while.
+        replaceable: it knows that its ranks have to stop when its lease is over.
         master: address and port it has reserved for the round.
     """
 
@@ -47,6 +50,8 @@ class Session:
     reported: int = 0
     stopped: int = -1
     prepared: int = 0
+    silent: bool = False
+    replaceable: bool = False
     master: tuple[str, int] = ("", 0)
 
     @property
@@ -74,9 +79,16 @@ class Session:
         """Say something that is not sent again."""
         return [] if self.link is None else [c.Send(self.link, message)]
 
-    def beat(self, epoch: int, sent: int = 0) -> list[c.Command]:
+    def beat(self, record: Record, sent: int = 0) -> list[c.Command]:
         """Answer to a renewal that was sent then, or acknowledge reports."""
-        return self.send(p.Beat(epoch=epoch, acknowledged=self.reported, sent=sent))
+        beat = p.Beat(
+            epoch=record.epoch,
+            acknowledged=self.reported,
+            sent=sent,
+            replaceable=record.replaceable,
+            settled=record.settled,
+        )
+        return self.send(beat)
 
     def order(self, order: p.Order) -> list[c.Command]:
         """Give an order; it is kept until the next table, in case the connection breaks."""
@@ -147,13 +159,14 @@ class Sessions:
         if session.link is not None:  # its reset has not been seen yet
             del self._by_link[session.link]
             commands = [c.Close(session.link)]
-        session.link = link
+        session.link, session.silent = link, False
         self._by_link[link] = session
         self.voters[session.voter] = None
         return commands
 
-    def disconnect(self, session: Session) -> None:
-        """Its connection is gone."""
+    def disconnect(self, session: Session, *, silent: bool) -> None:
+        """Its connection is gone, or nothing is heard on it."""
+        session.silent = silent
         if session.link is not None:
             self._by_link.pop(session.link, None)
             self.voters.pop(session.voter, None)

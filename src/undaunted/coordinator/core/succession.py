@@ -42,8 +42,14 @@ class Succession:
         if sure:
             asks += [c.Ask("", endpoint, miss) for endpoint in own.endpoints]
         is_here = self._sessions.is_here
-        missing = [seat for seat in ledger.table if seat.address and not is_here(seat)]
-        if not missing or not election.votes_count(ledger):
+        members = [
+            seat
+            for table, vote in election.electing(ledger)
+            if election.table_votes(table, vote)
+            for seat in table
+        ]
+        missing = [seat for seat in members if seat.address and not is_here(seat)]
+        if not missing:
             return asks
         self._asked += ASK_AT_ONCE
         first = self._asked % len(missing)

@@ -86,7 +86,13 @@ def _stopped(node: str, report: p.Report) -> m.NodeStopped:
     )
 
 
-def order(command: m.Start | m.Stop | m.End, ledger: p.Ledger, started: int = 0) -> p.Order:
+def order(
+    command: m.Start | m.Stop | m.End,
+    ledger: p.Ledger,
+    started: int = 0,
+    *,
+    replaceable: bool = False,
+) -> p.Order:
     """What the policy commands a node, in the name of the leader of ``ledger``.
 
     ``started`` is the version of the ledger whose table was started.
@@ -104,6 +110,7 @@ def order(command: m.Start | m.Stop | m.End, ledger: p.Ledger, started: int = 0)
                 max_restarts=command.max_restarts,
                 master_addr=command.master_addr,
                 master_port=command.master_port,
+                replaceable=replaceable,
             )
         case m.Stop():
             return p.StopOrder(
