@@ -428,6 +428,22 @@ def test_the_first_member_claims_after_a_reset_and_leads_by_quorum():
     assert harness.last(f.Dial).address == "host-b:1"
 
 
+def test_a_new_leader_knows_which_members_are_silent():
+    harness = Harness().running()
+    harness.follower.knows.ledger = ledger("abcde")
+    harness.handle(f.Closed(harness.link, "reset"))
+    for _ in range(4):
+        harness.others_say(c=True, d=True)
+        harness.handle(f.Answered("e", None))
+        harness.pass_time(0.9)
+    claim = harness.last(f.Ask).message
+    for name in "cd":
+        about = {"node": name, "incarnation": f"{name}1", "epoch": claim.epoch}
+        grant = p.Grant(granted=True, ledger=ledger("abcde"), **about)
+        harness.handle(f.Answered(name, grant))
+    assert harness.last(f.Lead).silent == ("e",)
+
+
 def test_no_answer_of_the_dead_leader_does_not_undo_a_claim():
     harness = Harness().running()
     harness.handle(f.Closed(harness.link, "reset"))

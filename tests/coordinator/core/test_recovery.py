@@ -15,7 +15,9 @@ from undaunted.coordinator.core.sessions import Session, Sessions
 KNOWN = ledger("abc", round=4, restarts_used=2)
 
 
-def recovery(nodes: str, lost: str = "", *, durable: bool = False) -> Recovery:
+def recovery(
+    nodes: str, lost: str = "", *, durable: bool = False, silent: tuple[str, ...] = ()
+) -> Recovery:
     """Of a leader that ``nodes`` have come back to: upper case ones as another agent."""
     sessions = Sessions()
     for link, name in enumerate(nodes):
@@ -24,7 +26,7 @@ def recovery(nodes: str, lost: str = "", *, durable: bool = False) -> Recovery:
         hello = p.Hello(node=node, incarnation=incarnation, slots=2, round=4, running=node != "b")
         sessions.add(Session(hello, link, 0))
     config = c.LeaderConfig("job", PolicyConfig(max_restarts=3), node="a", durable=durable)
-    return Recovery(config, sessions, lost)
+    return Recovery(config, sessions, lost, silent)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,11 @@ def test_nobody_waits_for_the_leader_that_was_replaced() -> None:
     assert not recovery("ab").all_back(KNOWN)
     assert not recovery("abC").all_back(KNOWN)
     assert recovery("ab", "c").all_back(KNOWN)
+
+
+def test_nor_for_members_that_have_not_answered_before_the_take_over() -> None:
+    assert recovery("a", "c", silent=("b",)).all_back(KNOWN)
+    assert not recovery("a", "c").all_back(KNOWN)
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ class Agent:
                 self._ordered(order, now, out)
             case f.StopRanks(round=number, grace_s=grace_s, signal=signal):
                 self._run_node(n.StopRound(number, grace_s, signal), now, out)
-            case f.Lead(epoch=epoch, ledger=ledger, lost=lost):
-                leader = self._cluster.leader(self.name, self.seat[1], ledger, epoch, lost)
+            case f.Lead():
+                leader = self._cluster.successor(self.seat, command)
                 self._lead(leader, now, out)
             case f.StandDown():
                 self._stand_down(out)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.chaos.simulate.ranks import Ranks
+    from undaunted.coordinator.core.follower_messages import Lead
 
 _MS = 1_000_000
 _NS = 1_000_000_000
@@ -180,8 +181,18 @@ class Cluster:
 
     # --- what agents, leaders and ranks ask for -------------------------------------------------
 
-    def leader(
-        self, node: str, incarnation: str, ledger: p.Ledger | None, epoch: int, lost: str = ""
+    def successor(self, seat: election.Voter, lead: Lead) -> Leader:
+        """Make the leader that an agent has become."""
+        return self._leader(*seat, lead.ledger, lead.epoch, lead.lost, lead.silent)
+
+    def _leader(
+        self,
+        node: str,
+        incarnation: str,
+        ledger: p.Ledger | None,
+        epoch: int,
+        lost: str = "",
+        silent: tuple[str, ...] = (),
     ) -> Leader:
         """Make a leader that goes on from a ledger."""
         config = LeaderConfig(
@@ -195,12 +206,12 @@ class Cluster:
             lease_s=LEASE_S,
             away_timeout_s=AWAY_TIMEOUT_S,
         )
-        return Leader(config, ledger or p.Ledger(run_id=""), epoch, lost)
+        return Leader(config, ledger or p.Ledger(run_id=""), epoch, lost, silent)
 
     def _first_leader(self, node: str, incarnation: str) -> Leader:
         ledger = self._disks.get(node or COORDINATOR)
         epoch = election.next_epoch(ledger.epoch if ledger is not None else 0, incarnation)
-        return self.leader(node, incarnation, ledger, epoch)
+        return self._leader(node, incarnation, ledger, epoch)
 
     def persist(self, leader: election.Voter, ledger: p.Ledger) -> None:
         """Write a ledger; it is there a moment later."""

@@ -236,4 +236,5 @@ class Absence:
             return []
         epoch, self._claim = self._claim, 0
         self._granted_ns = now  # the others have a while to come
-        return [f.Lead(epoch, newest, newest.leader)]
+        silent = tuple(node for node, often in self._silent.items() if often >= SILENT_TIMES)
+        return [f.Lead(epoch, newest, newest.leader, silent)]

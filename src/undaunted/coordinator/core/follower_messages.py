@@ -195,6 +195,7 @@ class Lead(_Message, frozen=True):
     epoch: int
     ledger: p.Ledger
     lost: str  # the node that led before
+    silent: tuple[str, ...] = ()  # nodes that have not answered lately: they are not waited for
 
 
 class StandDown(_Message, frozen=True):

@@ -15,6 +15,7 @@ States::
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,6 +31,9 @@ from undaunted.coordinator.core.record import Record
 from undaunted.coordinator.core.recovery import Recovery
 from undaunted.coordinator.core.sessions import Session, Sessions
 from undaunted.coordinator.core.succession import Succession
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _NS = 1_000_000_000
 # Why it leads no more, if its node leaves.
@@ -68,6 +72,7 @@ class Leader:
         ledger: p.Ledger | None = None,
         epoch: int = 1,
         lost: str = "",
+        silent: Collection[str] = (),
     ) -> None:
         """Take over what a ledger says.
 
@@ -77,6 +82,7 @@ class Leader:
                 job begins.
             epoch: its own; later than every earlier one.
             lost: see the attributes.
+            silent: members that are not waited for, since they did not answer before a take-over.
         """
         self.config = config
         self.lost = lost
@@ -84,7 +90,7 @@ class Leader:
         self._began_ns = 0
         self._sessions = Sessions()
         self._record = Record(config, ledger or p.Ledger(run_id=""), epoch)
-        self._recovery = Recovery(config, self._sessions, lost)
+        self._recovery = Recovery(config, self._sessions, lost, silent)
         self._preparation = Preparation(config, self._record, self._sessions, lost)
         self._succession = Succession(config, self._sessions)
         self._handover = Handover(config, self._record, self._sessions)

@@ -9,6 +9,8 @@ from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.policy import JobPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from undaunted.coordinator import protocol as p
     from undaunted.coordinator.core.sessions import Session, Sessions
 
@@ -25,11 +27,14 @@ class Recovery:
         early: reports that have come before the policy could be told.
     """
 
-    def __init__(self, config: c.LeaderConfig, sessions: Sessions, lost: str) -> None:
+    def __init__(
+        self, config: c.LeaderConfig, sessions: Sessions, lost: str, silent: Collection[str] = ()
+    ) -> None:
         self.early: list[tuple[Session, p.Report]] = []
         self._config = config
         self._sessions = sessions
         self._lost = lost
+        self._not_awaited = {lost, *silent}
 
     def timer(self) -> c.Command:
         """How long members are waited for."""
@@ -41,7 +46,8 @@ class Recovery:
     def all_back(self, ledger: p.Ledger) -> bool:
         """Whether nobody is waited for any more."""
         is_here = self._sessions.is_here
-        return all(is_here(seat) for seat in ledger.table if seat.node != self._lost)
+        table = ledger.table
+        return all(is_here(seat) for seat in table if seat.node not in self._not_awaited)
 
     def policy(self, ledger: p.Ledger) -> JobPolicy:
         """The job policy, with the round of the ledger running."""

@@ -36,7 +36,7 @@ class Node(Protocol):
     def stop_ranks(self, stop: f.StopRanks) -> None:
         """Stop a round without an order."""
 
-    def lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
+    def lead(self, command: f.Lead) -> None:
         """Serve the job from now on."""
 
     def stand_down(self) -> None:
@@ -206,8 +206,8 @@ class Following:
                 node.deliver(order)
             case f.StopRanks():
                 node.stop_ranks(command)
-            case f.Lead(epoch=epoch, ledger=ledger, lost=lost):
-                node.lead(epoch, ledger, lost)
+            case f.Lead():
+                node.lead(command)
             case f.StandDown():
                 node.stand_down()
             case f.Leave(reason=reason):

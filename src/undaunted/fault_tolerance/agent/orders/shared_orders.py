@@ -240,7 +240,7 @@ class SharedOrders:
     def _lead_as_host(self, known: p.Ledger) -> None:
         self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
 
-    def _lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
+    def _lead(self, epoch: int, ledger: p.Ledger, lost: str, silent: tuple[str, ...] = ()) -> None:
         config, nodes = self._config, self._nodes
         self._led.clear()
         self.stand_down()
@@ -261,6 +261,7 @@ class SharedOrders:
             ledger,
             epoch,
             lost,
+            silent,
         )
         leading = self._host.leading = Leading(
             leader,
@@ -329,10 +330,11 @@ class SharedOrders:
         order = m.Stop(node, stop.round, stop.reason, stop.grace_s, stop.signal)
         self._turns.take(partial(self._obey, order))
 
-    def lead(self, epoch: int, ledger: p.Ledger, lost: str) -> None:
+    def lead(self, command: f.Lead) -> None:
         """Take over."""
+        lost = command.lost
         self._say(f"this node takes over the coordination of the job from node {lost}")
-        self._lead(epoch, ledger, lost)
+        self._lead(command.epoch, command.ledger, lost, command.silent)
 
     def stand_down(self) -> None:
         """Somebody else leads."""
