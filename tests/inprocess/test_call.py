@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import pytest
 
 from tests.inprocess.rank.calls import call, parameters
+from undaunted.inprocess import background
 from undaunted.inprocess.call import CallWrapper
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
@@ -95,8 +97,28 @@ def test_a_fault_without_hang_protection(guard: FakeGuard) -> None:
 def test_torch_must_not_be_initialized(guard: FakeGuard, monkeypatch: pytest.MonkeyPatch) -> None:
     dist = pytest.importorskip("torch.distributed")
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    with pytest.raises(ValueError, match="is initialized already"):
+    with pytest.raises(ValueError, match=r"not torch\.distributed\.is_initialized\(\)"):
         call(lambda: 5)
+
+
+def test_the_beginning_and_the_end_of_a_call_can_be_logged(
+    guard: FakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "nvrx")
+    assert call(lambda: logging.getLogger("nvrx").debug("inside")) is None
+    begins, inside, ends = [each.getMessage() for each in caplog.records]
+    assert "rank 0: call 0 begins" in begins
+    assert f"pid={os.getpid()}, monitor_process=" in begins
+    assert inside == "inside"
+    assert "rank 0: call 0 ends" in ends
+
+
+def test_threads_that_release_something_have_ended_when_the_call_returns(guard: FakeGuard) -> None:
+    def release() -> None:
+        threading.Event().wait(0.3)
+
+    started = call(lambda: background.start(release, "release"))
+    assert not started.is_alive()
 
 
 def test_what_the_store_of_a_user_raises_reaches_the_caller(guard: FakeGuard) -> None:

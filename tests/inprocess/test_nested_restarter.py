@@ -13,9 +13,11 @@ from undaunted.inprocess.initialize import Initialize, RetryController
 from undaunted.inprocess.nested_restarter import (
     LOGGER,
     NestedRestarterAborted,
+    NestedRestarterCallback,
     NestedRestarterFinalized,
     NestedRestarterHandlingCompleted,
     NestedRestarterHandlingStarting,
+    NestedRestarterLogger,
 )
 from undaunted.inprocess.state import FrozenState
 from undaunted.inprocess.terminate import Terminate
@@ -66,3 +68,25 @@ def test_composed(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(both, Initialize)
     assert both(STATE) is STATE
     assert "state=initialize" in capsys.readouterr().out
+
+
+def test_a_plug_in_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    class Processing(NestedRestarterCallback, Abort):
+        """Tells of a stage that none of ours has."""
+
+    ours = Processing(special_rank=0, state="handling", stage="processing")
+    assert Compose(NestedRestarterHandlingStarting(), ours)(STATE) is STATE
+    first, second = capsys.readouterr().out.splitlines()  # from the last to the first
+    assert first.endswith("name=[InProcess] state=handling stage=processing")
+    assert second.endswith("name=[InProcess] state=handling stage=starting")
+
+
+def test_lines_may_go_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    logger = NestedRestarterLogger(name="Mine", logger="a logger of mine")
+    NestedRestarterFinalized(logger=logger)(STATE)
+    logger.tell("handling", "starting")
+    assert [(each.name, each.getMessage()) for each in caplog.records] == [
+        ("a logger of mine", "[NestedRestarter] name=[Mine] state=finalized"),
+        ("a logger of mine", "[NestedRestarter] name=[Mine] state=handling stage=starting"),
+    ]

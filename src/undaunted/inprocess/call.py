@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from undaunted.inprocess.monitor_process import MonitorProcess
     from undaunted.inprocess.wrap import Wrapper
+
+
+_logger = logging.getLogger("nvrx")
 
 
 class CallWrapper:
@@ -53,6 +57,7 @@ class CallWrapper:
         self.monitor_process: MonitorProcess = self._session.connection.guard
         self.state.initial_rank = self._session.connection.job_rank
         self.state.initial_world_size = self._session.connection.job_size
+        self._log(f"begins; pid={os.getpid()}, monitor_process={self.monitor_process.pid}")
 
     def __enter__(self) -> CallWrapper:  # noqa: PYI034 - Self is newer than Python 3.10
         return self
@@ -68,6 +73,11 @@ class CallWrapper:
     def shutdown(self) -> None:
         """End the call; leaving the context does it."""
         self._session.close()
+        self._log(f"ends after {self.state.iteration} restarts")
+
+    def _log(self, what: str) -> None:
+        rank, number = self.state.initial_rank, self._session.call
+        _logger.debug("[In-process] rank %s: call %s %s", rank, number, what)
 
     def __call__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -186,6 +196,6 @@ def _refuse_process_group() -> None:
     dist = sys.modules.get("torch.distributed")  # where it was not imported there is none
     if dist is not None and dist.is_available() and dist.is_initialized():
         raise ValueError(
-            "torch.distributed is initialized already: create process groups in the wrapped "
-            "function, as it must be able to create them again"
+            "not torch.distributed.is_initialized() must hold, but it is initialized already: "
+            "create process groups in the wrapped function, as it must be able to create them again"
         )

@@ -32,70 +32,105 @@ class _Stdout(logging.StreamHandler):  # type: ignore[type-arg] # not generic wh
         super().emit(record)
 
 
-class _Teller:
-    """Writes lines if this is the rank that is to do so."""
+class NestedRestarterLogger:
+    """Writes such lines to standard output, once each, whatever the program does with its logs."""
 
-    def __init__(self, special_rank: int = 0) -> None:
-        """Have one rank write.
+    def __init__(self, name: str = "InProcess", logger: str = LOGGER) -> None:
+        """Prepare.
 
         Args:
-            special_rank: the initial rank that does.
+            name: of the restarter, as the lines have it.
+            logger: where they go; one that is not `LOGGER` is left as the program has set it up.
         """
-        self.special_rank = special_rank
+        self._name = name
+        self._logger = logging.getLogger(logger)
 
-    def tell(self, state: FrozenState, what: str, stage: str = "") -> None:
+    def tell(self, state: str, stage: str = "") -> None:
         """Write one line."""
-        if state.initial_rank != self.special_rank:
-            return
-        logger = logging.getLogger(LOGGER)
-        if not logger.handlers:
+        logger = self._logger
+        if logger.name == LOGGER and not logger.handlers:
             logger.addHandler(_Stdout())
             logger.setLevel(logging.INFO)
             logger.propagate = False
         tail = f" stage={stage}" if stage else ""
-        logger.critical("[NestedRestarter] name=[InProcess] state=%s%s", what, tail)
+        logger.critical("[NestedRestarter] name=[%s] state=%s%s", self._name, state, tail)
 
 
-class NestedRestarterHandlingCompleted(_Teller, Initialize):
+class NestedRestarterCallback:
+    """Writes a line whenever it is called, in one rank. For plug-ins of one's own.
+
+    Derive from it first and from `Initialize`, `Abort`, `Completion` or `Terminate` then.
+    """
+
+    def __init__(
+        self,
+        special_rank: int = 0,
+        *,
+        state: str = "",
+        stage: str = "",
+        logger: NestedRestarterLogger | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            special_rank: the initial rank that writes.
+            state: what the line says.
+            stage: of the state, "" = it has none.
+            logger: writes; None = one with its defaults.
+        """
+        self.special_rank = special_rank
+        self.state = state
+        self.stage = stage
+        self.logger = logger or NestedRestarterLogger()
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Write the line if this is that rank; return ``state``."""
+        if state.initial_rank == self.special_rank:
+            self.logger.tell(self.state, self.stage)
+        return state
+
+
+class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
     """Says ``initialize`` at first, and that a restart is completed later."""
 
-    def __init__(self, special_rank: int = 0) -> None:
-        """See `_Teller`."""
-        super().__init__(special_rank)
-        self._called = False
+    def __init__(
+        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
+    ) -> None:
+        """See `NestedRestarterCallback`."""
+        super().__init__(special_rank, state="initialize", logger=logger)
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """See `Initialize`."""
-        if self._called:
-            self.tell(state, "handling", "completed")
-        else:
-            self.tell(state, "initialize")
-        self._called = True
+        super().__call__(state)
+        self.state, self.stage = "handling", "completed"
         return state
 
 
-class NestedRestarterHandlingStarting(_Teller, Abort):
+class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
     """Says that a restart begins."""
 
-    def __call__(self, state: FrozenState) -> FrozenState:
-        """See `Abort`."""
-        self.tell(state, "handling", "starting")
-        return state
+    def __init__(
+        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
+    ) -> None:
+        """See `NestedRestarterCallback`."""
+        super().__init__(special_rank, state="handling", stage="starting", logger=logger)
 
 
-class NestedRestarterFinalized(_Teller, Completion):
+class NestedRestarterFinalized(NestedRestarterCallback, Completion):
     """Says that all ranks have completed the function."""
 
-    def __call__(self, state: FrozenState) -> FrozenState:
-        """See `Completion`."""
-        self.tell(state, "finalized")
-        return state
+    def __init__(
+        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
+    ) -> None:
+        """See `NestedRestarterCallback`."""
+        super().__init__(special_rank, state="finalized", logger=logger)
 
 
-class NestedRestarterAborted(_Teller, Terminate):
+class NestedRestarterAborted(NestedRestarterCallback, Terminate):
     """Says that the rank takes no part any more."""
 
-    def __call__(self, state: FrozenState) -> FrozenState:
-        """See `Terminate`."""
-        self.tell(state, "aborted")
-        return state
+    def __init__(
+        self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
+    ) -> None:
+        """See `NestedRestarterCallback`."""
+        super().__init__(special_rank, state="aborted", logger=logger)

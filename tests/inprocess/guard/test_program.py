@@ -176,6 +176,15 @@ def port() -> Iterator[int]:
         yield kept.getsockname()[1]
 
 
+def test_the_log_begins_with_who_watches_whom(tmp_path: Path) -> None:
+    with job(tmp_path, 2) as made:
+        for rank in made.begin():
+            log = (tmp_path / rank.pidfile.name).with_suffix(".log")
+            first, *_ = log.read_text().splitlines()
+            assert f"monitor_process={rank.guard}" in first
+            assert f"target_pid={rank.process.pid}" in first
+
+
 def test_a_job_of_one_rank(tmp_path: Path) -> None:
     with job(tmp_path, 1) as made:
         (rank,) = made.begin()

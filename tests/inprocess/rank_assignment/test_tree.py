@@ -176,3 +176,16 @@ def test_all_ranks_agree(root, below, world_size, node, divisor, losses) -> None
                 active = [s for s in here if s.mode is Mode.ACTIVE]
                 assert layer.max_ranks is None or len(active) <= layer.max_ranks
                 assert len(here) >= layer.min_ranks or before == set(job.ranks())
+
+
+def test_a_store_of_another_kind_is_told_what_is_missing() -> None:
+    class Store:
+        def get_states(self, ranks: object) -> object:
+            raise NotImplementedError
+
+        def set(self, key: str, value: str) -> None:
+            raise NotImplementedError
+
+    ctx = RankAssignmentCtx(State(0, 2), Store(), set())
+    with pytest.raises(TypeError, match=r"Store has no add, multi_get, wait: .* store of torch's"):
+        Tree([Layer()])(ctx)

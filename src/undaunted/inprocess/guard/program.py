@@ -62,6 +62,8 @@ def main(argv: list[str]) -> int:
         try:
             _redirect(begin.logfile)
             _leave_pid(begin)
+            target = peer(sock).pid
+            _say(begin, f"monitor_process={os.getpid()} begins to watch target_pid={target}")
             asyncio.run(_Guard(begin, sock).run())
         except (_RefusedError, OSError) as error:
             _say(begin, str(error))

@@ -9,6 +9,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from undaunted.inprocess import background
 from undaunted.inprocess.core.messages import Enter
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
@@ -63,6 +64,8 @@ class _OneAtATime:
 
 
 _ONE_AT_A_TIME = _OneAtATime()
+# For threads that give back what torch had, at the end of a call.
+_SETTLE_S = 1.0
 _STORE_TIMEOUT = dt.timedelta(seconds=300)
 
 
@@ -102,6 +105,7 @@ class Session:
         """
         with contextlib.ExitStack() as undo:
             undo.enter_context(_ONE_AT_A_TIME.held())
+            undo.callback(background.settle, _SETTLE_S)
             self.connection = connection.current() or connection.replace(
                 lambda: _connect(parameters, base_store)
             )

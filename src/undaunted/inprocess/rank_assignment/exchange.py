@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = timedelta(seconds=60)
 _KEYS_AT_ONCE = 4096
+_NEEDED = ("add", "set", "multi_get", "wait")  # of a store
 
 
 def key_of(key_or_fn: str | Callable[[State], str], state: State) -> str:
@@ -38,6 +39,7 @@ def known_of_all(
 
     Raises:
         ValueError: there is neither information nor a store.
+        TypeError: the store is not like one of torch's.
         BarrierError: ranks did not come.
     """
     ranks = [r for r in range(ctx.state.world_size) if r not in ctx.terminated_ranks]
@@ -45,6 +47,13 @@ def known_of_all(
         return {rank: ctx.info[rank] for rank in ranks if rank in ctx.info}
     if ctx.store is None:
         raise ValueError("a store is needed, for ranks to tell each other their keys")
+    missing = [name for name in _NEEDED if not hasattr(ctx.store, name)]
+    if missing:
+        raise TypeError(
+            f"{type(ctx.store).__name__} has no {', '.join(missing)}: for ranks to tell each other "
+            "their keys, give a store of torch's, such as undaunted.inprocess.store.TCPStore, or "
+            "what they would tell as RankAssignmentCtx(..., info={rank: keys})"
+        )
     return _exchange(ctx, f"{name}:{len(ranks)}", ranks, ours, timeout)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from undaunted.inprocess.nested_restarter import NestedRestarterAborted as NestedRestarterAborted
+from undaunted.inprocess.nested_restarter import NestedRestarterCallback as NestedRestarterCallback
 from undaunted.inprocess.nested_restarter import (
     NestedRestarterFinalized as NestedRestarterFinalized,
 )
@@ -12,3 +13,4 @@ from undaunted.inprocess.nested_restarter import (
 from undaunted.inprocess.nested_restarter import (
     NestedRestarterHandlingStarting as NestedRestarterHandlingStarting,
 )
+from undaunted.inprocess.nested_restarter import NestedRestarterLogger as NestedRestarterLogger
