@@ -42,6 +42,7 @@ def test_defaults_below_file_below_variables_below_options(read):
     assert parsed.values["ft-max-no-progress-cycles"] == 7
     assert parsed.values["ft-min-progress-iterations"] == 1
     limits, _ = settings.limits(parsed, {})
+    assert limits.settings == {"max_no_progress_cycles": 7}
     assert limits.sources == {
         "heartbeat": "--ft-rank-heartbeat-timeout",
         "initial_heartbeat": "PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT",

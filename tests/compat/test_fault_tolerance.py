@@ -85,6 +85,9 @@ def test_limits_of_sections():
     before = SectionTimeouts({"a": 1.0, "b": 5.0}, 4.0, frozenset({"a"}), True)
     found = calc.get_section_timeouts(["a"], current=before)
     assert (found.section, found.out_of_section) == ({"a": 4.5, "b": 5.0}, 5.0)
+    for names in ({}, [], ("a",), {"a"}, {"a": 1}.keys()):  # NVRx begins with {}
+        merged = calc.get_section_timeouts(["a"], current=SectionTimeouts({}, 1.0, names))
+        assert merged.calculated_sections == {"a"}
     calc.maybe_bump_oos_time(100.0)
     assert calc.get_section_timeouts(["a"]).out_of_section == 186.0
 
@@ -152,7 +155,7 @@ class Logger:
     def __init__(self):
         self.lines = []
 
-    def log_for_restarter(self, text):
+    def log_restarter_event(self, text):
         self.lines.append(text.removeprefix("[NestedRestarter] name=[InJob] state="))
 
 
@@ -182,8 +185,10 @@ def test_a_restart():
     ]
     with pytest.raises(InvalidStateTransitionException, match="after the end"):
         machine.handle_heartbeat_msg()
-    with pytest.raises(InvalidStateTransitionException, match="from FINALIZED to INITIALIZE"):
+    with pytest.raises(InvalidStateTransitionException) as refused:
         machine.transition_to(RankMonitorState.INITIALIZE)
+    ends = (RankMonitorState.FINALIZED, RankMonitorState.INITIALIZE)
+    assert str(refused.value) == "Invalid transition attempted from {} to {}".format(*ends)
 
 
 def test_a_rank_that_dies_early_does_not_poison_the_next():

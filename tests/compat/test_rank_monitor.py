@@ -118,6 +118,7 @@ def test_life_of_a_client(client):
     client.init_workload_monitoring()
     with pytest.raises(RankMonitorClientError, match="was called already"):
         client.init_workload_monitoring()
+    assert isinstance(client.cfg, FaultToleranceConfig)
     assert client.cfg.rank_section_timeouts == {"step": 70.0}
     for _ in range(2):
         client.send_heartbeat()

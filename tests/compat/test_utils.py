@@ -13,6 +13,7 @@ import pytest
 from nvidia_resiliency_ext.fault_tolerance import utils
 from nvidia_resiliency_ext.shared_utils import wait_daemon
 from nvidia_resiliency_ext.shared_utils.inject_fault import Fault
+from undaunted.fault_tolerance.funnel.config import FunnelConfig
 
 BLOCK = {"SLURM_TOPOLOGY_ADDR": "block5.node3", "SLURM_TOPOLOGY_ADDR_PATTERN": "block.node"}
 ARRAY = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_NNODES": "4", "SLURM_PROCID": "3"}
@@ -68,6 +69,16 @@ def test_infrastructure_rank_errors(environ, values, error):
     environ(values)
     with pytest.raises(error):
         utils.get_infrastructure_rank()
+
+
+def test_the_leaf_of_the_log_server_is_the_launchers(environ):
+    environ({"SLURMD_NODENAME": "node7"})
+    index = utils.get_log_aggregator_shard_index(4)
+    first = FunnelConfig(root="/", port=50000, leaves=4).entrances("host", "node7")[0]
+    assert first == f"host:{50000 + index}"
+    assert utils.get_log_aggregator_shard_index(1) == 0
+    with pytest.raises(ValueError, match="num_shards is 0"):
+        utils.get_log_aggregator_shard_index(0)
 
 
 def test_ranks(environ):
@@ -202,6 +213,33 @@ def test_log_manager(tmp_path):
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
+
+
+def test_a_log_manager_and_the_log_of_a_node(tmp_path):
+    from nvidia_resiliency_ext.shared_utils.log_manager import LogManager
+    from nvidia_resiliency_ext.shared_utils.log_node_local_tmp import NodeLogAggregator
+
+    there = str(tmp_path / "messages")
+    manager = LogManager(node_local_tmp_dir=there, node_local_tmp_prefix="trainer")
+    assert (manager.logger.name, manager.node_local_tmp_dir) == ("nvrx", there)
+    aggregator = NodeLogAggregator(
+        log_dir=str(tmp_path / "logs"), temp_dir=there, log_file="node.log", en_chrono_ord=True
+    )
+    aggregator.start_aggregator()
+    manager.logger.info("hello")
+    aggregator.shutdown()
+    assert "hello" in (tmp_path / "logs" / "node.log").read_text()
+    for handler in list(manager.logger.handlers):
+        manager.logger.removeHandler(handler)
+        handler.close()
+
+
+def test_the_directory_of_messages_has_to_be_known(tmp_path, monkeypatch):
+    from nvidia_resiliency_ext.shared_utils.log_node_local_tmp import NodeLogAggregator
+
+    monkeypatch.delenv("NVRX_NODE_LOCAL_TMPDIR", raising=False)
+    with pytest.raises(ValueError, match="NVRX_NODE_LOCAL_TMPDIR"):
+        NodeLogAggregator(str(tmp_path))
 
 
 def test_profiling(caplog):

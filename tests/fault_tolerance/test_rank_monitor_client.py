@@ -16,7 +16,9 @@ from undaunted.fault_tolerance import (
     rank_monitor_client,
 )
 from undaunted.fault_tolerance.calculated_limits import with_calculated
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import decode_request
+from undaunted.fault_tolerance.rank_monitor.settings import settings_of
 from undaunted.fault_tolerance.timeouts_calc import HeartbeatTimeouts, SectionTimeouts
 from undaunted.fault_tolerance.timeouts_sync import SynchronizationError
 from undaunted.progress import writer as writer_module
@@ -99,8 +101,35 @@ def test_the_configuration_is_what_the_launcher_says(area):
     assert client.cfg.rank_out_of_section_timeout == 3.0
 
 
-def test_an_unknown_configuration_is_empty(any_client):
-    assert any_client.cfg == rank_monitor_client.MonitoringConfig()
+def test_the_configuration_is_the_launchers_with_all_its_fields(area, tmp_path):
+    theirs = FaultToleranceConfig(
+        rank_heartbeat_timeout=7,
+        max_no_progress_cycles=9,
+        rank_termination_signal="SIGTERM",
+        num_warmup_iterations=2,
+        storage_healthcheck_path="/a,/b",
+        log_level="WARNING",
+        learn_timeouts=False,
+    )
+    area.set_limits(settings_of(theirs, "/unused").limits)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert client.cfg == theirs
+    client.cfg.to_yaml_file(tmp_path / "ft.yaml")
+    assert FaultToleranceConfig.from_yaml_file(tmp_path / "ft.yaml") == theirs
+
+
+def test_settings_that_are_too_long_for_the_page_leave_the_limits(area):
+    area.set_limits(Limits(heartbeat_s=7.0, settings={"pci_topo_file": "/x" * 4000}))
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert client.cfg == FaultToleranceConfig(rank_heartbeat_timeout=7.0)
+
+
+def test_without_a_launcher_nothing_is_limited(any_client):
+    assert any_client.cfg == FaultToleranceConfig(
+        rank_heartbeat_timeout=None, initial_rank_heartbeat_timeout=None
+    )
 
 
 # --- wrong use ------------------------------------------------------------------------------------
@@ -376,7 +405,6 @@ def test_limits_of_heartbeats_are_calculated_and_applied(client, area):
     assert found.were_calculated
     assert asked == [{"heartbeat": [found.initial, found.subsequent]}]
     assert client.cfg.rank_heartbeat_timeout == found.subsequent
-    assert client.cfg.calculated == {"initial_heartbeat", "heartbeat"}
 
 
 def test_limits_of_sections_are_calculated_and_applied(client, area):

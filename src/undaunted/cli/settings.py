@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.options import OPTIONS
 from undaunted.cli.parse import Parsed, UsageError, refuse_not_built
+from undaunted.fault_tolerance.config import FaultToleranceConfig
+from undaunted.fault_tolerance.config import settings as table_of_settings
 from undaunted.fault_tolerance.config_values import boolean
+from undaunted.fault_tolerance.monitoring_config import others
 from undaunted.progress.limits import Limits
 
 if TYPE_CHECKING:
@@ -110,11 +113,18 @@ def limits(parsed: Parsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
         learn=parsed.values[option_name("learn_timeouts")],
         confirm=not parsed.values[option_name("skip_section_response")],
         sources=sources,
+        settings=others(_config(parsed)),
     )
     if any(limit is not None for limit in (*values.values(), *sections.values())):
         return found, ""
     option = option_name("rank_heartbeat_timeout")
     return found, f"every timeout is off: hangs will not be noticed; --{option} 15m would"
+
+
+def _config(parsed: Parsed) -> FaultToleranceConfig:
+    return FaultToleranceConfig(
+        **{field: parsed.values[option_name(field)] for field in table_of_settings()}
+    )
 
 
 def gpus_per_numa(environ: Mapping[str, str]) -> int:

@@ -6,11 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.fault_tolerance import timeouts_calc
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import WorkloadControlRequest, encode_request
 from undaunted.fault_tolerance.monitoring_config import (
-    MonitoringConfig,
+    config_of,
     configured_timeouts,
-    read_config,
+    read_limits,
 )
 from undaunted.fault_tolerance.rank_identity import who_am_i
 from undaunted.fault_tolerance.timeouts_calc import (
@@ -54,7 +55,8 @@ class RankMonitorClient:
     Without a launcher everything works and nothing is watched; this is said once.
 
     Attributes:
-        cfg: limits the launcher applies; None before initialisation.
+        cfg: a copy of the launcher's configuration, with the limits it applies; without a launcher
+            there is no limit. None before initialisation.
         is_initialized: between `init_workload_monitoring` and `shutdown_workload_monitoring`.
         rank_info: who this rank is; None before initialisation.
         hb_timeouts: limits of heartbeats, configured or calculated (and applied with a minute at
@@ -66,8 +68,10 @@ class RankMonitorClient:
         loaded_section_timeouts: limits of sections, likewise.
     """
 
+    _config_class: type[FaultToleranceConfig] = FaultToleranceConfig
+
     def __init__(self) -> None:
-        self.cfg: MonitoringConfig | None = None
+        self.cfg: FaultToleranceConfig | None = None
         self.is_initialized = False
         self.rank_info: RankInfo | None = None
         self.hb_timeouts: HeartbeatTimeouts | None = None
@@ -99,9 +103,10 @@ class RankMonitorClient:
             )
         self._writer = current_writer()
         self.rank_info = who_am_i()
-        self.cfg = read_config(self._writer)
-        self._strict = not self.cfg.skip_section_response
-        self.hb_timeouts, self.section_timeouts = configured_timeouts(self.cfg)
+        limits = read_limits(self._writer)
+        self.cfg = config_of(limits, self._config_class)
+        self._strict = limits.confirm
+        self.hb_timeouts, self.section_timeouts = configured_timeouts(limits)
         self.timeouts_calc = self._measured = TimeoutsCalc()
         self._writer.initialize(num_warmup_iters)
         self.is_initialized = True
@@ -355,7 +360,7 @@ class RankMonitorClient:
         if reply != b"ok":
             _log().warning("calculated timeouts are refused: %s", reply.decode(errors="replace"))
             return False
-        self.cfg = read_config(self._writer)
+        self.cfg = config_of(read_limits(self._writer), self._config_class)
         return True
 
     # --- requests -------------------------------------------------------------------------------

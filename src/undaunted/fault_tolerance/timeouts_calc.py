@@ -44,7 +44,7 @@ class SectionTimeouts:
     Attributes:
         section: by name.
         out_of_section: while no section is open.
-        calculated_sections: names of those whose limits come from measurements.
+        calculated_sections: names of those whose limits come from measurements; any collection.
         is_out_of_section_calculated: whether ``out_of_section`` does.
     """
 
@@ -52,6 +52,9 @@ class SectionTimeouts:
     out_of_section: float | None = None
     calculated_sections: frozenset[str] = frozenset()
     is_out_of_section_calculated: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calculated_sections", frozenset(self.calculated_sections))
 
     @property
     def are_valid(self) -> bool:

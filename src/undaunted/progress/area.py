@@ -106,16 +106,20 @@ class PageArea:
     def set_limits(self, limits: Limits) -> None:
         """Tell all ranks the limits they are held to, for ``RankMonitorClient.cfg``.
 
-        Limits too long for the page (about 2.5 KiB of JSON) are left out: ranks then know of none.
+        What is too long for the page (about 2.5 KiB of JSON) is left out: first the settings, then
+        the limits too, and ranks know of none.
         """
         import msgspec
 
         from undaunted.progress.limits import CALCULATED
 
         told = {key: source for key, source in limits.sources.items() if source == CALCULATED}
-        body = msgspec.json.encode(msgspec.structs.replace(limits, sources=told))
-        if len(body) > layout.LIMITS_BYTES:
-            body = b""
+        limits = msgspec.structs.replace(limits, sources=told)
+        bodies = (limits, msgspec.structs.replace(limits, settings={}))
+        fitting = (
+            one for body in bodies if len(one := msgspec.json.encode(body)) <= layout.LIMITS_BYTES
+        )
+        body = next(fitting, b"")
         for page in self._bytes:
             record.write(page, layout.LIMITS, 1, body)
 

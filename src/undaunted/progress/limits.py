@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 # NVRx 0.5's defaults: ceilings until limits are learned or given.
@@ -32,6 +34,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
         sources: where each limit comes from (``default``, ``--ft-...``, ``calculated``, ``learned
             from ...``), for messages; keyed ``initial_heartbeat``, ``heartbeat``,
             ``out_of_section``, ``section:NAME``.
+        settings: of the job's other settings those that are not at their defaults, for ranks to
+            know, by the name of the field of ``FaultToleranceConfig``.
     """
 
     initial_heartbeat_s: float | None = DEFAULT_INITIAL_HEARTBEAT_S
@@ -45,3 +49,4 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     learn: bool = True
     confirm: bool = False
     sources: dict[str, str] = {}
+    settings: dict[str, Any] = {}

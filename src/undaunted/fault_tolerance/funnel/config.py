@@ -45,13 +45,18 @@ class FunnelConfig(msgspec.Struct, kw_only=True, frozen=True):
         """Return where a node's logs are taken, the best first; the others are in its place."""
         if not self.leaves:
             return [f"{host}:{self.port}"]
-        first = zlib.crc32(node.encode()) % self.leaves
+        first = leaf_of(node, self.leaves)
         ports = [self.port + (first + turn) % self.leaves for turn in range(self.leaves)]
         return [f"{host}:{port}" for port in ports]
 
     def ports(self) -> list[int]:
         """Return the ports of the leaves, then that of the server that writes."""
         return [self.port + index for index in range(self.leaves + 1)]
+
+
+def leaf_of(node: str, leaves: int) -> int:
+    """Return which of so many leaves a node's logs go to first."""
+    return zlib.crc32(node.encode()) % leaves
 
 
 def leaf_count(wanted: int, nodes: int) -> int:

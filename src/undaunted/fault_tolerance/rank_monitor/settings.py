@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.fault_tolerance.monitoring_config import others
 from undaunted.progress.limits import Limits
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def settings_of(cfg: FaultToleranceConfig, path: str, parent: int = 0) -> Monito
         learn=False,
         confirm=not cfg.skip_section_response,
         sources=dict.fromkeys(kinds, "configured"),
+        settings=others(cfg),
     )
     return MonitorSettings(
         path=path,

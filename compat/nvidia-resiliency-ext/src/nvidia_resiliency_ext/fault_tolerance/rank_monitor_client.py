@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from nvidia_resiliency_ext.fault_tolerance.config import FaultToleranceConfig
 from nvidia_resiliency_ext.fault_tolerance.data import (
     FT_LAUNCHER_IPC_SOCKET_ENV_VAR,
     FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
@@ -39,6 +40,7 @@ class RankMonitorClient(UndauntedClient):
     """
 
     CURRENT_TIMEOUTS_STATE_KEY = "current_timeouts"
+    _config_class = FaultToleranceConfig
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ class RankMonitorStateMachine:
         """Begin uninitialized.
 
         Args:
-            logger: has ``log_for_restarter(text)``; a line for each change of state.
+            logger: has ``log_restarter_event(text)``; a line for each change of state.
         """
         self.state = RankMonitorState.UNINITIALIZED
         self.logger = logger
@@ -104,11 +104,11 @@ class RankMonitorStateMachine:
         """
         if not self.can_transition_to(new_state):
             raise InvalidStateTransitionException(
-                f"there is no transition from {self.state.name} to {new_state.name}"
+                f"Invalid transition attempted from {self.state} to {new_state}"
             )
         self.state = new_state
         text = f"[NestedRestarter] name=[InJob] state={_WORDS[new_state]}"
-        self.logger.log_for_restarter(text)
+        self.logger.log_restarter_event(text)
 
     def _message(self) -> None:
         if self.state is _S.UNINITIALIZED:

@@ -11,10 +11,12 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.ids import node_name
 from undaunted.base.process import open_pidfd, state, wait_pidfd
 from undaunted.base.text import format_ranks
 from undaunted.coordinator.topology.infra_rank import infrastructure_rank
 from undaunted.fault_tolerance import ipc_messages
+from undaunted.fault_tolerance.funnel.config import leaf_of
 from undaunted.fault_tolerance.rank_identity import knows_rank, who_am_i
 
 if TYPE_CHECKING:
@@ -44,6 +46,20 @@ def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
         raise ValueError(f"{_FROM_NODENAME} is set, but SLURMD_NODENAME is not")
     found = infrastructure_rank(os.environ, skip_nodename_logic=skip_nodename_logic)
     return -1 if found is None else found
+
+
+def get_log_aggregator_shard_index(num_shards: int) -> int:
+    """Return which leaf of the log server this node's launcher sends its logs to.
+
+    Args:
+        num_shards: of so many, ``--ft-log-aggregator-count``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if num_shards < 1:
+        raise ValueError(f"num_shards is {num_shards}: there has to be one at least")
+    return leaf_of(node_name(os.environ), num_shards)
 
 
 def is_slurm_job_array() -> bool:
@@ -186,6 +202,7 @@ async def write_obj_to_ipc_stream(obj: object, stream: asyncio.StreamWriter) -> 
 __all__ = [
     "format_ranks",
     "get_infrastructure_rank",
+    "get_log_aggregator_shard_index",
     "get_rank",
     "install_exception_handler",
     "is_process_alive",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CliqueReplicationStrategy",
     "LazyCliqueReplicationStrategy",
+    "LazyReplicationStrategyBuilder",
     "NoReplicasAvailableError",
     "ReplicationStrategy",
 ]
@@ -151,32 +152,65 @@ class CliqueReplicationStrategy(ReplicationStrategy):
         return self.local_group.execute_plan(plan, my_data)
 
 
-class LazyCliqueReplicationStrategy(CliqueReplicationStrategy):
-    """The same; its groups are made at first need, so that `torch.distributed` may come later.
+class LazyReplicationStrategyBuilder(ReplicationStrategy):
+    """A strategy that is made at first need, so that `torch.distributed` may come later.
+
+    A subclass says in ``_eager_build`` which.
+    """
+
+    def __init__(self) -> None:
+        self._built: ReplicationStrategy | None = None
+
+    @abstractmethod
+    def _eager_build(self) -> ReplicationStrategy:
+        """Make the strategy; called once."""
+
+    @property
+    def replication_strategy(self) -> ReplicationStrategy:
+        """The strategy."""
+        if self._built is None:
+            self._built = self._eager_build()
+        return self._built
+
+    @property
+    def clique(self) -> Sequence[int]:
+        """See `ReplicationStrategy.clique`."""
+        return self.replication_strategy.clique
+
+    def replicate(
+        self, local_ckpt: TensorAwareStateDict, id_: Hashable
+    ) -> tuple[list[TensorAwareStateDict], list[Any]]:
+        """See `ReplicationStrategy.replicate`."""
+        return self.replication_strategy.replicate(local_ckpt, id_)
+
+    def retrieve_plan(
+        self, globally_available_ids: Mapping[int, Collection[Any]], wanted: Collection[Any]
+    ) -> ExchangePlan[Any]:
+        """See `ReplicationStrategy.retrieve_plan`."""
+        return self.replication_strategy.retrieve_plan(globally_available_ids, wanted)
+
+    def retrieve_execute(
+        self, plan: ExchangePlan[Any], my_data: Mapping[Any, TensorAwareStateDict]
+    ) -> dict[Hashable, TensorAwareStateDict]:
+        """See `ReplicationStrategy.retrieve_execute`."""
+        return self.replication_strategy.retrieve_execute(plan, my_data)
+
+
+class LazyCliqueReplicationStrategy(LazyReplicationStrategyBuilder):
+    """`CliqueReplicationStrategy.from_replication_params`, at first need.
 
     Args:
-        replication_jump: see `CliqueReplicationStrategy.from_replication_params`.
+        replication_jump: see there.
         replication_factor: likewise.
     """
 
     def __init__(self, replication_jump: int | None = None, replication_factor: int = 2) -> None:
+        super().__init__()
         self._jump = replication_jump
         self._factor = replication_factor
-        self._group: GroupWrapper | None = None
-        self.target_device = torch.device("cpu")
 
-    @property
-    def local_group(self) -> GroupWrapper:
-        """The group of this rank."""
-        if self._group is None:
-            jump = self._jump or ranks_of_a_node()
-            groups = parse_group_sequence(jump, self._factor, dist.get_world_size())
-            self._group = GroupWrapper.from_list_of_groups(groups)
-        return self._group
-
-    @local_group.setter
-    def local_group(self, group: GroupWrapper) -> None:
-        self._group = group
+    def _eager_build(self) -> CliqueReplicationStrategy:
+        return CliqueReplicationStrategy.from_replication_params(self._jump, self._factor)
 
 
 def ranks_of_a_node() -> int:

@@ -9,6 +9,9 @@ from undaunted.checkpointing.local.replication.strategies import (
     LazyCliqueReplicationStrategy as LazyCliqueReplicationStrategy,
 )
 from undaunted.checkpointing.local.replication.strategies import (
+    LazyReplicationStrategyBuilder as LazyReplicationStrategyBuilder,
+)
+from undaunted.checkpointing.local.replication.strategies import (
     NoReplicasAvailableError as NoReplicasAvailableError,
 )
 from undaunted.checkpointing.local.replication.strategies import (
