@@ -8,7 +8,7 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-torch lint format types docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-torch test-gpu lint format types docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -43,6 +43,9 @@ test-docs: setup ## run the examples in README.md and docs/
 test-torch: ## make test with another torch, in an environment of its own: TORCH=2.6.0
 	@test -n "$(TORCH)" || { echo "say which: make test-torch TORCH=2.6.0" >&2; exit 2; }
 	@$(MAKE) --no-print-directory test VENV=.venv-torch-$(TORCH) TORCH=$(TORCH)
+
+test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
+	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)
 
 lint: setup ## ruff: rules and format
 	$(bin)/ruff check .
