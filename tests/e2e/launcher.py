@@ -38,6 +38,7 @@ class Launcher:
         env: Mapping[str, str] | None = None,
         *,
         enter: tuple[str, ...] = (),
+        command: str = "run",
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "UNDAUNTED"))}
         self.run_dir = cwd / "run"
@@ -45,7 +46,7 @@ class Launcher:
         self._ended = False
         self._lines: queue.Queue[str | None] = queue.Queue()
         self.process = subprocess.Popen(
-            [*enter, sys.executable, "-m", "undaunted.cli.main", "run", *args],
+            [*enter, sys.executable, "-m", "undaunted.cli.main", command, *args],
             cwd=cwd,
             env={**inherited, "OMP_NUM_THREADS": "1", **(env or {})},
             stdin=subprocess.DEVNULL,

@@ -41,9 +41,11 @@ RANK = """
 class Node(Launcher):
     """The launcher of one host."""
 
-    def __init__(self, name: str, args: list[str], cwd: Path, enter: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, args: list[str], cwd: Path, enter: tuple[str, ...], command: str = "run"
+    ) -> None:
         self.name = name
-        super().__init__(args, cwd, {"UNDAUNTED_TOKEN": TOKEN}, enter=enter)
+        super().__init__(args, cwd, {"UNDAUNTED_TOKEN": TOKEN}, enter=enter, command=command)
 
     def events(self, kind: str | None = None) -> list[dict[str, object]]:
         """Events of this node's journal."""
@@ -101,6 +103,14 @@ class Job:
         self.nodes[name] = node
         return node
 
+    def coordinate(self) -> Node:
+        """Start a coordinator on the first host, which trains nothing."""
+        host = self.hosts.names[0]
+        node = Node(host, self._options, self.cwd, self.hosts.enter(host), "coordinator")
+        self._opened.callback(node.close)
+        self.nodes[host] = node
+        return node
+
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
 
@@ -127,12 +137,8 @@ class Job:
     def text(self, *names: str) -> str:
         return "\n".join(f"--- {name}\n{self[name].text}" for name in names)
 
-    def one_world(self, *, alone: bool = False) -> None:
-        """Check that two rounds never ran at the same time.
-
-        A round runs as long as all of its ranks do: what is left of it where a node was cut off can
-        do nothing without the others. ``alone``: there was not even that.
-        """
+    def one_world(self) -> None:
+        """Check that no rank of a round lived at the same time as one of a later round."""
         lives: dict[int, list[tuple[int, int]]] = {}
         for path in (self.cwd / "ranks").iterdir():
             written = path.read_bytes()
@@ -142,9 +148,8 @@ class Job:
         over = 0
         for number, times in sorted(lives.items()):
             firsts, lasts = zip(*times, strict=True)
-            began = min(firsts) if alone else max(firsts)
-            assert began >= over, f"round {number} ran beside another one"
-            over = max(over, *lasts) if alone else max(over, min(lasts))
+            assert min(firsts) >= over, f"round {number} began while ranks of another one lived"
+            over = max(over, *lasts)
 
     def close(self) -> None:
         """End whatever still runs, all at once."""

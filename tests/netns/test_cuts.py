@@ -21,7 +21,7 @@ def test_without_a_majority_nobody_goes_on(job: Callable[..., Job]) -> None:
     run.begins(0, *"abcd")
     run.hosts.divide("c", "d")
     run.begins(1, "a", "b")
-    run["c"].wait_for("too few nodes can be reached to go on without it")
+    run["c"].wait_for("the job may go on without this node")
     run.hosts.heal()
     run.begins(2, *"abcd")
     run.finish()
@@ -35,7 +35,7 @@ def test_a_cut_between_four_nodes_that_are_all_needed(job: Callable[..., Job]) -
     run.begins(0, *"abcd")
     run.hosts.divide("c", "d")
     run["a"].wait_for("node [cd] is lost")
-    run["c"].wait_for("too few nodes can be reached")
+    run["c"].wait_for("the job may go on without this node")
     run.hosts.heal()
     run.begins(1, *"abcd")
     run.finish()
@@ -57,7 +57,7 @@ def test_the_coordinator_is_cut_off_and_lives(job: Callable[..., Job]) -> None:
     run.begins(2, *"abd")
     run.finish()
     run.ends(*"abd")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_a_node_is_cut_off_and_lives(job: Callable[..., Job]) -> None:
@@ -73,6 +73,39 @@ def test_a_node_is_cut_off_and_lives(job: Callable[..., Job]) -> None:
     run.begins(2, *"abd")
     run.finish()
     run.ends(*"abd")
+    run.one_world()
+
+
+def test_one_of_two_nodes_has_stopped_before_a_spare_takes_its_place(
+    job: Callable[..., Job],
+) -> None:
+    run = job("abc", "2:3")
+    run.start()
+    run.begins(0, "a", "b")
+    run.hosts.unplug("b")
+    run.begins(1, "a", "c")
+    run["b"].wait_for("the ranks are stopped")
+    run.hosts.plug_in("b")
+    run["b"].wait_for("following the coordinator on a")
+    run.finish()
+    run.ends(*"abc")
+    run.one_world()
+
+
+def test_with_a_coordinator_of_its_own_a_node_has_stopped_before_a_spare_takes_its_place(
+    job: Callable[..., Job],
+) -> None:
+    run = job("kabc", "2:3")
+    run.coordinate()
+    run.start(*"abc")
+    run.begins(0, "a", "b")
+    run.hosts.unplug("b")
+    run.begins(1, "a", "c")
+    run["b"].wait_for("the ranks are stopped")
+    run.hosts.plug_in("b")
+    run["b"].wait_for("following the coordinator")
+    run.finish()
+    run.ends(*"abck")
     run.one_world()
 
 

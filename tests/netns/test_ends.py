@@ -67,7 +67,7 @@ def test_the_last_restart_fails_too(job: Callable[..., Job]) -> None:
     for name in "abc":
         assert "ValueError: second" in run[name].seen[-1], run[name].text
         assert "node a" in run[name].seen[-1], run[name].text
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_a_rank_asks_for_the_exclusion_of_its_node(job: Callable[..., Job]) -> None:
@@ -83,7 +83,7 @@ def test_a_rank_asks_for_the_exclusion_of_its_node(job: Callable[..., Job]) -> N
     assert "its memory is broken" in again.seen[-1], again.text
     run.finish()
     run.ends("a", "c")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 # The second is too small for a vote once the node of the coordinator has left.
@@ -103,7 +103,7 @@ def test_the_node_of_the_coordinator_is_excluded(
     assert "its memory is broken" in run["a"].seen[-1], run["a"].text
     run.finish()
     run.ends(*hosts[1:])
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_one_launcher_is_told_to_stop(job: Callable[..., Job]) -> None:
@@ -116,7 +116,7 @@ def test_one_launcher_is_told_to_stop(job: Callable[..., Job]) -> None:
     assert run["b"].finish() == 75
     run.finish()
     run.ends("a", "c")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 @pytest.mark.parametrize(("hosts", "nodes"), SIZES)
@@ -132,7 +132,7 @@ def test_the_launcher_of_the_coordinator_is_told_to_stop(
     run[hosts[1]].wait_for("following the coordinator on")
     run.finish()
     run.ends(*hosts[1:])
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_the_launcher_of_the_coordinator_leaves_an_elastic_job(job: Callable[..., Job]) -> None:
@@ -144,7 +144,7 @@ def test_the_launcher_of_the_coordinator_leaves_an_elastic_job(job: Callable[...
     assert run["a"].finish() == 75
     run.finish()
     run.ends(*"bc")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_all_launchers_are_told_to_stop(job: Callable[..., Job]) -> None:

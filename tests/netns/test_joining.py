@@ -23,7 +23,7 @@ def test_one_agent_more_than_there_are_places(job: Callable[..., Job]) -> None:
     run.begins(1, "a", "c", "d", "e")
     run.finish()
     run.ends("a", "c", "d", "e")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_a_node_that_comes_late(job: Callable[..., Job]) -> None:
@@ -35,7 +35,7 @@ def test_a_node_that_comes_late(job: Callable[..., Job]) -> None:
     run.begins(1, *"abc")
     run.finish()
     run.ends(*"abc")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_a_node_behind_a_slow_line(job: Callable[..., Job]) -> None:

@@ -28,7 +28,7 @@ def test_a_spare_takes_the_place_of_a_node_without_power(job: Callable[..., Job]
     run["a"].wait_for(r"node b is lost: nothing was heard of it for 2 s")
     run.finish()
     run.ends("a", "c", "d")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_another_node_coordinates_when_the_host_of_the_coordinator_is_lost(
@@ -44,7 +44,7 @@ def test_another_node_coordinates_when_the_host_of_the_coordinator_is_lost(
     run["c"].wait_for("first cause in round 0: node a is lost")
     run.finish()
     run.ends("b", "c", "d")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_two_nodes_are_lost_one_after_the_other(job: Callable[..., Job]) -> None:
@@ -60,7 +60,7 @@ def test_two_nodes_are_lost_one_after_the_other(job: Callable[..., Job]) -> None
         run[spare].wait_for(r"rank \d+ of 4 in round [12]")
     run.finish()
     run.ends("a", "d", "e", "f")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_two_coordinators_are_lost_one_after_the_other(job: Callable[..., Job]) -> None:
@@ -74,7 +74,7 @@ def test_two_coordinators_are_lost_one_after_the_other(job: Callable[..., Job]) 
     run["c"].wait_for(r"rank \d+ of 3 in round 2")
     run.finish()
     run.ends("c", "d", "e")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_an_agent_that_is_killed(job: Callable[..., Job]) -> None:
@@ -87,7 +87,7 @@ def test_an_agent_that_is_killed(job: Callable[..., Job]) -> None:
     run.begins(1, "a", "c")
     run.finish()
     run.ends("a", "c")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_a_node_whose_launcher_is_started_again(job: Callable[..., Job]) -> None:
@@ -99,7 +99,7 @@ def test_a_node_whose_launcher_is_started_again(job: Callable[..., Job]) -> None
     run.begins(1, *"abc")
     run.finish()
     run.ends(*"abc")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_the_host_of_the_coordinator_is_started_again(job: Callable[..., Job]) -> None:
@@ -113,7 +113,7 @@ def test_the_host_of_the_coordinator_is_started_again(job: Callable[..., Job]) -
     run["b"].wait_for("takes over the coordination of the job from node a")
     run.finish()
     run.ends(*"abc")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_the_coordinator_of_two_nodes_is_started_again(job: Callable[..., Job]) -> None:
@@ -127,7 +127,7 @@ def test_the_coordinator_of_two_nodes_is_started_again(job: Callable[..., Job]) 
     run.begins(1, "a", "b")
     run.finish()
     run.ends("a", "b")
-    run.one_world(alone=True)
+    run.one_world()
 
 
 def test_the_coordinator_of_two_nodes_stays_away(job: Callable[..., Job]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,9 @@ class Harness:
         self.handle(f.Opened(self.link))
         return self.says(p.Welcome(epoch=epoch, leader=leader, lease_s=5.0))
 
-    def start(self, number: int = 1, **changes: object) -> list[f.Command]:
+    def start(
+        self, number: int = 1, *, replaceable: bool = False, **changes: object
+    ) -> list[f.Command]:
         self.says(p.Learn(epoch=EPOCH, ledger=prepared(**changes)))
         return self.says(
             p.StartOrder(
@@ -96,13 +99,22 @@ class Harness:
                 max_restarts=3,
                 master_addr="host-a",
                 master_port=7,
+                replaceable=replaceable,
             )
         )
 
-    def running(self) -> Harness:
+    def running(self, **about: Any) -> Harness:
         self.welcome()
-        self.start()
+        self.start(**about)
         return self
+
+    def stops_after(self) -> float:
+        """In how many seconds its ranks are stopped; the leader says nothing any more."""
+        before = self.now
+        while not self.all(f.StopRanks):
+            self.pass_time(0.1)
+            assert self.now - before < 200 * S
+        return round((self.now - before) / S, 1)
 
     def others_say(self, **lost: bool) -> list[f.Command]:
         commands = []
@@ -230,7 +242,7 @@ def test_who_gives_up_says_how_the_coordinator_was_lost():
         harness.handle(f.Closed(harness.link, "no route to host"))
         harness.pass_time(1)
     reason = harness.last(f.GiveUp).reason
-    assert "host-a:1 is gone: it has not answered for 5 s; too few nodes" in reason
+    assert "host-a:1 is gone: it has not answered for 5 s; the job may go on without" in reason
 
 
 def test_final_refusal_ends_it():
@@ -390,10 +402,74 @@ def test_a_reset_that_was_seen_late_does_not_prolong_an_old_world():
 
 def test_ranks_of_a_minority_are_stopped_in_time():
     harness = Harness().running()
-    stops = harness.pass_time(5 + 3 + 0.1)
-    stop = next(each for each in stops if isinstance(each, f.StopRanks))
-    assert "too few nodes" in stop.reason
-    assert stop.grace_s == 2.0
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert harness.stops_after() == 3
+    assert "too few nodes" in harness.last(f.StopRanks).reason
+    assert harness.last(f.StopRanks).grace_s == 2.0
+
+
+def test_ranks_of_a_member_with_a_vote_stop_when_its_lease_is_over_whoever_misses_the_leader():
+    harness = Harness().running()
+    harness.others_say(a=True, c=True)
+    assert harness.stops_after() == 5
+    assert "may go on without this node" in harness.last(f.StopRanks).reason
+    assert harness.last(f.StopRanks).grace_s == 2.0
+    assert [type(each) for each in harness.out if isinstance(each, f.Send | f.Hangup)][-2:] == [
+        f.Send,
+        f.Hangup,
+    ]
+    assert isinstance(harness.last(f.Send).message, p.Miss | p.Report)
+
+
+@pytest.mark.parametrize(
+    ("replaceable", "reset", "store", "seconds"),
+    [
+        (True, False, "", 5),
+        (False, False, "", 65),
+        (True, True, "", 60),  # its process has ended, and replaces nobody
+        (True, True, "etcd", 5),  # another one may lead in a moment
+        (False, True, "etcd", 60),
+    ],
+)
+def test_without_votes_ranks_stop_early_where_they_can_be_replaced(
+    replaceable: bool, reset: bool, store: str, seconds: float
+) -> None:
+    harness = Harness(store=store).running(replaceable=replaceable, casting_vote="")
+    if reset:
+        harness.handle(f.Closed(harness.link, "reset"))
+    assert harness.stops_after() == seconds
+
+
+def test_a_node_that_can_be_replaced_from_now_on_says_that_it_knows():
+    harness = Harness().running(casting_vote="")
+    assert harness.last(f.Send).message == p.Renew(epoch=EPOCH, sent=harness.now, round=0)
+    harness.says(p.Beat(epoch=EPOCH, sent=harness.now, replaceable=True))
+    harness.pass_time(2)
+    assert harness.last(f.Send).message.replaceable
+    harness.says(p.Beat(epoch=EPOCH, sent=harness.now))
+    assert harness.stops_after() == 5, "in that round it stays so"
+
+
+def test_a_claim_is_granted_when_the_leader_has_stopped_its_ranks_if_it_lives():
+    harness = Harness().running()
+    claim = p.Claim(node="c", incarnation="c1", epoch=9, ledger=ledger("abc"))
+    harness.pass_time(5 + 10 / 3 + 2.1)
+    harness.handle(f.Asked(1, claim))
+    assert not harness.last(f.Answer).message.granted
+    harness.pass_time(0.2)
+    harness.handle(f.Asked(2, claim))
+    assert harness.last(f.Answer).message.granted
+
+
+def test_it_learns_that_the_table_before_does_not_count_any_more():
+    harness = Harness()
+    harness.welcome()
+    harness.start(table=table("abd"), casting_vote="a", round=-1)
+    assert harness.follower.knows.ledger.before
+    harness.says(p.Beat(epoch=EPOCH, settled=1))
+    assert harness.follower.knows.ledger.before
+    harness.says(p.Beat(epoch=EPOCH, settled=0))
+    assert not harness.follower.knows.ledger.before
 
 
 def test_ranks_go_on_while_a_quorum_misses_the_leader():

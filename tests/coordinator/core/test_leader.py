@@ -697,3 +697,89 @@ def test_a_node_that_renews_and_never_acknowledges_is_replaced():
     assert end.outcome == "excluded"
     harness.prepared("acd")
     assert [seat.node for seat in harness.leader.ledger.table] == ["a", "c", "d"]
+
+
+# --- the table before, and silence ----------------------------------------------------------------
+
+
+def two_rounds() -> Harness:
+    """Round 1 of a, b and c has begun after one of a, b and x; nobody has said that it knows."""
+    harness = Harness(known=ledger("abx"))
+    for node in "abc":
+        harness.hello(node, round=0, running=False, ledger=ledger("abx"))
+    harness.pass_time(30, alive="abc")
+    harness.prepared("abc")
+    assert harness.heard("c", p.StartOrder)
+    return harness
+
+
+def confirm(harness: Harness, nodes: str, **more: object) -> None:
+    number = harness.leader.ledger.round
+    for node in nodes:
+        harness.say(node, p.Renew(epoch=harness.leader.epoch, round=number, **more))
+
+
+def test_the_table_before_counts_until_every_member_has_confirmed_the_start():
+    harness = two_rounds()
+    assert [seat.node for seat in harness.leader.ledger.before] == ["a", "b", "x"]
+    confirm(harness, "ab")
+    assert harness.leader.ledger.before
+    assert harness.heard("b", p.Beat)[-1].settled == -1
+    version = harness.leader.ledger.version
+    confirm(harness, "c")
+    assert not harness.leader.ledger.before
+    assert {harness.heard(node, p.Beat)[-1].settled for node in "abc"} == {1}
+    assert [each.ledger for each in harness.out if isinstance(each, c.Persist)][-1] == (
+        harness.leader.ledger
+    )
+    assert harness.leader.ledger.version > version
+
+
+def test_a_leader_of_a_round_that_one_may_not_know_needs_a_quorum_of_the_table_before():
+    harness = two_rounds()
+    confirm(harness, "ac")
+    harness.handle(c.Closed(harness.links.pop("b"), "reset"))
+    assert "no quorum" in harness.heard("c", p.StopOrder)[-1].reason
+
+
+def test_a_leader_gives_way_when_a_later_one_has_prepared_a_round():
+    harness = Harness(known=ledger("abc"))
+    for node in "ab":
+        harness.hello(node, round=0, running=True, ledger=ledger("abc"))
+    harness.pass_time(30, alive="ab")
+    about = {"epoch": EPOCH + 1, "version": 99, "pending_round": 9, "pending": table("cde")}
+    harness.hello("c", round=0, ledger=ledger("abc", **about), promised=EPOCH + 1)
+    assert harness.leader.state is State.DEPOSED
+
+
+def test_a_follower_that_hears_nothing_is_lost_and_counts_as_silent():
+    harness = two_rounds()
+    confirm(harness, "abc")
+    harness.say("c", p.Miss(node="c", incarnation="c1", epoch=EPOCH))
+    assert "c" not in harness.links, "its connection is closed"
+    assert "node c is lost" in harness.heard("b", p.StopOrder)[-1].reason
+    harness.hello("y")
+    for node in "ab":
+        harness.report(node, "stopped", 1)
+    harness.pass_time(6, alive="aby")
+    harness.prepared("aby")
+    assert len(harness.heard("b", p.StartOrder)) == 1
+    harness.pass_time(3, alive="aby")
+    assert len(harness.heard("b", p.StartOrder)) == 2
+
+
+def test_members_are_told_when_a_spare_makes_them_replaceable_and_say_that_they_know():
+    harness = Harness(min_nodes=2, max_nodes=3)
+    for node in "ab":
+        harness.hello(node)
+    harness.pass_time(3, alive="ab")
+    harness.prepared("ab")
+    assert not harness.heard("b", p.StartOrder)[0].replaceable
+    harness.hello("x")
+    confirm(harness, "b")
+    assert harness.heard("b", p.Beat)[-1].replaceable
+    assert not harness.leader._sessions["b"].replaceable
+    confirm(harness, "b", replaceable=True)
+    assert harness.leader._sessions["b"].replaceable
+    harness.say("b", p.Renew(epoch=EPOCH, round=7, replaceable=True))
+    assert not harness.leader._sessions["b"].replaceable, "it says so of another round"

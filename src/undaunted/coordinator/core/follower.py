@@ -355,7 +355,8 @@ class Follower:
         if self._stood_s:
             stood = format_duration(self._stood_s)
             self._gone = f"this machine stood still for {stood}, and the others go on without it"
-        said = f.Say(self._gone + ("; the ranks go on" if self.running else ""))
+        goes_on = self.running and absence.stop_ns > now
+        said = f.Say(self._gone + ("; the ranks go on" if goes_on else ""))
         giveup = f.SetTimer("giveup", self.search.limit_s)
         return [said, giveup, *self._dial(), *absence.begin(now)]
 
@@ -381,12 +382,18 @@ class Follower:
         too_long = now - absence.since_ns >= round(self.config.give_up_s * _NS)
         if absence.reset and absence.quorum_misses(now) and not too_long:
             return [f.SetTimer("minority", ASK_AGAIN_S)]
-        if self.knows.votes and not self._stood_s:
-            self._gone += "; too few nodes can be reached to go on without it"
+        if not self._stood_s:
+            self._gone += self._why_stopped(absence)
         reason = self._gone
         failed = p.Report(number=0, kind="failed", round=self.round, text=reason, victim=True)
         stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
         return [f.Say(f"the ranks are stopped: {reason}"), stop, *self._tell(failed, now)]
+
+    def _why_stopped(self, absence: Absence) -> str:
+        if self.knows.votes and absence.reset:
+            return "; too few nodes can be reached to go on without it"
+        replaced = self.knows.votes or absence.stop_ns <= self._lease.until_ns
+        return "; the job may go on without this node" if replaced else ""
 
     def _answered(self, node: str, answer: p.Message | None, now: int) -> list[f.Command]:
         if self._absence is None:
