@@ -118,7 +118,8 @@ class CallWrapper:
     def atomic(self) -> Section:
         """Return a context manager: what runs in it is not interrupted, nor is communication.
 
-        The restart waits for its end. ``hard_timeout`` is put off, by ``barrier_timeout`` at most.
+        The restart waits for its end, in whichever thread it is. ``hard_timeout`` is put off, by
+        ``barrier_timeout`` at most.
         """
         gate = self._session.gate
         return Section(gate.enter_atomic, gate.leave_atomic, gate.raise_if_wanted)

@@ -94,12 +94,8 @@ class Parameters:
 
     def limits(self) -> Limits:
         """Return what the guard and the controller are told."""
-        durations = {
-            name: getattr(self, name).total_seconds()
-            for name in Limits.__struct_fields__
-            if name != "interval"
-        }
-        return Limits(**durations, interval=self.progress_watchdog_interval.total_seconds())
+        names = Limits.__struct_fields__
+        return Limits(**{name: getattr(self, name).total_seconds() for name in names})
 
     def _check_types(self) -> None:
         enforce_subclass("store_factory", self.store_factory, StoreMixin)

@@ -99,7 +99,8 @@ class Wrapper:
             heartbeat_timeout: a node that was silent for so long is lost.
             barrier_timeout: longest wait for ranks at the beginning of an iteration.
             completion_timeout: longest time between the first and the last return.
-            last_call_wait: longest wait for other faults of the same cause.
+            last_call_wait: not used: nothing is waited for, and faults that are reported before the
+                next iteration belong to it.
             termination_grace_time: between SIGTERM and SIGKILL.
             monitor_process_logfile: absolute path of the guards' logs; ``{rank}`` is the rank.
             monitor_process_pidfile: absolute path of a file with the guard's pid; likewise.

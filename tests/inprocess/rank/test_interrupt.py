@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.inprocess.rank.calls import call
+from undaunted.inprocess import background
 from undaunted.inprocess.monitor_thread import RankShouldRestart
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.interrupt import SIGNAL
@@ -491,6 +492,29 @@ def test_atomic_that_is_never_left(guard: FakeGuard) -> None:
         return wrapper.iteration
 
     assert call(train, None) == 1
+
+
+def test_an_error_elsewhere_waits_for_a_thread_in_atomic(guard: FakeGuard) -> None:
+    """As where a thread writes a checkpoint while the main thread trains."""
+    saving = threading.Event()
+    order: list[str] = []
+
+    def save(wrapper: CallWrapper) -> None:
+        with wrapper.atomic():
+            saving.set()
+            threading.Event().wait(0.2)
+            order.append("saved")
+
+    def train(wrapper: CallWrapper) -> int:
+        if wrapper.iteration == 0:
+            background.start(lambda: save(wrapper), "test")
+            assert saving.wait(LONG_S)
+            raise RuntimeError
+        order.append("again")
+        return guard.read_page().atomic
+
+    assert call(train, None, abort=lambda state: order.append("abort")) == 0
+    assert order == ["saved", "abort", "again"]
 
 
 # --- forks ----------------------------------------------------------------------------------------

@@ -48,9 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
     heartbeat_timeout: float = 30.0
     barrier_timeout: float = 120.0
     completion_timeout: float = 120.0
-    last_call_wait: float = 1.0
     termination_grace_time: float = 5.0
-    interval: float = 1.0
 
 
 # --- from ranks -----------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ class Gate:
         self._ident = threading.get_ident()
         self._lock = threading.Lock()
         self._marker: FrameType | None = None
-        self._depth = 0  # of atomic
+        self._depth = 0  # of atomic, in all threads
+        self._own_depth = 0  # in the user's thread
         self._wanted = False  # the epoch is over, see `terminate`
         self._terminating = False  # nobody enters `atomic` any more
         self._raising = threading.Event()  # communication is aborted: the user's code may go
@@ -105,8 +106,8 @@ class Gate:
         with self._lock:
             self._marker = None
             self._raised_in = []
-            self._depth = 0  # what the function has left open is over with it
-            self._page.set_atomic(0)
+            # What the function has left open is over with it; other threads are still in theirs.
+            self._change_depth(-self._own_depth)
             close()
             wanted = self._wanted
         if wanted:
@@ -120,8 +121,7 @@ class Gate:
         """
         with self._lock:
             if not self._terminating:
-                self._depth += 1
-                self._page.set_atomic(self._depth)
+                self._change_depth(1)
                 return
         self._raising.wait(_ABORT_S)
         raise RankShouldRestart(self._message)
@@ -129,11 +129,16 @@ class Gate:
     def leave_atomic(self) -> None:
         """Undo one `enter_atomic`."""
         with self._lock:
-            self._depth = max(0, self._depth - 1)
-            self._page.set_atomic(self._depth)
+            self._change_depth(-1)
             wanted = self._wanted and not self._depth
         if wanted:
             self._wake()
+
+    def _change_depth(self, by: int) -> None:
+        self._depth = max(0, self._depth + by)
+        if threading.get_ident() == self._ident:
+            self._own_depth = max(0, self._own_depth + by)
+        self._page.set_atomic(self._depth)
 
     def raise_if_wanted(self) -> None:
         """After `leave_atomic`, in the user's thread: an interruption that it held off comes now.
