@@ -72,6 +72,29 @@ def test_the_killed_rank_is_the_cause_although_its_victims_spoke_first() -> None
     )
 
 
+def test_all_ranks_that_were_killed_are_named() -> None:
+    killed = [failure(rank, 500 + rank, signal=signal.SIGKILL) for rank in (0, 1, 3)]
+    found = verdict(victim(2, 90), *killed)
+    assert found.root.rank == 0
+    assert "; 3 ranks of this node were killed by SIGKILL (ranks 0-1,3), which" in found.line
+    assert "out-of-memory killer" in found.line
+    ended = [failure(rank, 500, signal=signal.SIGTERM) for rank in (0, 1)]
+    assert verdict(*ended).line.endswith("killed by SIGTERM (ranks 0-1)")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"signal": signal.SIGKILL, "told": ((signal.SIGKILL, 300),)},  # by this launcher
+        {"signal": signal.SIGSEGV},
+        {"exit_code": 1},
+    ],
+)
+def test_a_rank_that_ended_otherwise_is_not_said_to_be_killed(other: dict[str, object]) -> None:
+    found = verdict(failure(0, 100, signal=signal.SIGKILL), failure(1, 500, **other))
+    assert "of this node were killed" not in found.line
+
+
 def test_the_first_failure_of_its_own_is_the_cause() -> None:
     first = failure(2, 900, exit_code=1, error=error("KeyError", "'x'", 100, TRACEBACK))
     second = failure(1, 200, exit_code=3)

@@ -410,6 +410,17 @@ def test_a_disk_that_fills_up_while_the_job_runs(tmp_path: Path) -> None:
     assert done.stderr.count("No space left") == 1, done.stderr
 
 
+def test_a_full_disk_of_checkpoints_is_named(tmp_path: Path) -> None:
+    fill = "import os\nfile = open(f'small/{os.getpid()}.pt', 'wb', buffering=0)\n"
+    fill += "while file.write(bytes(1 << 12)): pass\n"
+    (tmp_path / "train.py").write_text(fill)
+    (tmp_path / "small").mkdir()
+    line = f"mount -t tmpfs -o size=1m none small; exec {RUN} --max-restarts 0 train.py"
+    done = unshared(line, tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"no room is left on {tmp_path}/small (0 of 1 MiB free)" in done.stderr
+
+
 def test_a_read_only_run_directory(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CRASH_ONCE)
     (tmp_path / "small").mkdir()

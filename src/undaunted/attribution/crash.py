@@ -23,7 +23,7 @@ from undaunted.attribution.stacks import innermost_user_frame, parse_traceback
 from undaunted.base.text import name_ranks, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from undaunted.attribution.error_file import ErrorReport
     from undaunted.progress.snapshot import ErrorRecord
@@ -162,7 +162,8 @@ def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
         root=root,
         victims=tuple(victims),
         certain=certain,
-        line=_line(root, victims, origins[root.rank], node, str(frame) if frame else ""),
+        line=_line(root, victims, origins[root.rank], node, str(frame) if frame else "")
+        + _killed_together(root, failures, origins),
         signal=exits.signal_name(root.died_of) if root.died_of is not None else "",
         exception=root.exception,
         traceback=root.traceback,
@@ -223,6 +224,23 @@ def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, fram
     if origin == Origin.PEER_LOST:
         line += "; no rank of this node failed of its own: the cause may be on another node"
     return line
+
+
+def _killed_together(
+    root: RankFailure, failures: Sequence[RankFailure], origins: Mapping[int, Origin]
+) -> str:
+    """Name all ranks that somebody has killed: one alone would look like one bad rank."""
+    signal = root.died_of
+    killed = [
+        each.rank
+        for each in failures
+        if signal is not None and each.died_of == signal and origins[each.rank] == Origin.OWN
+    ]
+    if signal is None or len(killed) < 2:
+        return ""
+    memory = ", which points to the out-of-memory killer: see `dmesg`" if signal == SIGKILL else ""
+    name, ranks = exits.signal_name(signal), name_ranks(killed)
+    return f"; {len(killed)} ranks of this node were killed by {name} ({ranks}){memory}"
 
 
 def _what(root: RankFailure) -> str:

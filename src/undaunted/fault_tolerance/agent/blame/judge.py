@@ -62,7 +62,7 @@ def judge_crash(
         for worker, lines in zip(failed, last, strict=True)
     ]
     verdict = crash.judge(failures, node=config.node)
-    root, line = verdict.root, verdict.line + full_disk.hint(config)
+    root, line = verdict.root, verdict.line + full_disk.hint(config, verdict.root)
     event = Verdict(
         t=time.monotonic_ns(),
         round=current.number,
