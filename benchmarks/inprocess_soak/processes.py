@@ -47,7 +47,7 @@ class Processes:
         command = [str(PROGRAM), settings]
         if launched:
             options = ["--nproc-per-node", str(ranks), "--ft-restart-policy", "min-healthy"]
-            options += ["--run-dir", str(directory / "run")]
+            options += ["--ft-restart-lost-ranks", "--run-dir", str(directory / "run")]
             command = ["-m", "undaunted.cli.main", "run", *options, *command]
             self._started = [self._start(0, command, {})]
             return

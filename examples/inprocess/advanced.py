@@ -7,7 +7,8 @@ as some launchers end all of them when one is killed:
     export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=4 FAULT=kill
     for rank in 0 1 2 3; do RANK=$rank python examples/inprocess/advanced.py & done; wait
 
-    FAULT=kill undaunted run --nproc-per-node 4 --ft-restart-policy min-healthy advanced.py
+    FAULT=kill undaunted run --nproc-per-node 4 --ft-restart-policy min-healthy \\
+        --ft-restart-lost-ranks advanced.py
     FAULT=kill torchrun --nproc-per-node 4 --max-restarts 1 advanced.py  # restarts all processes
 
 GPUs and nccl are used where there is a GPU for every process, else CPUs and gloo.

@@ -118,7 +118,8 @@ def test_a_fault_in_a_collective_is_restarted_inside(tmp_path: Path, more: tuple
 
 
 def test_a_reserve_takes_over_for_a_process_that_is_killed(tmp_path: Path) -> None:
-    options = ("--nproc-per-node=3", "--ft-restart-policy=min-healthy")
+    policy = ("--ft-restart-policy=min-healthy", "--ft-restart-lost-ranks")
+    options = ("--nproc-per-node=3", *policy)
     active = ("--active-world-size", "2")
     text = pretrain(tmp_path, options, *INSIDE, "rank_killed", *active)
     assert "rank 1 (node" in text

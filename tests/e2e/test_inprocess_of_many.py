@@ -32,10 +32,13 @@ PROGRAM = """
         rank, world_size = os.environ["RANK"], os.environ["WORLD_SIZE"]
         say(f"iteration {call.iteration}: rank {rank} of {world_size} in "
             f"{os.environ['TORCHELASTIC_RESTART_COUNT']}")
-        if call.iteration > 0:
+        if call.iteration > 0 and world_size != "3":
             return f"returned in rank {rank}"
-        while not (rank == "1" and pathlib.Path("fail").exists()):
+        fails = rank == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        while not (fails and pathlib.Path("fail").exists()):
             threading.Event().wait(0.02)
+            if pathlib.Path("done").exists():
+                return "done"
         if sys.argv[1] == "raise":
             raise ValueError("a fault")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -45,13 +48,16 @@ PROGRAM = """
 
 
 @contextlib.contextmanager
-def nodes(tmp_path: Path, how: str, names: str, *options: str) -> Iterator[list[Launcher]]:
-    """Launchers of one rank each, whose ranks are all in the function; the first one hosts."""
+def nodes(
+    tmp_path: Path, how: str, names: str, *options: str, ranks: int = 1
+) -> Iterator[list[Launcher]]:
+    """Launchers whose ranks are all in the function; the first one hosts."""
     (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     common = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--run-dir", "run", *options]
+    common += ["--nproc-per-node", str(ranks)]
     with contextlib.ExitStack() as opened:
         launchers = []
         for name in names:
@@ -60,7 +66,7 @@ def nodes(tmp_path: Path, how: str, names: str, *options: str) -> Iterator[list[
             launchers.append(Launcher(args, tmp_path, {"UNDAUNTED_TOKEN": "a token of the tests"}))
             opened.callback(launchers[-1].close)
         for launcher in launchers:
-            launcher.wait_for(rf"iteration 0: rank \d of {len(names)} in 0")
+            launcher.wait_for(rf"iteration 0: rank \d of {ranks * len(names)} in 0")
         yield launchers
 
 
@@ -84,6 +90,18 @@ def test_the_others_go_on_without_a_rank_and_its_node(tmp_path: Path) -> None:
         assert other.finish() == 0
         assert lost.finish() == 0, "the job is done"
         assert "killed by SIGKILL; it was the last one that was left of its node" in other.text
+
+
+def test_a_node_without_one_of_its_ranks_is_not_healthy(tmp_path: Path) -> None:
+    wanted = ("--nnodes", "2", "--ft-restart-policy", "min-healthy", "--max-restarts", "1")
+    with nodes(tmp_path, "kill", "ab", *wanted, ranks=2) as launchers:
+        (tmp_path / "fail").touch()
+        for launcher in launchers:
+            launcher.wait_for(r"iteration 0: rank \d of 4 in 1")
+        (tmp_path / "done").touch()
+        assert [launcher.finish() for launcher in launchers] == [0, 0]
+        assert any("the job is smaller than its 4 ranks" in each.text for each in launchers)
+        assert all("first cause in round 0: node" in each.text for each in launchers)
 
 
 def test_the_function_goes_on_when_the_coordinator_is_taken_over(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ _OWN = (
     Option(
         "ft-restart-policy",
         NODES,
-        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes are "
-        "well, and functions that are restarted inside their processes go on without lost ranks",
+        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes have "
+        "all their ranks; until then the others go on, also inside their processes",
         choice("any-failed", "min-healthy"),
         "POLICY",
         default="any-failed",
@@ -122,7 +122,8 @@ _OWN = (
     _flag(
         "ft-restart-lost-ranks",
         NODES,
-        "With min-healthy: a lost rank is started again, and joins the next in-process restart",
+        "With min-healthy: the others go on without a lost rank, also on one node; it is started "
+        "again, and joins the next in-process restart",
     ),
     Option(
         "ft-rdzv-impl",

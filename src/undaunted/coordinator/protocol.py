@@ -153,7 +153,7 @@ class Report(_Message, frozen=True):
 
     Attributes:
         number: rises by one with each report of this incarnation.
-        kind: failed, finished, stopped, unhealthy, shutdown, exclude or preempted.
+        kind: failed, rank_lost, finished, stopped, unhealthy, shutdown, exclude or preempted.
         text: detail, reason, description or name of the signal.
         lost: ranks that the others went on without.
         first, last, problem: how far the round came, see `progress.Iterations`.

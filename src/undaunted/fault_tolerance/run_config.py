@@ -44,7 +44,7 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         rank_termination_signal: sent to a hung rank (after SIGCONT).
         exception_hook: record unhandled exceptions of ranks.
         min_healthy: a rank that is lost while others go on with the function that they have called
-            together is no failure of this node.
+            together is no failure of this node, if there are other nodes or it comes back.
         restart_lost_ranks: a process is started in place of such a rank, to join the others again.
         gpu_failures: before which rounds (cycle, infrastructure rank) the check of a node fails on
             purpose.

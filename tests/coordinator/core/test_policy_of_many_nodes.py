@@ -169,6 +169,31 @@ class TestMinHealthy:
         assert job.ends["a"].reason == "every rank exited with 0 on 2 of 3 nodes"
         assert of(m.Blamed, job.said) == []
 
+    def test_a_node_is_healthy_with_all_its_ranks_only(self) -> None:
+        job = self.three(max_restarts=1)
+        (remark,) = job.feed(m.RankLost("a", 0, "rank 0: killed by SIGKILL"))
+        assert isinstance(remark, m.Remark)
+        assert "2 of 3 nodes" in remark.text
+        assert job.policy.running
+        assert job.feed(m.RankLost("a", 0, "rank 1: killed by SIGKILL"))[0] == m.Remark(
+            remark.text.replace("rank 0", "rank 1")
+        )
+        decided, *stops = job.feed(m.RankLost("b", 0, "rank 2: killed by SIGKILL"))
+        assert isinstance(decided, m.Decided)
+        assert decided.action == "restart"
+        assert [stop.node for stop in of(m.Stop, stops)] == ["a", "b", "c"]
+        (blamed, *_) = of(m.Blamed, job.stop("a", "b", "c"))
+        assert blamed.node == "b"
+        assert job.table == "a b c"
+
+    def test_a_node_that_finishes_without_a_rank_has_finished(self) -> None:
+        job = self.three()
+        job.feed(m.RankLost("a", 0, "rank 0: killed by SIGKILL"))
+        for node in "abc":
+            job.finish(node)
+        job.stop("a", "b", "c", all_ok=True)
+        assert set(job.outcomes.values()) == {"finished"}
+
     def test_until_too_few_are_healthy(self) -> None:
         job = self.three(max_restarts=1)
         job.lose("a")

@@ -48,6 +48,7 @@ class Members:
         self._all = {place.node: Member(place) for place in places}
         self.seats = {node: member.place.group_rank for node, member in self._all.items()}
         self._running = dict.fromkeys(self._all)  # neither finished nor failed, stopped or lost
+        self._whole = dict.fromkeys(self._all)  # running, with all their ranks
         self._unstopped = dict.fromkeys(self._all)  # processes may be left, and it will report
         self._finished = 0
         self.lost_ranks = 0
@@ -77,8 +78,8 @@ class Members:
 
     @property
     def healthy(self) -> int:
-        """How many nodes work or have finished."""
-        return self._finished + len(self._running)
+        """How many nodes have finished, or work with all their ranks."""
+        return self._finished + len(self._whole)
 
     def works(self, node: str) -> bool:
         """Whether ranks of the node run, as far as is known."""
@@ -96,14 +97,19 @@ class Members:
         """Every rank of the node exited with 0, but for some that others went on without."""
         member = self._all[node]
         if node in self._running:
-            del self._running[node]
+            self.fail(node)
             member.finished = member.all_ok = True
             self._finished += 1
             self.lost_ranks += lost_ranks
 
+    def lose_rank(self, node: str) -> None:
+        """The node goes on without one of its ranks."""
+        self._whole.pop(node, None)
+
     def fail(self, node: str) -> None:
         """The node's ranks do not work any more."""
         self._running.pop(node, None)
+        self._whole.pop(node, None)
 
     def stop(
         self, node: str, *, all_ok: bool, iterations: Iterations, misuse: bool | None = None
@@ -114,7 +120,7 @@ class Members:
         member = self._all[node]
         member.all_ok, member.iterations, member.misuse = all_ok, iterations, misuse
         self._unstopped.pop(node, None)
-        self._running.pop(node, None)
+        self.fail(node)
 
     def lose(self, node: str) -> None:
         """The node does not answer any more."""

@@ -120,6 +120,15 @@ class NodeFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RankLost:
+    """The node goes on without one of its ranks, for good: it is healthy no more."""
+
+    node: str
+    round: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFinished:
     """Every rank of the node exited with 0, but for ``lost`` that others went on without."""
 
@@ -214,6 +223,7 @@ Event = (
     | NodeReturns
     | TableAccepted
     | NodeFailed
+    | RankLost
     | NodeFinished
     | NodeStopped
     | NodeUnhealthy

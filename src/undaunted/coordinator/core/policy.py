@@ -134,6 +134,8 @@ class JobPolicy(Rounds):
         match event:
             case m.NodeFailed():
                 return self._failed(event)
+            case m.RankLost():
+                return self._rank_lost(event)
             case m.NodeFinished():
                 return self._finished(event)
             case m.NodeStopped():
@@ -232,6 +234,16 @@ class JobPolicy(Rounds):
         self.members.fail(node)
         return self._node_down(node, self.told(Cause(node, event.detail)))
 
+    def _rank_lost(self, event: m.RankLost) -> list[m.Command]:
+        if self.state is not State.RUNNING or not self.members.works(event.node):
+            return []
+        self.members.lose_rank(event.node)
+        why = self.told(Cause(event.node, event.detail))
+        if self._enough_healthy():
+            return [m.Remark(f"{why}; {self._healthy} are left with all their ranks")]
+        self.blame.failed(event.node, event.detail)
+        return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), m.Outcome.FAILED)
+
     def _finished(self, event: m.NodeFinished) -> list[m.Command]:
         if self.state is not State.RUNNING:
             return []
@@ -299,8 +311,12 @@ class JobPolicy(Rounds):
         if not self._enough_healthy():
             return self._restart(why, grace_s, outcome)
         stops = self.members.stops([node], self.round, why, grace_s, 15)
-        text = f"{why}; {self.members.healthy} of {len(self.members)} nodes go on"
+        text = f"{why}; {self._healthy} go on"
         return [*stops, m.Remark(text), *self._finish_if_done()]
+
+    @property
+    def _healthy(self) -> str:
+        return f"{self.members.healthy} of {len(self.members)} nodes"
 
     def _enough_healthy(self) -> bool:
         """Whether the round goes on although a node of it does not work any more."""

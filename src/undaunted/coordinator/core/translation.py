@@ -18,6 +18,8 @@ def report(event: m.Event) -> p.Report:
     match event:
         case m.NodeFailed():
             return _report("failed", event.round, event.detail, victim=event.victim)
+        case m.RankLost():
+            return _report("rank_lost", event.round, event.detail)
         case m.NodeFinished():
             return p.Report(number=0, kind="finished", round=event.round, lost=event.lost)
         case m.NodeStopped():
@@ -58,6 +60,8 @@ def event(node: str, report: p.Report) -> m.Event | None:
     match report.kind:
         case "failed":
             return m.NodeFailed(node, number, text, victim=report.victim)
+        case "rank_lost":
+            return m.RankLost(node, number, text)
         case "finished":
             return m.NodeFinished(node, number, report.lost)
         case "stopped":

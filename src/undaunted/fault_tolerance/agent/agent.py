@@ -231,8 +231,7 @@ class Agent:
             case m.Watch(on=on):
                 self._ranks.hold_to_limits(on=on)
             case m.GoOnWithout(local_rank=rank, detail=detail):
-                self._workers.all[rank].lost = True
-                self._inprocess.lost(rank, detail)
+                self._rank_lost(rank, detail)
             case m.StartAgain(local_rank=rank):
                 self._tasks.start(self._replacing.start(self._this_round(), rank))
             case m.GatherEvidence():
@@ -315,6 +314,13 @@ class Agent:
 
     def _rank_exited(self, worker: Worker) -> None:
         self._ranks.exited(worker)
+
+    def _rank_lost(self, local_rank: int, detail: str) -> None:
+        self._workers.all[local_rank].lost = True
+        self._inprocess.lost(local_rank, detail)
+        if not self._config.restart_lost_ranks:
+            what = f"rank {self._this_round().rank(local_rank)}: {detail}"
+            self._orders.post(job.RankLost(self._config.node, self._node.round, what))
 
     def _child_ended(self) -> None:
         self._tree.look()

@@ -12,6 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import count
 from undaunted.fault_tolerance.agent.inprocess.leading import Controlling
 from undaunted.fault_tolerance.agent.inprocess.notes import Notes
 from undaunted.journal.events import RankLost
@@ -78,8 +79,14 @@ class InProcess:
         self._stopping = True
 
     def goes_on_without(self, local_rank: int) -> bool:
-        """Whether others go on with what they do together if this rank is lost."""
-        if not self._config.min_healthy or self._service is None or self._round is None:
+        """Whether others go on with what they do together if this rank is lost.
+
+        A node is healthy with all its ranks only, so that a job of one node has none to spare, but
+        for those that come back. Of several nodes, the policy decides what becomes of the round.
+        """
+        config = self._config
+        may_spare = config.nodes is not None or config.restart_lost_ranks
+        if not (config.min_healthy and may_spare) or self._service is None or self._round is None:
             return False
         return self._service.in_call(self._round.rank(local_rank))
 
@@ -108,7 +115,7 @@ class InProcess:
         self._scribe.record(RankLost, rank=rank, detail=detail)
         self._scribe.say(
             f"rank {rank} (node {self._config.node}) is lost: {detail}; the function goes on "
-            "without it"
+            f"without it: the job is smaller than its {count(self._round.start.world_size, 'rank')}"
         )
 
     def close(self) -> None:
