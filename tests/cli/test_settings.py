@@ -99,6 +99,15 @@ def test_unknown_names_may_be_passed_over(read):
     assert parsed.values[HEARTBEAT] == 9
 
 
+@pytest.mark.parametrize("text", ["", "model: 1"])
+def test_options_beside_a_file_without_settings_are_enough(read, text):
+    parsed, notice = read(text, f"--{HEARTBEAT}=9")
+    assert notice == "ft.yaml has no section fault_tolerance: only options and variables count"
+    assert parsed.values[HEARTBEAT] == 9
+    with pytest.raises(UsageError, match="has no section"):
+        read(text, "--max-restarts=3")
+
+
 @pytest.mark.parametrize(
     "flag", ["--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg", "--ft_ignore_missing_cfg"]
 )

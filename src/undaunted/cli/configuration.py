@@ -41,8 +41,8 @@ undaunted run --ft-cfg-path ft.yaml --ft-rank-heartbeat-timeout 5m train.py
 ```
 
 * The section `fault_tolerance` may stand at any depth, so the file may be that of a training
-  framework. Two sections, or none, are an error; with `--ft-ignore-missing-cfg` a missing file or
-  section means the defaults.
+  framework. Two sections are an error, and so is none, unless options or variables give settings
+  beside it; with `--ft-ignore-missing-cfg` a missing file or section means the defaults.
 * A name that is no setting is an error that names the nearest one; with
   `--ft-ignore-unknown-settings` it is passed over.
 * Defaults are overridden by the file, that by variables, and those by options.

@@ -55,6 +55,11 @@ def with_file(parsed: Parsed, cwd: str) -> tuple[Parsed, str]:
     return parsed._replace(values=merged, sources=sources), notice
 
 
+def _given_otherwise(parsed: Parsed) -> bool:
+    """Whether settings are given outside of the file, which then may well have none."""
+    return any(option.setting and option.name in parsed.sources for option in OPTIONS)
+
+
 def _named(path: str) -> str:
     from undaunted.fault_tolerance.config_file import OF_A_CALL
 
@@ -72,6 +77,8 @@ def _read_file(parsed: Parsed, path: str, cwd: str) -> tuple[dict[str, Any], str
         missing = "is not there" if isinstance(error, OSError) else "has no section fault_tolerance"
         if may_miss:
             return {}, f"{path} {missing}: the defaults apply"
+        if isinstance(error, MissingSectionError) and _given_otherwise(parsed):
+            return {}, f"{path} {missing}: only options and variables count"
         raise UsageError(
             f"{parsed.sources['ft-cfg-path']}: {path} {missing}; correct it, or add "
             "--ft-ignore-missing-cfg to go on with the defaults"
