@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 
@@ -46,6 +47,28 @@ def test_version(capsys):
 def test_mistakes(argv, message, capsys):
     assert main(argv) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "unknown"),
+    [
+        (["report", "--jso"], "--jso"),
+        (["top", "--onc"], "--onc"),
+        (["simulate", "--step"], "--step"),
+        (["simulate", "--inprocess", "--step"], "--step"),
+        (["doctor", "--jso"], "--jso"),
+        (["run", "--max-restart", "2", "train.py"], "--max-restart"),
+        (["run", "---max-restarts", "2", "train.py"], "---max-restarts"),
+        (["log-aggregator", "---log-file", "x"], "---log-file"),
+    ],
+)
+def test_options_are_written_out(argv, unknown, capsys):
+    """An abbreviation that works today means something else as soon as there is a new option."""
+    with contextlib.suppress(SystemExit):
+        assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert "usage" in err.lower() or "unknown option" in err or "unrecognized" in err
+    assert unknown in err
 
 
 def test_the_package_itself_is_the_command():

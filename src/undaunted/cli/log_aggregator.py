@@ -115,7 +115,7 @@ def _parse(words: Sequence[str]) -> dict[str, str]:
     rest = list(words)
     while rest:
         spelling, equals, value = rest.pop(0).partition("=")
-        name = spelling.lstrip("-").replace("_", "-")
+        name = spelling.removeprefix("--").replace("_", "-")
         if spelling in {"-h", "--help"}:
             return {"help": ""}
         if not spelling.startswith("--") or name not in (*_OPTIONS, "once"):

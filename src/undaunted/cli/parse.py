@@ -157,7 +157,7 @@ def _lookup(spelling: str) -> Option | None:
 
 
 def _normalised(spelling: str) -> str:
-    name = spelling.lstrip("-").replace("_", "-")
+    name = spelling.removeprefix("--").replace("_", "-")
     return "ft-" + name.removeprefix("ft-param-") if name.startswith("ft-param-") else name
 
 

@@ -82,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="undaunted report",
         description="Show the rounds of a run, what ended each, where the time went, and what the "
         "restarts cost.",

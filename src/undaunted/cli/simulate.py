@@ -51,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="undaunted simulate", description=_DESCRIPTION)
+    parser = argparse.ArgumentParser(
+        prog="undaunted simulate", description=_DESCRIPTION, allow_abbrev=False
+    )
     parser.add_argument(
         "--inprocess",
         action="store_true",

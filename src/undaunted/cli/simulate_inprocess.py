@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="undaunted simulate --inprocess", description=_DESCRIPTION
+        allow_abbrev=False, prog="undaunted simulate --inprocess", description=_DESCRIPTION
     )
     parser.add_argument("--ranks", type=count(1), default=4, help="processes of the job [4]")
     add_arguments(parser, KINDS, faults=10)

@@ -65,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="undaunted top",
         description="Show what every rank of a run is doing now, live. Keys: q quit, p pause, "
         "s sort, arrows and PgUp and PgDn scroll.",
