@@ -150,6 +150,22 @@ def test_two_launchers_with_one_run_directory(tmp_path: Path) -> None:
         assert first.finish() == 75, first.text
 
 
+def test_a_launcher_that_was_stopped_is_named_where_it_is_in_the_way(tmp_path: Path) -> None:
+    script = "import threading; print('ready', flush=True); threading.Event().wait(600)"
+    with launched(tmp_path, script, "--nproc-per-node", "1") as first:
+        first.wait_for("ready")
+        first.process.send_signal(signal.SIGSTOP)
+        second = Launcher(["--run-dir", "run", "train.py"], tmp_path)
+        try:
+            assert second.finish() == 2
+            second.wait_for(rf"pid {first.process.pid}, which is stopped: kill -CONT")
+        finally:
+            second.close()
+            first.process.send_signal(signal.SIGCONT)
+        first.process.send_signal(signal.SIGTERM)
+        assert first.finish() == 75, first.text
+
+
 def test_too_few_descriptors(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     command = (

@@ -112,6 +112,15 @@ def test_what_a_killed_launcher_has_left_is_waited_for(tmp_path: Path, killed, c
     os.close(fd)
 
 
+def test_who_has_the_lock_is_found_although_the_launcher_is_gone(tmp_path: Path, killed) -> None:
+    owner = run_lock.owner(str(tmp_path), "a")
+    assert owner is not None
+    assert not owner.lives
+    holder = run_lock.holder(str(tmp_path), "a")
+    assert holder not in {None, owner.pid}
+    assert run_lock.holder(str(tmp_path), "b") is None
+
+
 def test_without_a_directory_or_locks_there_is_none(tmp_path: Path, monkeypatch) -> None:
     assert run_lock.lock(str(tmp_path / "missing"), "a") == run_lock.NO_LOCKS
 

@@ -81,7 +81,7 @@ def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
         beside = other is not None and other.lives and run_lock.same_job(other, config.run_id)
         if config.nodes is None or config.nodes.named or not beside:
             break
-    pid = f" (pid {other.pid})" if other is not None else ""
+    pid = _holder_in_words(run_lock.holder(config.run_dir, node))
     remedy = "give each its own --run-dir"
     if config.nodes is not None:
         remedy = "give each launcher of the job its own --node-name, and each job its own --run-dir"
@@ -91,6 +91,14 @@ def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
         file=sys.stderr,
     )
     return config, False
+
+
+def _holder_in_words(pid: int | None) -> str:
+    if pid is None:
+        return ""
+    if process.state(pid) in {"T", "t"}:
+        return f" (pid {pid}, which is stopped: kill -CONT {pid} lets it go on)"
+    return f" (pid {pid})"
 
 
 def _fork_agent(

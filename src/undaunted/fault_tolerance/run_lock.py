@@ -89,6 +89,24 @@ def owner(run_dir: str, node: str) -> Owner | None:
         os.close(fd)
 
 
+def holder(run_dir: str, node: str) -> int | None:
+    """Return a process that has the lock open, as far as can be seen; None = there is none.
+
+    That is the launcher, or what it has left behind: its agent.
+    """
+    path = os.path.realpath(_path(run_dir, node))
+    pids = sorted(map(int, filter(str.isdigit, os.listdir("/proc"))))
+    return next((pid for pid in pids if pid != os.getpid() and _has_open(pid, path)), None)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as fds:
+            return any(os.readlink(fd.path) == path for fd in fds)
+    except OSError:  # it has ended, or is somebody else's
+        return False
+
+
 def same_job(found: Owner, job: str) -> bool:
     """Whether the owner's launcher belongs to the job of this name."""
     return found.job == file_name(job)
