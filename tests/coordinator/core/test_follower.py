@@ -634,9 +634,9 @@ def test_a_refused_claim_teaches_the_later_epoch():
     for _ in range(4):
         harness.others_say(c=True)
         harness.pass_time(0.9)
-    refusal = p.Grant(node="c", incarnation="c1", epoch=90_000, granted=False, ledger=None)
+    refusal = p.Grant(node="c", incarnation="c1", epoch=90_000_000, granted=False, ledger=None)
     harness.handle(f.Answered("c", refusal))
-    assert harness.follower.knows.promised == 90_000
+    assert harness.follower.knows.promised == 90_000_000
     assert not harness.all(f.Lead)
 
 

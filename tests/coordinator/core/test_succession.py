@@ -39,6 +39,13 @@ def test_a_later_leader_or_any_for_one_that_is_not_sure(
     assert Succession(A, Sessions()).successor(said, ledger(epoch=7), sure=sure) == expected
 
 
+def test_a_leader_whom_nobody_can_replace_gives_way_to_a_later_one_only() -> None:
+    # The earlier one gives way to this one; if both did, nobody would ever lead.
+    asks, known = Succession(A, Sessions()), ledger("ab", epoch=7)
+    assert asks.successor(answer(6), known, sure=False) == ""
+    assert asks.successor(answer(8), known, sure=False) == "b:1"
+
+
 @pytest.mark.parametrize("epoch", [6, 8])
 def test_a_job_that_has_begun_goes_before_one_that_has_not(epoch: int) -> None:
     asks, empty = Succession(A, Sessions()), ledger(epoch=7, round=-1, table=())

@@ -21,7 +21,7 @@ FEWEST_VOTERS = 3
 Voter = tuple[str, str]  # node, incarnation
 
 # Epochs that one agent takes differ from those of another one by what is left over from this.
-_EPOCHS = 4096
+_EPOCHS = 1 << 20
 
 
 def voter(seat: Seat) -> Voter:

@@ -65,7 +65,10 @@ class Succession:
             return ""
         if answer.round is not None and (answer.round < 0) != (ledger.round < 0):
             return answer.leader if ledger.round < 0 else ""
-        return "" if answer.epoch < ledger.epoch and sure else answer.leader
+        if answer.epoch > ledger.epoch:
+            return answer.leader
+        # The other one gives way as well, to the later epoch: then somebody has to be elected.
+        return "" if sure or not election.votes_count(ledger) else answer.leader
 
     def stand_down(self, reason: str, leader: str) -> list[c.Command]:
         """Send all followers to ``leader``, "" = they find it themselves."""
