@@ -165,11 +165,26 @@ def be_alone() -> None:
             time.sleep(LONG_S)
 
 
+def stop_guard() -> None:
+    """It does not run, and does not end."""
+    from undaunted.inprocess.guard.start import _guards
+
+    _guards[-1].send_signal(signal.SIGSTOP)
+    time.sleep(LONG_S)
+
+
 def leave() -> None:
     raise SystemExit(3)
 
 
-FAULTS = {"kill": kill, "stop": stop, "lock": lock_the_gil, "leave": leave, "alone": be_alone}
+FAULTS = {
+    "kill": kill,
+    "stop": stop,
+    "stop guard": stop_guard,
+    "lock": lock_the_gil,
+    "leave": leave,
+    "alone": be_alone,
+}
 SCENARIOS = {
     function.__name__: function
     for function in (

@@ -61,6 +61,21 @@ def test_one_that_cannot_be_interrupted_is_ended(tmp_path: Path, how: str) -> No
     assert results == [2, 2]
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_whose_guard_is_stopped_leaves(tmp_path: Path, who: int) -> None:
+    limits = {**SHORT, "soft_timeout": 60, "hard_timeout": 65, "heartbeat_timeout": 2}
+    with Job(tmp_path, 3, "one_fails", who=who, how="stop guard", limits=limits) as job:
+        outcomes = job.wait()
+    left = [0, 1, 2] if who == 0 else [who]  # the controller is in rank 0's guard
+    for rank, outcome in enumerate(outcomes):
+        if rank in left:
+            assert outcome.code == 1, outcome.stderr
+            assert "InternalError" in outcome.stderr.splitlines()[-1]
+        else:
+            assert outcome.results()[0]["world"] == 2, outcome.stderr
+    assert "was stopped" in outcomes[who].stderr
+
+
 def test_a_reserve_takes_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
     with Job(tmp_path, 3, "one_fails", who=0, how="kill", active=2) as job:
         outcomes = job.wait()

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from undaunted.inprocess.core.reading import Phase
-from undaunted.inprocess.rank.alone import Alone
+from undaunted.inprocess.rank.alone import Alone, StoppedGuard
 from undaunted.inprocess.rank.page import Page
 
 if TYPE_CHECKING:
@@ -54,3 +55,41 @@ def test_one_that_has_left_may_take_its_time(page: Page, killed: list[tuple[int,
     page.set_phase(Phase.OUTSIDE)
     alone.end_if_due()
     assert not killed
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as made:
+        yield made
+        made.kill()
+
+
+def test_a_guard_that_stays_stopped_is_killed(
+    child: subprocess.Popen[bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    watch = StoppedGuard(child, looks=3)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitpid(child.pid, os.WUNTRACED)
+    for _ in range(3):
+        watch.look()
+    assert child.poll() is None
+    watch.look()
+    assert child.wait() == -signal.SIGKILL
+    watch.look()
+    assert f"its guard (process {child.pid}) was stopped" in capfd.readouterr().err
+
+
+def test_a_guard_that_goes_on_is_left_alone(child: subprocess.Popen[bytes]) -> None:
+    watch = StoppedGuard(child, looks=1)
+    for _ in range(3):
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        watch.look()
+        os.kill(child.pid, signal.SIGCONT)
+        os.waitpid(child.pid, os.WCONTINUED)
+        watch.look()
+    assert child.poll() is None
+
+
+def test_the_agent_is_not_ours_to_kill() -> None:
+    StoppedGuard(None, looks=0).look()

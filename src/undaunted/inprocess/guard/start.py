@@ -78,6 +78,11 @@ def guard_pid(sock: socket.socket) -> int:
     return _guards[-1].pid if found == os.getpid() and _guards else found
 
 
+def own_guard(pid: int) -> subprocess.Popen[bytes] | None:
+    """Return a guard that this process has started, None = it was somebody else."""
+    return next((guard for guard in _guards if guard.pid == pid), None)
+
+
 def _connect_to_agent(name: str, options: Options) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

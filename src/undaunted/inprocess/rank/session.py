@@ -15,7 +15,7 @@ from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank import connection
-from undaunted.inprocess.rank.alone import Alone
+from undaunted.inprocess.rank.alone import Alone, StoppedGuard
 from undaunted.inprocess.rank.connection import Connection
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.gate import Gate
@@ -139,6 +139,7 @@ class Session:
                 termination=self.termination,
                 call=None if self.rejoins else self.call,
                 interval_s=parameters.progress_watchdog_interval.total_seconds(),
+                look=_stopped_guard(self.connection.guard.pid, parameters).look,
             )
             undo.enter_context(_collecting_what_is_new())
             self.page.enter_call(self.call)
@@ -215,6 +216,12 @@ def _alone(page: Page, parameters: Parameters) -> Alone:
     """As long as a guard would wait."""
     limit = parameters.hard_timeout + parameters.termination_grace_time
     return Alone(page, limit.total_seconds())
+
+
+def _stopped_guard(pid: int, parameters: Parameters) -> StoppedGuard:
+    """After so long the others take this rank for lost."""
+    looks = parameters.heartbeat_timeout / parameters.progress_watchdog_interval
+    return StoppedGuard(start.own_guard(pid), round(looks))
 
 
 def _store(parameters: Parameters, base_store: Any, job_size: int) -> EpochStore:

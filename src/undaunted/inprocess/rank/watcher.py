@@ -17,6 +17,8 @@ from undaunted.inprocess.rank.forks import forget_in_children
 from undaunted.inprocess.rank.inbox import Broken
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from undaunted.inprocess.core.messages import ToRank
     from undaunted.inprocess.rank.channel import Channel
     from undaunted.inprocess.rank.epoch_store import EpochStore
@@ -51,7 +53,7 @@ class Wake:
 class Watcher:
     """Of one call. `start` and `close` are for its owner; the rest runs in its thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made in one place, by name
         self,
         channel: Channel,
         page: Page,
@@ -62,6 +64,7 @@ class Watcher:
         termination: Termination,
         call: int | None,
         interval_s: float,
+        look: Callable[[], None],
     ) -> None:
         """Prepare.
 
@@ -75,6 +78,7 @@ class Watcher:
             call: which one this is; what is about others is not listened to. None = the one of the
                 first record that comes.
             interval_s: how often the page is stamped, seconds.
+            look: called as often.
         """
         self._channel = channel
         self._page = page
@@ -84,6 +88,7 @@ class Watcher:
         self._termination = termination
         self._call = call
         self._interval_s = interval_s
+        self._look = look
         self._epoch = -1
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="undaunted-inprocess")
@@ -120,6 +125,7 @@ class Watcher:
             now = time.monotonic()
             if now >= stamp_at:
                 self._stamp()
+                self._look()
                 stamp_at = now + self._interval_s
             served = _poll_also(poll, served, self._store.listening_fd)
             until = min(stamp_at, self._termination.again_at or stamp_at)
