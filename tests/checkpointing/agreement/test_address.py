@@ -28,6 +28,32 @@ def test_a_master_that_cannot_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert address.own_hosts({"MASTER_ADDR": "nowhere"}) == [socket.gethostname()]
 
 
+def test_where_all_ranks_are_here_loopback_is_served() -> None:
+    assert address.to_serve_at({"MASTER_ADDR": "192.0.2.7"}, one_machine=True) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("routes", "at"),
+    [
+        ({"node0": "10.0.0.5"}, "10.0.0.5"),
+        ({"node0": "127.0.1.1", "here": "10.0.0.6"}, "10.0.0.6"),
+        ({"node0": "127.0.1.1", "here": "127.0.1.1"}, ""),
+        ({}, ""),
+    ],
+)
+def test_on_several_nodes_the_own_address_is_served(
+    routes: dict[str, str], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own_address(other: str) -> str:
+        if other not in routes:
+            raise OSError("Name or service not known")
+        return routes[other]
+
+    monkeypatch.setattr(address, "own_address", own_address)
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    assert address.to_serve_at({"MASTER_ADDR": "node0"}, one_machine=False) == at
+
+
 def test_the_first_host_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

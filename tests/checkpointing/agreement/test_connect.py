@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from undaunted.checkpointing.agreement import address
 from undaunted.checkpointing.agreement.alone import Alone
 from undaunted.checkpointing.agreement.connect import connect
 
@@ -29,10 +30,10 @@ SHORT_S = 1.0
 class Ranks:
     """Some ranks that do what they are told."""
 
-    def __init__(self, count: int, path: Path) -> None:
+    def __init__(self, count: int, path: Path, *words: str) -> None:
         self.processes = [
             subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(rank), str(count), str(path / "init")],
+                [sys.executable, str(PROGRAM), str(rank), str(count), str(path / "init"), *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -78,8 +79,8 @@ class Ranks:
 def start(tmp_path: Path) -> Iterator[Callable[[int], Ranks]]:
     started: list[Ranks] = []
 
-    def make(count: int) -> Ranks:
-        ranks = Ranks(count, tmp_path)
+    def make(count: int, *words: str) -> Ranks:
+        ranks = Ranks(count, tmp_path, *words)
         started.append(ranks)
         first = ranks.all("connect")
         assert [one["value"][:2] for one in first] == [[rank, count] for rank in range(count)]
@@ -99,6 +100,19 @@ def test_without_a_process_group_a_rank_is_alone() -> None:
     one.abort()
     one.close()
     one.close()
+
+
+@pytest.mark.e2e
+def test_on_one_machine_only_loopback_is_served(start: Any) -> None:
+    assert [one["value"] for one in start(2).all("where")] == ["127.0.0.1"] * 2
+
+
+@pytest.mark.e2e
+def test_on_several_machines_the_ranks_find_the_address(start: Any) -> None:
+    ranks = start(2, "apart")
+    assert [one["value"] for one in ranks.all("round")] == ["0,1"] * 2
+    own = address.to_serve_at({}, one_machine=False)
+    assert ranks.all("where")[0]["value"] == (own or "127.0.0.1")
 
 
 @pytest.mark.e2e

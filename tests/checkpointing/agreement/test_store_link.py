@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,35 @@ LONG_S = 60.0
 def first_store() -> None:
     """Torch keeps a pipe of the first store until the process ends."""
     StoreLink.serve(LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("at", "addresses"), [("127.0.0.1", ["0100007F"]), ("127.0.0.2", ["0200007F"])]
+)
+def test_it_listens_at_the_given_address_alone(at: str, addresses: list[str]) -> None:
+    link, server = StoreLink.serve(LONG_S, at)
+    server.set("key", "value")
+    assert StoreLink(at, link.port).reopen(LONG_S).get("key") == b"value"
+    assert listening(link.port) == addresses
+
+
+def test_it_listens_at_all_addresses_where_nobody_can_tell_one() -> None:
+    link, _server = StoreLink.serve(LONG_S, "")
+    assert link.host == "127.0.0.1"
+    (where,) = listening(link.port)
+    assert set(where) == {"0"}
+
+
+def listening(port: int) -> list[str]:
+    """At which addresses this machine listens at a port, as the kernel writes them."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            where, at = local.split(":")
+            if int(at, 16) == port and state == "0A":
+                found.append(where)
+    return found
 
 
 def test_a_wait_is_interrupted_and_others_are_not() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.base.machine import boot_id
-from undaunted.coordinator.wire.own_address import own_host
+from undaunted.coordinator.wire.address import is_loopback
+from undaunted.coordinator.wire.own_address import own_address, own_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +30,23 @@ def network() -> str:
         return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
     except OSError:
         return ""
+
+
+def to_serve_at(environ: Mapping[str, str], one_machine: bool) -> str:
+    """Return the address of this machine at which all ranks reach it; "" = there is no telling.
+
+    Args:
+        environ: the environment.
+        one_machine: all ranks are here; otherwise it is the address from which this machine would
+            speak to ``MASTER_ADDR``, or what its own name says.
+    """
+    if one_machine:
+        return LOOPBACK
+    for name in (environ.get("MASTER_ADDR", ""), socket.gethostname()):
+        here = within(_LOOK_UP_S, partial(own_address, name), "") if name else ""
+        if here and not is_loopback(here):
+            return here
+    return ""
 
 
 def own_hosts(environ: Mapping[str, str]) -> list[str]:

@@ -7,6 +7,7 @@ alone. Each rank has two connections, as one that waits cannot be used for anyth
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from datetime import timedelta
@@ -21,7 +22,7 @@ from undaunted.checkpointing.agreement.store_link import StoreLink
 from undaunted.checkpointing.errors import SaveError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.distributed import ProcessGroup
 
@@ -122,8 +123,9 @@ def connect(process_group: ProcessGroup | None, timeout_s: float) -> Connected:
         return _alone()
     deadline = time.monotonic() + timeout_s
     job_ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+    one_machine = _on_one_machine(dist, process_group, timeout_s)
     if rank == 0:
-        link, server, invitation = _serve(timeout_s)
+        link, server, invitation = _serve(timeout_s, one_machine)
     else:
         link, server, invitation = None, None, _Invitation([], 0, "", "")
     invitation = _broadcast(dist, process_group, invitation, timeout_s)
@@ -138,13 +140,31 @@ def _alone() -> Connected:
     return Connected(alone, alone, None)
 
 
-def _serve(timeout_s: float) -> tuple[StoreLink | None, Any, _Invitation]:
+def _on_one_machine(dist: Any, group: ProcessGroup | None, timeout_s: float) -> bool:
+    """Whether all ranks are in one network of one machine, where loopback leads to each other."""
+    import torch
+
+    name = address.network().encode() or os.urandom(8)
+    mine = int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
+    least_and_most = torch.tensor([mine, -mine], device=_device(dist, group))
+    least = dist.ReduceOp.MIN
+    _wait(lambda: dist.all_reduce(least_and_most, least, group=group, async_op=True), timeout_s)
+    smallest, largest = least_and_most.tolist()
+    return bool(smallest == -largest)
+
+
+def _serve(timeout_s: float, one_machine: bool) -> tuple[StoreLink | None, Any, _Invitation]:
     session = os.urandom(_SESSION_BYTES).hex()
+    at = address.to_serve_at(os.environ, one_machine)
     try:
-        link, server = StoreLink.serve(timeout_s)
+        link, server = StoreLink.serve(timeout_s, at)
     except (RuntimeError, OSError) as error:
         return None, None, _Invitation([], 0, "", session, str(error)[:200])
+    if one_machine:
+        return link, server, _Invitation([at], link.port, "", session)
     hosts = address.own_hosts(os.environ)
+    if at:
+        return link, server, _Invitation([at, *hosts], link.port, "", session)
     return link, server, _Invitation(hosts, link.port, address.network(), session)
 
 
@@ -154,23 +174,31 @@ def _broadcast(
     """Tell all ranks; a tensor and no object, which would be a pickle."""
     import torch
 
-    config = str(dist.get_backend_config(group))
-    device = "cpu" if "cpu:" in config else config.partition(":")[0]
     content = msgspec.msgpack.encode(invitation)
     if len(content) > _INVITATION_BYTES:
         raise SaveError(f"the addresses of this machine are too long: {invitation.hosts}", (0,))
     padded = bytearray(content.ljust(_INVITATION_BYTES, b"\0"))
-    tensor = torch.frombuffer(padded, dtype=torch.uint8).to(device)
+    tensor = torch.frombuffer(padded, dtype=torch.uint8).to(_device(dist, group))
+    _wait(lambda: dist.broadcast(tensor, group=group, async_op=True, group_src=0), timeout_s)
+    received = bytes(tensor.cpu().tolist()).rstrip(b"\0")
+    return msgspec.msgpack.decode(received, type=_Invitation)
+
+
+def _device(dist: Any, group: ProcessGroup | None) -> str:
+    """Return where tensors have to be to travel over a group."""
+    config = str(dist.get_backend_config(group))
+    return "cpu" if "cpu:" in config else config.partition(":")[0]
+
+
+def _wait(begin: Callable[[], Any], timeout_s: float) -> None:
+    """Do something together over the process group."""
     try:
-        work = dist.broadcast(tensor, group=group, async_op=True, group_src=0)
-        work.wait(timedelta(seconds=timeout_s))
+        begin().wait(timedelta(seconds=timeout_s))
     except RuntimeError as error:
         raise SaveError(
             f"the ranks that save did not come together within {timeout_s:g} s: each of them has "
             f"to make the same calls ({error})"
         ) from error
-    received = bytes(tensor.cpu().tolist()).rstrip(b"\0")
-    return msgspec.msgpack.decode(received, type=_Invitation)
 
 
 def _join(
@@ -184,7 +212,7 @@ def _join(
     """Connect to the store, and see that everybody has."""
     links = [link] if link is not None else []
     try:
-        host = _host(invitation, deadline) if rank else address.LOOPBACK
+        host = _host(invitation, deadline) if link is None else link.host
         stores = [server] if rank == 0 else []
         for _ in range(2 - len(stores)):
             links.append(StoreLink(host, invitation.port))

@@ -19,6 +19,8 @@ from undaunted.checkpointing.agreement.bounded import Bounded
 # Whoever connects looks which connection is new.
 _connecting = threading.Lock()
 _TCP = (socket.AF_INET, socket.AF_INET6)
+_LOOPBACK = "127.0.0.1"
+_BACKLOG = 4096
 
 
 class _Connection(NamedTuple):
@@ -32,26 +34,36 @@ class StoreLink:
     """Implements `agreement.Link`.
 
     Attributes:
-        port: of the server.
+        host, port: of the server.
     """
 
     def __init__(self, host: str, port: int) -> None:
         """Args: where the store is served."""
         self.port = port
-        self._host = host
+        self.host = host
         self._connections: set[_Connection] = set()
 
     @classmethod
-    def serve(cls, timeout_s: float) -> tuple[StoreLink, Any]:
+    def serve(cls, timeout_s: float, at: str = _LOOPBACK) -> tuple[StoreLink, Any]:
         """Serve a store in this process at a free port, and connect to it.
+
+        A torch store knows no token: whoever reaches the port can read and write it.
+
+        Args:
+            timeout_s: of the store.
+            at: an address of this machine, as a number; "" = all of them.
 
         Returns:
             The link, and the store: the server ends with it.
+
+        Raises:
+            OSError: this machine has no such address.
         """
+        listening = _listen(at)
+        link = cls(at or _LOOPBACK, listening.getsockname()[1])
         with _connecting, name_server.asked_again_soon():
-            store = _store(host="127.0.0.1", port=0, timeout_s=timeout_s, serve=True)
-            link = cls("127.0.0.1", store.port)
-            link._connections = _to_port(store.port)
+            store = _store(link.host, link.port, timeout_s, listening.detach())
+            link._connections = _to_port(link.port)
         return link, store
 
     def reopen(self, timeout_s: float) -> Any:
@@ -79,18 +91,30 @@ class StoreLink:
 
     def _connect(self, timeout_s: float) -> Any:
         with name_server.asked_again_soon():
-            return _store(host=self._host, port=self.port, timeout_s=timeout_s, serve=False)
+            return _store(self.host, self.port, timeout_s)
 
 
-def _store(*, host: str, port: int, timeout_s: float, serve: bool) -> Any:
+def _listen(at: str) -> socket.socket:
+    if at:
+        family = socket.AF_INET6 if ":" in at else socket.AF_INET
+        return socket.create_server((at, 0), family=family, backlog=_BACKLOG)
+    if not socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), backlog=_BACKLOG)
+    return socket.create_server(
+        ("", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+    )
+
+
+def _store(host: str, port: int, timeout_s: float, listening: int | None = None) -> Any:
     import torch.distributed as dist
 
     return dist.TCPStore(
         host,
         port,
-        is_master=serve,
+        is_master=listening is not None,
         wait_for_workers=False,
         timeout=timedelta(seconds=timeout_s),
+        master_listen_fd=listening,
     )
 
 
