@@ -74,8 +74,10 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = str(path)
+        self.shared: dict[str, bool] = {}  # by file, as it was opened last
 
-    def open(self, step: int, name: str) -> Opened:
+    def open(self, step: int, name: str, *, shared: bool = False) -> Opened:
+        self.shared[name] = shared
         return Opened(self.path / name)
 
     def locate(self, step: int) -> str:

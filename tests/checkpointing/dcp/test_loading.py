@@ -12,7 +12,10 @@ import torch
 
 from tests.checkpointing.dcp.saved import BLOCK_BYTES, Folder, alone, manifest_of, save
 from tests.checkpointing.dcp.test_saving import assert_same, like, state
+from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.checkpointing.dcp import loading
 from undaunted.checkpointing.dcp.loading import load
+from undaunted.checkpointing.dcp.reads import Read
 from undaunted.checkpointing.errors import (
     CheckpointError,
     DamagedCheckpointError,
@@ -251,3 +254,41 @@ def test_progress_is_told(checkpoint: Path) -> None:
         progress=done.append,
     )
     assert sum(done) >= sum(tensor.nbytes for tensor in mine.values())
+
+
+class Many(Alone):
+    """Stands for an agreement of several ranks."""
+
+    world_size = 2
+
+
+@pytest.mark.parametrize(
+    ("agreement", "local_ranks", "shared"),
+    [(Many, "2", True), (Many, None, True), (Many, "1", False), (Alone, None, False)],
+)
+def test_what_every_rank_reads_is_left_to_the_others_of_the_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    agreement: type[Alone],
+    local_ranks: str | None,
+    shared: bool,
+) -> None:
+    if local_ranks is None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local_ranks)
+    save(tmp_path, {"a": torch.ones(1000), "text": "b"})
+    storage: Any = Folder(tmp_path)
+    mine = {"a": torch.zeros(1000), "text": ""}
+    manifest = manifest_of(tmp_path)
+    load(mine, storage, manifest, agreement=agreement("s"), threads=1, timeout_s=10)
+    assert mine["a"].sum() == 1000
+    assert storage.shared["__0_0.distcp"] is shared
+
+
+@pytest.mark.parametrize(("whole", "part", "shared"), [(10, 9, True), (9, 10, False)])
+def test_a_file_counts_as_shared_if_most_of_what_is_read_of_it_is(
+    whole: int, part: int, shared: bool
+) -> None:
+    reads = [Read("f", 0, whole, None, None, whole=True), Read("f", 64, part, None, None)]
+    assert loading._is_shared(reads) is shared

@@ -73,6 +73,18 @@ def test_from_the_page_cache(tmp_path: Path, content: bytes) -> None:
     assert files.direct_bytes == 0
 
 
+def test_what_others_read_too_is_left_in_the_page_cache_for_them(
+    tmp_path: Path, content: bytes
+) -> None:
+    files = Spy(cached=False)
+    reader = DirectReader(str(tmp_path / "file"), files, shared=True)
+    buffer = memoryview(mmap.mmap(-1, SIZE))
+    reader.read_into(0, buffer)
+    reader.close()
+    assert bytes(buffer) == content
+    assert files.direct_fds == set()
+
+
 def test_past_the_page_cache_but_for_the_end(tmp_path: Path, content: bytes) -> None:
     files = Spy(cached=False)
     assert read(tmp_path, files) == content

@@ -64,7 +64,7 @@ class Elsewhere:
     def locate(self, step: int) -> str:
         return f"/step-{step}"
 
-    def open(self, step: int, name: str) -> object:
+    def open(self, step: int, name: str, *, shared: bool = False) -> object:
         self.opened.append(name)
         return None
 

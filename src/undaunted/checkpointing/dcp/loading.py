@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,7 +100,8 @@ def fill(
     expect: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Fill a state from a source; see :func:`load`."""
-    loading = _Loading(state_dict, source, expect)
+    beside = agreement.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != "1"
+    loading = _Loading(state_dict, source, expect, beside)
     known = _together("wanted", loading.look, agreement, timeout_s, additions.compare)
     _together("read", lambda: loading.read(known), agreement, timeout_s)
     _together("filled", loading.hand_over, agreement, timeout_s)
@@ -134,11 +136,17 @@ class _Loading:
     """One load on one rank."""
 
     def __init__(
-        self, state_dict: dict[str, Any], source: Source, expect: Callable[[int], None]
+        self,
+        state_dict: dict[str, Any],
+        source: Source,
+        expect: Callable[[int], None],
+        beside: bool,
     ) -> None:
+        """Args: see `fill`; whether other ranks may be on this machine."""
         self._given = state_dict
         self._source = source
         self._expect = expect
+        self._beside = beside
         self._state: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
         self._planner = DefaultLoadPlanner()
@@ -170,8 +178,9 @@ class _Loading:
             wanted = reads.of({**self._wanted, **self._new})
         self._expect(sum(read.length for read in wanted))
         for file, of_file in _by_file(wanted).items():
+            shared = self._beside and _is_shared(of_file)
             for batch in _batches(of_file):
-                self._read(file, batch)
+                self._read(file, batch, shared)
         return b""
 
     def hand_over(self) -> bytes:
@@ -196,7 +205,7 @@ class _Loading:
         self._source.read(name, [Piece(0, memoryview(content))])
         return metadata_file.decode(content, f"{self._source.path}/{name}")
 
-    def _read(self, file: str, reads: Sequence[Read]) -> None:
+    def _read(self, file: str, reads: Sequence[Read], shared: bool) -> None:
         """Read parts of one file."""
         contents = [bytearray(read.length) if read.memory is None else None for read in reads]
         pieces = [
@@ -206,7 +215,7 @@ class _Loading:
             for read, content in zip(reads, contents, strict=True)
         ]
         try:
-            self._source.read(file, pieces)
+            self._source.read(file, pieces, shared=shared)
         except DamagedCheckpointError as damaged:
             if damaged.block is None:
                 raise
@@ -249,6 +258,11 @@ def _by_file(reads: Sequence[Read]) -> dict[str, list[Read]]:
     for read in sorted(reads, key=lambda read: (read.file, read.offset)):
         files.setdefault(read.file, []).append(read)
     return files
+
+
+def _is_shared(reads: Sequence[Read]) -> bool:
+    """Whether most of what is read of a file is read by all ranks."""
+    return 2 * sum(read.length for read in reads if read.whole) > sum(r.length for r in reads)
 
 
 def _batches(reads: Sequence[Read]) -> Iterator[list[Read]]:

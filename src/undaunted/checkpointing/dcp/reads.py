@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +45,7 @@ class Read:
         length: bytes.
         memory: where they go; None when they cannot go straight to their place.
         use: called with them when there is no ``memory``.
+        whole: of a tensor that each rank has as a whole, or an object: all ranks read it.
     """
 
     file: str
@@ -52,6 +53,7 @@ class Read:
     length: int
     memory: memoryview | None
     use: Callable[[bytearray], None] | None
+    whole: bool = False
 
 
 @dataclass
@@ -113,7 +115,7 @@ class Reads:
         for name, value in state_dict.items():
             stored = known[name]
             if not isinstance(stored, TensorStorageMetadata):
-                reads.append(self._object(name))
+                reads.append(replace(self._object(name), whole=True))
             elif not isinstance(value, torch.Tensor):
                 raise StructureError(
                     f"{self._path}: {name} is a tensor, the state has {type(value).__name__} there"
@@ -124,7 +126,8 @@ class Reads:
                     f"{tuple(value.shape)} there"
                 )
             elif _is_whole(value, stored):
-                reads += self._chunk(name, stored, stored.chunks[0], value)
+                chunk = stored.chunks[0]
+                reads += [replace(r, whole=True) for r in self._chunk(name, stored, chunk, value)]
             elif (chunk := self._own_chunk(value, stored)) is not None:
                 reads += self._chunk(name, stored, chunk, value.to_local())
             else:

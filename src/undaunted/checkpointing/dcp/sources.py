@@ -33,8 +33,13 @@ class Source(Protocol):
     def size(self, file: str) -> int:
         """Return how long a file is; a DamagedCheckpointError when it is not there."""
 
-    def read(self, file: str, pieces: Sequence[Piece]) -> None:
+    def read(self, file: str, pieces: Sequence[Piece], *, shared: bool = False) -> None:
         """Fill all destinations.
+
+        Args:
+            file: relative to the checkpoint.
+            pieces: of it.
+            shared: other ranks of this machine read most of the same.
 
         Raises:
             DamagedCheckpointError: that cannot be done, or the content is wrong; the names of
@@ -63,13 +68,13 @@ class Verified:
         """See `Source.size`."""
         return self._listed(file).size
 
-    def read(self, file: str, pieces: Sequence[Piece]) -> None:
+    def read(self, file: str, pieces: Sequence[Piece], *, shared: bool = False) -> None:
         """See `Source.read`."""
         path = f"{self.path}/{file}"
         listed = self._listed(file)
         try:
             read_verified(
-                lambda: self._storage.open(self._manifest.step, file),
+                lambda: self._storage.open(self._manifest.step, file, shared=shared),
                 listed,
                 self.block_bytes,
                 pieces,
@@ -115,8 +120,8 @@ class Foreign:
             _raise_damage(error, str(path))
             raise
 
-    def read(self, file: str, pieces: Sequence[Piece]) -> None:
-        """See `Source.read`."""
+    def read(self, file: str, pieces: Sequence[Piece], *, shared: bool = False) -> None:  # noqa: ARG002
+        """See `Source.read`; it goes through the page cache in any case."""
         path = self._place(file)
         try:
             with path.open("rb") as stream:

@@ -127,8 +127,14 @@ class DirectReader:
     Implements `storage.FileReader`. Used by one thread at a time.
     """
 
-    def __init__(self, path: str, files: Files = FILES) -> None:
+    def __init__(self, path: str, files: Files = FILES, *, shared: bool = False) -> None:
         """Open the file.
+
+        Args:
+            path: of the file.
+            files: the system calls.
+            shared: other processes of this machine read the same: it is left in the page cache for
+                them, instead of being read past it by each.
 
         Raises:
             OSError: it cannot be opened.
@@ -136,7 +142,8 @@ class DirectReader:
         self._path = path
         self._files = files
         self._fd = files.open(path, os.O_RDONLY)
-        self._direct: int | None = None  # opened when needed, -1: not offered
+        # Opened when needed; -1: not offered, or not wanted.
+        self._direct: int | None = -1 if shared else None
         self._nowait = getattr(os, "RWF_NOWAIT", 0)
 
     def read_cached(self, offset: int, buffers: Sequence[memoryview]) -> bool:

@@ -139,9 +139,10 @@ class FolderStorage:
             raise DamagedCheckpointError(f"{path}: is the manifest of step {found.step}", path)
         return found
 
-    def open(self, step: int, name: str) -> FileReader:
+    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:
         """See `Storage`."""
-        return DirectReader(os.path.join(self.locate(step), names.check_file(name)))
+        path = os.path.join(self.locate(step), names.check_file(name))
+        return DirectReader(path, shared=shared)
 
     def locate(self, step: int) -> str:
         """See `Storage`."""

@@ -145,8 +145,8 @@ class ObjectStorage:
             raise DamagedCheckpointError(str(error), path) from error
         return found
 
-    def open(self, step: int, name: str) -> FileReader:
-        """See `Storage`."""
+    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:  # noqa: ARG002
+        """See `Storage`; each process fetches for itself."""
         names.check_file(name)
         attempt = _attempt_in(self._read_manifest(step))
         return _ObjectReader(self._remote, f"{self._path(_below(attempt))}/{name}")

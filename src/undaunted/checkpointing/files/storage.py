@@ -28,8 +28,14 @@ class FileReader(Protocol):
 class Readable(Protocol):
     """Where checkpoints are read from."""
 
-    def open(self, step: int, name: str) -> FileReader:
-        """Open a file of a committed checkpoint."""
+    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:
+        """Open a file of a committed checkpoint.
+
+        Args:
+            step: of the checkpoint.
+            name: of the file.
+            shared: other processes of this machine are going to read it as well.
+        """
 
     def locate(self, step: int) -> str:
         """Return the folder or URL that ``dcp.load`` would be given."""

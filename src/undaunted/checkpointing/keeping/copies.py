@@ -123,10 +123,10 @@ class _MemoryFirst:
     def locate(self, step: int) -> str:
         return self._source.locate(step)
 
-    def open(self, step: int, name: str) -> FileReader:
+    def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:
         copy = self._copies.get(name)
         if copy is None:
-            return self._source.open(step, name)
+            return self._source.open(step, name, shared=shared)
         (image,) = (image for image in copy.description.files if image.name == name)
         return _InMemory(copy.arena.memory[image.offset : image.offset + image.size])
 
