@@ -422,3 +422,21 @@ def test_a_commit_that_an_abort_overtakes_is_none(
     checkpoints.abort()
     assert not checkpoints._saves._thread.is_alive()
     assert (tmp_path / "step-00000001").stat().st_ino == before
+
+
+@pytest.mark.parametrize(("wanted", "folder", "file"), [("", 0o700, 0o600), ("1", 0o750, 0o640)])
+def test_who_may_read_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, folder: int, file: int
+) -> None:
+    monkeypatch.setenv("UNDAUNTED_CHECKPOINT_UMASK", wanted)
+    before = os.umask(0o027)
+    try:
+        with Checkpointer(tmp_path / "made" / "all", timeout=60) as checkpoints:
+            checkpoints.save(1, {"x": torch.ones(1000)})
+    finally:
+        os.umask(before)
+    step = tmp_path / "made" / "all" / "step-00000001"
+    assert {path.stat().st_mode & 0o777 for path in (step, *step.parents[:2])} == {folder}
+    names = {path.name for path in step.iterdir()}
+    assert names == {"__0_0.distcp", ".metadata", "undaunted.json"}
+    assert {path.stat().st_mode & 0o777 for path in step.iterdir()} == {file}

@@ -19,8 +19,24 @@ ALIGNMENT = 4096  # what O_DIRECT asks of memory, offset and length
 _WRITE_OUT = 7
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _RESIDENT = bytes(range(1, 256, 2))  # the lowest bit of what mincore says of a page
+UMASK_VARIABLE = "UNDAUNTED_CHECKPOINT_UMASK"
 # File systems answer these to what they do not offer.
 NOT_OFFERED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY})
+
+
+def follows_umask() -> bool:
+    """Whether the user wants others to read checkpoints, as far as the umask lets them."""
+    return os.environ.get(UMASK_VARIABLE) == "1"
+
+
+def file_mode() -> int:
+    """Return the mode of files that are made: for this user alone, unless the umask decides."""
+    return 0o666 if follows_umask() else 0o600
+
+
+def folder_mode() -> int:
+    """Return that of folders."""
+    return 0o777 if follows_umask() else 0o700
 
 
 class Files:
@@ -38,8 +54,8 @@ class Files:
         libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file that is not a symbolic link; only this user may read what is made."""
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Open a file that is not a symbolic link."""
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, file_mode())
 
     def close(self, fd: int) -> None:
         """Close it."""

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from undaunted.checkpointing.files.direct import NOT_OFFERED
+from undaunted.checkpointing.files.direct import NOT_OFFERED, file_mode, folder_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ _READ_BYTES = 1 << 20
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and those above it that are missing, each with mode 0700, durably.
+    """Make a folder and those above it that are missing, durably; see `folder_mode`.
 
     Raises:
         OSError: it cannot be made, or is something else.
@@ -30,7 +30,7 @@ def make_folder(path: str) -> None:
     if above != path:
         make_folder(above)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
+        os.mkdir(path, folder_mode())
     if not os.path.isdir(path):
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
     sync_folder(above)
@@ -52,7 +52,7 @@ def sync_folder(path: str) -> None:
 def write_file(path: str, content: bytes) -> None:
     """Write a file and make its content durable; its name is so once its folder is synced."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path, flags, 0o600)
+    fd = os.open(path, flags, file_mode())
     try:
         with _naming(path):
             rest = memoryview(content)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files import blocks, durable
-from undaunted.checkpointing.files.direct import DirectReader
+from undaunted.checkpointing.files.direct import DirectReader, folder_mode
 from undaunted.checkpointing.files.living import Living
 from undaunted.checkpointing.files.storage import NO_GATE
 from undaunted.checkpointing.format import fence, names
@@ -225,7 +225,7 @@ class FolderStorage:
         self._attempt(target)
         path = os.path.join(target, names.check_file(name))
         try:
-            os.mkdir(target, 0o700)
+            os.mkdir(target, folder_mode())
         except FileExistsError:
             if os.path.islink(target):
                 raise

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base import process
 from undaunted.checkpointing.files import priority
+from undaunted.checkpointing.files.direct import follows_umask
 from undaunted.checkpointing.writer.connection import Connection
 from undaunted.checkpointing.writer.messages import Arena, Begin, Cancel, ToWriter, Write
 from undaunted.checkpointing.writer.page import Page
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> None:
     pidfd = process.open_pidfd(parent)
     if pidfd is None or os.getppid() != parent:
         _end()
-    os.umask(0o077)
+    if not follows_umask():
+        os.umask(0o077)
     _leave_streams()
     _Service(socket.socket(fileno=fd), pidfd).run()
 

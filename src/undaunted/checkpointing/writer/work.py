@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.directories import make_private
 from undaunted.checkpointing.files.blocks import WriteOptions, write_image
+from undaunted.checkpointing.files.direct import follows_umask
 from undaunted.checkpointing.files.rate import Bucket
 from undaunted.checkpointing.writer.connection import Connection
 from undaunted.checkpointing.writer.messages import Failed, ToWriter, Write, Written
@@ -108,7 +109,10 @@ class Worker:
 
     def _write_files(self, write: Write, memory: memoryview, pace: _Pace) -> dict[str, str]:
         folder = Path(write.target)
-        make_private(folder)
+        if follows_umask():
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            make_private(folder)
         options = WriteOptions(threads=self._options.threads)
         crc32: dict[str, str] = {}
         try:
