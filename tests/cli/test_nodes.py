@@ -1,10 +1,12 @@
 import os
 import socket
+import threading
 
 import pytest
 
 from undaunted.cli import nodes, run
 from undaunted.cli.parse import UsageError, parse
+from undaunted.coordinator.wire import own_address
 
 SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
@@ -69,6 +71,29 @@ def test_whose_host_an_endpoint_names():
     assert nodes.is_here(os.uname().nodename)
     assert nodes.is_here("[::1]")
     assert not nodes.is_here("192.0.2.1")
+
+
+def test_no_name_is_asked_for_where_the_endpoint_is_a_number(monkeypatch):
+    def asked(*_):
+        raise AssertionError("the name service may be dead")
+
+    for name in ("getfqdn", "gethostbyaddr", "gethostbyname"):
+        monkeypatch.setattr(socket, name, asked)
+    assert nodes.is_here("127.0.0.1")
+    assert not nodes.is_here("192.0.2.1")
+
+
+def test_a_name_service_that_does_not_answer_is_named(build, monkeypatch):
+    released, real = threading.Event(), socket.getaddrinfo
+
+    def hanging(host, *about, **more):
+        return released.wait(60) if host == "node0" else real(host, *about, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    monkeypatch.setattr(own_address, "LOOK_UP_S", 0.01)
+    with pytest.raises(UsageError, match=r"node0 has not been looked up within 10 ms; .* number"):
+        build("--nnodes", "2", "--rdzv-endpoint", "node0:29400")
+    released.set()
 
 
 @pytest.mark.parametrize(

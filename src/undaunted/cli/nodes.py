@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from undaunted.coordinator.etcd.place import Place, access, parse_place
 from undaunted.coordinator.topology.domain import nvlink_domain
 from undaunted.coordinator.topology.group import replacement_group
 from undaunted.coordinator.topology.infra_rank import infrastructure_rank
-from undaunted.coordinator.wire.own_address import own_address
+from undaunted.coordinator.wire.own_address import LOOK_UP_S, look_up, own_address
 from undaunted.coordinator.wire.token import TokenError, find_token
 from undaunted.fault_tolerance.nodes_config import Nodes
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_PORT = 29400
-_LOOK_UP_S = 10.0
 # Accepted because scripts for torchrun and NVRx set them; nothing here depends on them.
 _NOT_USED = {
     "close_timeout",
@@ -60,7 +60,7 @@ def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
     store = _store(parsed, environ)
     endpoints = _endpoints(parsed) if store is None or parsed.values["rdzv-endpoint"] else []
     is_host = conf.pop("is_host", None)
-    here = bool(endpoints) and is_here(endpoints[0].rpartition(":")[0])
+    here = bool(endpoints) and _is_here(parsed, endpoints[0])
     if is_host is None:
         is_host = here
     segment = parsed.values[option_name("segment")] or 0
@@ -115,15 +115,41 @@ def launcher_name(environ: Mapping[str, str]) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Whether ``host`` names this machine."""
+    """Whether ``host`` names this machine. No name service is asked about a number.
+
+    Raises:
+        TimeoutError: the name service has not answered.
+    """
     name = host.strip("[]")
-    if name in {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}:
+    if name in {"localhost", "127.0.0.1", "::1", socket.gethostname()}:
         return True
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        found = look_up(name, None, socket.SOCK_STREAM)
+    except TimeoutError:
+        raise
     except OSError:
+        found = []
+    if any(_is_own(family, address[0]) for family, _, _, _, address in found):
+        return True
+    return not _is_number(name) and name == within(LOOK_UP_S, socket.getfqdn, "")
+
+
+def _is_here(parsed: Parsed, endpoint: str) -> bool:
+    try:
+        return is_here(endpoint.rpartition(":")[0])
+    except TimeoutError as error:
+        raise UsageError(
+            f"{_source_of_endpoint(parsed)} {endpoint}: {error.strerror}; look at the name service "
+            "of this node, or give the address as a number"
+        ) from None
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
         return False
-    return any(_is_own(family, address[0]) for family, _, _, _, address in found)
+    return True
 
 
 def _is_own(family: int, address: Any) -> bool:
@@ -195,7 +221,7 @@ def _own_address(parsed: Parsed, endpoints: list[str]) -> str:
     """
     given: str = (parsed.values["local-addr"] or "").strip("[]")
     if given:
-        if problem := within(_LOOK_UP_S, lambda: _look_up(given), "it was not looked up in time"):
+        if problem := within(LOOK_UP_S, lambda: _look_up(given), "it was not looked up in time"):
             raise UsageError(
                 f"{parsed.sources['local-addr']} {given}: {problem}; give an address of this node, "
                 "or a name of it, that the others can look up as well"

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from undaunted.coordinator.wire import own_address as module
 from undaunted.coordinator.wire.own_address import own_address, own_host
 
 if TYPE_CHECKING:
@@ -46,6 +48,15 @@ def test_towards_another(monkeypatch: pytest.MonkeyPatch, there: str, host: str)
     monkeypatch.setattr(socket, "socket", Route)
     assert own_address("node0", 29400) == "10.0.0.7"
     assert own_host("node0") == host
+
+
+def test_a_name_service_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: released.wait(60))
+    monkeypatch.setattr(module, "LOOK_UP_S", 0.01)
+    with pytest.raises(TimeoutError, match="node0 has not been looked up within 10 ms"):
+        own_address("node0")
+    released.set()
 
 
 def test_what_cannot_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
