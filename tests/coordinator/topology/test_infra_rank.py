@@ -27,6 +27,8 @@ NAMED = CROSS | {"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "rack2
         ({"GROUP_RANK": "5"} | SRUN, 3),
         (SRUN, 3),
         (ARRAY, 2 * 4 + 3),
+        (ARRAY | {"SLURM_NNODES": "", "SLURM_JOB_NUM_NODES": "5"}, 2 * 5 + 3),
+        ({"SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_NUM_NODES": "1"}, 2),
         (BLOCK, 2 * 10**10 + 7),
         (BLOCK | {"SLURM_TOPOLOGY_NODES_PER_BLOCK": "18"}, 2 * 18 + 7),
         (BLOCK | {"SLURM_TOPOLOGY_ADDR_PATTERN": "switch.node"}, 2 * 4 + 3),

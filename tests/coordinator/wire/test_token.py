@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -44,24 +45,47 @@ def test_a_file_comes_before_the_environment(tmp_path: Path) -> None:
     assert find_token(environ, token_file(tmp_path)) == SECRET.encode()
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620])
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620, 0o460, 0o644, 0o444])
 def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
     path = token_file(tmp_path, mode=mode)
     assert refusal(path) == (
-        f"token file {path}: others may use it (mode {mode:04o}); run chmod 600 on it"
+        f"token file {path}: others may use it (mode {mode:04o}); run chmod 600 on it, or "
+        "mount a Secret of Kubernetes with defaultMode: 0400"
     )
 
 
 def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = token_file(tmp_path)
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    path, fstat = token_file(tmp_path), os.fstat
+
+    def of_another(fd: int) -> os.stat_result:
+        known = list(fstat(fd))
+        known[stat.ST_UID] = os.geteuid() + 1
+        return os.stat_result(known)
+
+    monkeypatch.setattr(os, "fstat", of_another)
     assert "belongs to user" in refusal(path)
 
 
-def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o400, 0o440])
+def test_a_secret_of_kubernetes_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """A link to a file of root; with fsGroup its group may read it."""
+    version = tmp_path / "..2026_11_22"
+    version.mkdir()
+    file = token_file(version, mode=mode)
+    (tmp_path / "..data").symlink_to(version.name)
+    (tmp_path / "token").symlink_to("..data/token")
+    assert find_token({}, tmp_path / "token") == SECRET.encode()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    if file.stat().st_uid == 0:
+        assert find_token({}, tmp_path / "token") == SECRET.encode()
+
+
+def test_what_a_symbolic_link_leads_to_is_judged(tmp_path: Path) -> None:
     link = tmp_path / "link"
-    link.symlink_to(token_file(tmp_path))
-    assert "is a symbolic link; give the file itself, or set UNDAUNTED_TOKEN" in refusal(link)
+    link.symlink_to(token_file(tmp_path, mode=0o644))
+    assert "others may use it (mode 0644)" in refusal(link)
 
 
 def test_a_pipe_and_a_directory_are_refused_at_once(tmp_path: Path) -> None:
@@ -120,7 +144,7 @@ def test_launchers_that_make_it_at_once_agree(tmp_path: Path) -> None:
 def test_nothing_is_made_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(TokenError, match="symbolic link"):
+    with pytest.raises(TokenError, match="No such file"):
         find_token({}, link, create=True)
     assert os.listdir(tmp_path) == ["link"]
 
@@ -131,7 +155,7 @@ def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_limit(
     released = threading.Event()
     finished = threading.Event()
 
-    def hang(path: Path, *, create: bool, variable: str) -> bytes:
+    def hang(path: Path, *, create: bool) -> bytes:
         released.wait(30)
         finished.set()
         return b""

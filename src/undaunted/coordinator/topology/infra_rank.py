@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # Without SLURM_TOPOLOGY_NODES_PER_BLOCK: more nodes than any block has.
 _NODES_PER_BLOCK = 10**10
+# How many nodes a job has; Slurm sets both, wrappers may pass on one.
+_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _BLOCK_PATTERN = "block.node"
 
 
@@ -24,7 +26,8 @@ def infrastructure_rank(
     2. ``CROSS_SLURM_PROCID``.
     3. ``SLURM_TOPOLOGY_ADDR``, if its pattern is ``block.node``: block times
        ``SLURM_TOPOLOGY_NODES_PER_BLOCK`` (default 10**10) plus node.
-    4. In a job array: ``SLURM_ARRAY_TASK_ID`` times ``SLURM_NNODES`` plus ``SLURM_PROCID``.
+    4. In a job array: ``SLURM_ARRAY_TASK_ID`` times ``SLURM_NNODES`` (or ``SLURM_JOB_NUM_NODES``)
+       plus ``SLURM_PROCID``, which need not be set where a task has one node.
     5. ``SLURM_PROCID``.
     6. ``GROUP_RANK``; -1 means none.
 
@@ -97,14 +100,18 @@ def _from_block(env: Mapping[str, str]) -> int:
 
 
 def _in_array(env: Mapping[str, str]) -> int:
-    for needed in ("SLURM_NNODES", "SLURM_PROCID"):
-        if needed not in env:
+    task = _number(env, "SLURM_ARRAY_TASK_ID")
+    count = next((name for name in _NODE_COUNTS if name in env), "")
+    nodes = _number(env, count, least=1) if count else 0
+    if nodes == 1 and "SLURM_PROCID" not in env:
+        return task
+    for needed, known in (("SLURM_NNODES", bool(count)), ("SLURM_PROCID", "SLURM_PROCID" in env)):
+        if not known:
             raise RuntimeError(
                 f"SLURM_ARRAY_TASK_ID is {env['SLURM_ARRAY_TASK_ID']!r}, but {needed} is not set, "
                 "so the order of the nodes is not known; start the launchers with srun"
             )
-    task = _number(env, "SLURM_ARRAY_TASK_ID")
-    return task * _number(env, "SLURM_NNODES", least=1) + _number(env, "SLURM_PROCID")
+    return task * nodes + _number(env, "SLURM_PROCID")
 
 
 def _number(env: Mapping[str, str], name: str, *, least: int = 0) -> int:

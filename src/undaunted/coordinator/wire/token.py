@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import stat
@@ -51,17 +50,17 @@ def find_token(
     late: bytes | TokenError = TokenError(
         f"token file {path}: the disk has not answered for {_DISK_S:.0f} s"
     )
-    found = within(_DISK_S, lambda: _attempt(path, create=create, variable=variable), late)
+    found = within(_DISK_S, lambda: _attempt(path, create=create), late)
     if isinstance(found, TokenError):
         raise found
     return found
 
 
-def _attempt(path: Path, *, create: bool, variable: str) -> bytes | TokenError:
+def _attempt(path: Path, *, create: bool) -> bytes | TokenError:
     try:
         if create:
             _create(path)
-        return _checked(_read(path, variable), f"token file {path}")
+        return _checked(_read(path), f"token file {path}")
     except TokenError as error:
         return error
     except OSError as error:
@@ -87,16 +86,10 @@ def _create(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _read(path: Path, variable: str) -> bytes:
+def _read(path: Path) -> bytes:
     # Non-blocking, or the open of a pipe would wait for somebody who writes.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        fd = os.open(path, flags)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        remedy = f"give the file itself, or set {variable}"
-        raise TokenError(f"token file {path}: is a symbolic link; {remedy}") from None
+    # A link is followed, as Kubernetes mounts a Secret: what counts is the file it leads to.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if problem := _problem(os.fstat(fd)):
             raise TokenError(f"token file {path}: {problem}")
@@ -108,10 +101,15 @@ def _read(path: Path, variable: str) -> bytes:
 def _problem(status: os.stat_result) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
-    if status.st_uid != os.geteuid():
+    if status.st_uid not in {os.geteuid(), 0}:
         return f"belongs to user {status.st_uid}, not to you (user {os.geteuid()})"
-    if status.st_mode & 0o077:
-        return f"others may use it (mode {status.st_mode & 0o777:04o}); run chmod 600 on it"
+    # Its group may read what nobody writes: a Secret's file of root, where the pod has an fsGroup.
+    mode = status.st_mode & 0o777
+    if mode & 0o077 and mode != 0o440:
+        return (
+            f"others may use it (mode {mode:04o}); run chmod 600 on it, or mount a Secret of "
+            "Kubernetes with defaultMode: 0400"
+        )
     if status.st_size > LONGEST:
         return f"has {status.st_size} bytes, a token has at most {LONGEST}"
     return ""
