@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.metrics_config import MetricsConfig
 
-_BACKLOG = 16
+_BACKLOG = 128
 
 
 def listen(config: MetricsConfig) -> socket.socket | None:

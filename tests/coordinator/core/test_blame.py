@@ -24,7 +24,11 @@ def test_a_lost_node_before_victims() -> None:
     blame.failed("a", "connection reset", victim=True)
     blame.lost("d", "node d is lost: silence")
     blame.lost("e", "node e is lost: silence")
-    assert blame.verdict(0) == Blamed(0, "d", "node d is lost: silence", ("a",))
+    line = "node d is lost: silence; so is node e"
+    assert blame.verdict(0) == Blamed(0, "d", line, ("a",))
+    blame.lost("d", "node d is lost: again")
+    blame.lost("f", "node f is lost: silence")
+    assert blame.first_cause == Cause("d", "node d is lost: silence; so are nodes e, f")
 
 
 def test_of_victims_the_first() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from undaunted.coordinator.core.messages import Blamed
+from undaunted.coordinator.core.roster import name_some
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Blame:
         """None = nothing has failed."""
         culprits = [report.cause for report in self._reports.values() if not report.victim]
         victims = [report.cause for report in self._reports.values() if report.victim]
-        return next(iter([*culprits, *self._lost, *victims]), None)
+        losses = [_together(self._lost)] if self._lost else []
+        return next(iter([*culprits, *losses, *victims]), None)
 
     def verdict(self, round_number: int) -> Blamed | None:
         """What to tell everybody, None = nothing has failed."""
@@ -66,3 +68,13 @@ class Blame:
         victims = [node for node, report in self._reports.items() if report.victim]
         others = tuple(node for node in victims if node != cause.node)
         return Blamed(round_number, cause.node, cause.text, others)
+
+
+def _together(lost: list[Cause]) -> Cause:
+    """The first of them, with the names of the others."""
+    first = lost[0]
+    others = {each.node for each in lost} - {first.node, ""}
+    if not first.node or not others:
+        return first
+    are = "are nodes" if len(others) > 1 else "is node"
+    return Cause(first.node, f"{first.line}; so {are} {name_some(others)}")
