@@ -68,3 +68,10 @@ def test_any_bytes_give_frames_or_a_frame_error(data: bytes) -> None:
     except FrameError:
         return
     assert sum(len(frame) + 4 for frame in found) <= len(data)
+
+
+def test_tls_where_there_is_none_is_named() -> None:
+    decoder = FrameDecoder(100)
+    decoder.feed(b"\x16\x03\x01\x02\x00\x01\x00")
+    with pytest.raises(FrameError, match="it uses TLS, and this side does not"):
+        decoder.next()

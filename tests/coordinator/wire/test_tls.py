@@ -151,3 +151,41 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(
     )
     with pytest.raises(TlsError, match=f"{locked}: the key has a password; give one without"):
         server_context(of_server.cert, locked)
+
+
+@on_loop
+async def test_both_sides_say_that_the_client_does_not_trust_the_server(
+    of_server: Certificate, of_client: Certificate
+) -> None:
+    remarks = Remarks()
+    async with serving(Recorder(), tls=server_context(*of_server), remark=remarks) as server:
+        address = f"127.0.0.1:{server.port}"
+        with pytest.raises(WireError, match="TLS: ") as refused:
+            await connect(address, Recorder(), terms(), tls=client_context(of_client.cert))
+        assert refused.value.refused
+        await remarks.until("TLS: ")
+
+
+@on_loop
+async def test_tls_on_one_side_only_is_named(of_server: Certificate) -> None:
+    remarks = Remarks()
+    async with serving(Recorder(), tls=server_context(*of_server), remark=remarks) as server:
+        with pytest.raises(WireError, match="it may use TLS, and this node does not"):
+            await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), timeout_s=0.3)
+        await remarks.until("or not use TLS")
+    async with serving(Recorder(), remark=remarks) as server:
+        client = client_context(of_server.cert)
+        with pytest.raises(WireError, match=r"TLS|closed|reset"):
+            await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), tls=client)
+        await remarks.until("it uses TLS, and this side does not")
+
+
+@on_loop
+async def test_a_client_whose_certificate_is_refused_is_told(
+    of_server: Certificate, of_client: Certificate
+) -> None:
+    context = server_context(*of_server, ca=of_server.cert)
+    async with serving(Recorder(), tls=context, remark=Remarks()) as server:
+        client = client_context(of_server.cert, *of_client)
+        with pytest.raises(WireError, match=r"TLS: |certificate"):
+            await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), tls=client)

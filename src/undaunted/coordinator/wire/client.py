@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,8 +23,6 @@ from undaunted.coordinator.wire.resolve import resolve
 from undaunted.coordinator.wire.sockets import tune
 
 if TYPE_CHECKING:
-    import ssl
-
     from undaunted.coordinator.wire.connection import End, Handler
     from undaunted.coordinator.wire.resolve import Place
 
@@ -68,9 +67,10 @@ async def connect(
         attempt.give_up()
         raise
     except asyncio.TimeoutError:
-        raise WireError(f"{parsed}: no answer within {format_duration(timeout_s)}") from None
+        late = f"no answer within {format_duration(timeout_s)}{attempt.perhaps_tls}"
+        raise WireError(f"{parsed}: {late}") from None
     except OSError as error:
-        raise WireError(f"{parsed}: {describe(error)}") from None
+        raise WireError(f"{parsed}: {describe(error)}", refused=_is_misfit(error)) from None
 
 
 class _Attempt:
@@ -123,6 +123,12 @@ class _Attempt:
             self.give_up()
             raise
 
+    @property
+    def perhaps_tls(self) -> str:
+        """What to add where a server that is connected says nothing: one with TLS waits for it."""
+        silent = self._tls is None and self._connection is not None
+        return "; it may use TLS, and this node does not" if silent else ""
+
     def give_up(self) -> None:
         """Nobody wants the connection any more."""
         self._result.cancel()
@@ -135,9 +141,18 @@ class _Attempt:
 
     def ended(self, _connection: Connection, end: End) -> None:
         if not self._result.done():
-            error = WireError(f"{self._address}: {end.reason}", refused=end.refused)
+            reason = end.reason
+            if self._tls is not None and not end.refused:
+                reason += "; it may refuse this node's certificate: its output says so"
+            error = WireError(f"{self._address}: {reason}", refused=end.refused)
             self._result.set_exception(error)
             self._result.exception()  # has been seen, should nobody wait any more
+
+
+def _is_misfit(error: OSError) -> bool:
+    """Whether TLS was refused by one of the two, which trying again does not change."""
+    ended = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ended)
 
 
 async def _first_that_answers(places: list[Place], deadline: float) -> tuple[socket.socket, Place]:

@@ -221,9 +221,13 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException, *, tls: bool) -> None:
         """It could not be adopted into the loop: TLS has failed, or time ran out."""
-        self._over(End(describe(error), fault=isinstance(error, ssl.SSLError)))
+        why = describe(error)
+        if tls and not isinstance(error, ssl.SSLError):
+            # A client that does not trust a certificate mostly goes without a word.
+            why = f"TLS: {why}; it may not trust this node's certificate, or not use TLS"
+        self._over(End(why, fault=tls))
 
     # --- for the loop ---------------------------------------------------------------------------
 
@@ -332,6 +336,8 @@ def describe(error: BaseException) -> str:
     """Return why a connection failed, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return one_line(f"TLS: {error.verify_message}")
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "TLS: the other side does not use it, and this one does"
     if isinstance(error, ssl.SSLError):
         return one_line(f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
     if isinstance(error, asyncio.TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _HEAD = 4
+_TLS = b"\x16\x03"  # the beginning of a handshake
 # What has been read is cut off from the buffer when there is this much of it, in bytes.
 _CUT = 64 * 1024
 
@@ -46,6 +47,10 @@ class FrameDecoder:
             return None
         length = int.from_bytes(self._buffer[self._start : body], "big")
         if length > self.longest:
+            if self._buffer.startswith(_TLS, self._start):
+                raise FrameError(
+                    "it uses TLS, and this side does not: use it on all nodes or on none"
+                )
             raise FrameError(f"a frame of {length} bytes, {self.longest} are allowed")
         if len(self._buffer) < body + length:
             self._cut()

@@ -205,7 +205,7 @@ class Server:
                 )
             )
         except (OSError, asyncio.TimeoutError) as error:
-            connection.failed(error)
+            connection.failed(error, tls=self._tls is not None)
 
     def _half_open_limit(self) -> int:
         """Half-open connections must leave descriptors for the others."""
