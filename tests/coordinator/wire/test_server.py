@@ -428,3 +428,19 @@ async def test_other_users_have_no_access_to_a_unix_socket(
 async def test_a_unix_socket_that_is_not_there(unix_address: str) -> None:
     with pytest.raises(WireError, match=f"{unix_address}: connection refused"):
         await connect(unix_address, Recorder(), terms(), timeout_s=DEADLINE_S)
+
+
+@on_loop
+async def test_connections_together_hold_no_more_than_their_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_HELD_BYTES", 300_000)
+    remarks, clients = Remarks(), [Recorder() for _ in range(3)]
+    async with serving(Recorder(), remark=remarks) as server:
+        for client in clients:
+            connection = await connect(f"127.0.0.1:{server.port}", client, terms())
+            half = (900_000).to_bytes(4, "big") + bytes(140_000)
+            connection._transport.write(half)  # half of a message, which no `send` would do
+        await remarks.until("of messages that are not complete")
+        await clients[2].until(lambda: bool(clients[2].ends))
+        assert not clients[0].ends

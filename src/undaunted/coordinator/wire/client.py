@@ -139,6 +139,9 @@ class _Attempt:
         if not self._result.done():
             self._result.set_result(connection)
 
+    def holds(self, connection: Connection, size: int) -> None:
+        """It is one connection, whose messages have a longest size."""
+
     def ended(self, _connection: Connection, end: End) -> None:
         if not self._result.done():
             reason = end.reason

@@ -89,6 +89,9 @@ class Owner(Protocol):
     def established(self, connection: Connection) -> None:
         """The handshake is over; `Handler.opened` follows."""
 
+    def holds(self, connection: Connection, size: int) -> None:
+        """So many bytes of a long message have come that is not complete; 0 = it is."""
+
     def ended(self, connection: Connection, end: End) -> None:
         """It is over, opened or not; `Handler.closed` has been called if it was."""
 
@@ -150,6 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self.node = ""
         self.longest = MAX_MESSAGE_BYTES
         self._has_closed = False  # the other side
+        self._is_long = False  # the message that is being received
         self._sock = sock
         self._handshake = handshake
         self._handler = handler
@@ -251,13 +255,17 @@ class Connection(asyncio.BufferedProtocol):
             while self._state in (_State.SHAKING, _State.OPEN):
                 frame = self._decoder.next()
                 if frame is None:
-                    return
+                    break
                 if self._state is _State.OPEN:
                     self._take(frame)
                 else:
                     self._shake(frame)
         except FrameError as error:
             self.drop(str(error))
+        held = self._decoder.held
+        if self._is_long or held > _READ_BYTES:
+            self._is_long = held > _READ_BYTES
+            self._owner.holds(self, held if self._is_long else 0)
 
     def eof_received(self) -> None:
         """Nothing more will come."""

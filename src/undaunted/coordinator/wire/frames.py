@@ -31,6 +31,11 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._start = 0  # of the next frame
 
+    @property
+    def held(self) -> int:
+        """Bytes of the frame that is not complete."""
+        return len(self._buffer) - self._start
+
     def feed(self, data: bytes | memoryview) -> None:
         """Take in what has come."""
         self._buffer += data

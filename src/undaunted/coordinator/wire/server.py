@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from undaunted.coordinator.wire.connection import End, Handler
 
 HANDSHAKE_S = 5.0
+# What all connections of a server may have sent of messages that are not complete.
+MAX_HELD_BYTES = 128 * 1024 * 1024
 
 _RESOLVE_S = 10.0
 _CLOSE_S = 5.0
@@ -93,6 +95,8 @@ class Server:
         self._half_open: dict[Connection, float] = {}  # since when; the oldest first
         self._adoptions: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
+        self._held: dict[Connection, int] = {}  # bytes of long messages that are not complete
+        self._held_bytes = 0
 
     async def start(self) -> None:
         """Listen.
@@ -253,8 +257,18 @@ class Server:
         self._half_open.pop(connection, None)
         self._resume_all()
 
+    def holds(self, connection: Connection, size: int) -> None:
+        """Bound what all of them hold together: who has the token may be at fault as well."""
+        self._held_bytes += size - self._held.pop(connection, 0)
+        if size:
+            self._held[connection] = size
+        if self._held_bytes > MAX_HELD_BYTES:
+            many = f"{len(self._held)} connections have sent {self._held_bytes} bytes"
+            connection.drop(f"{many} of messages that are not complete")
+
     def ended(self, connection: Connection, end: End) -> None:
         """Forget it."""
+        self.holds(connection, 0)
         self._half_open.pop(connection, None)
         self._connections.discard(connection)
         self._resume_all()
