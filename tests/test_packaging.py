@@ -63,7 +63,7 @@ def test_metadata(metadata) -> None:
     core = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
     assert core == {"msgspec", "pyyaml", "rich"}, "core dependencies stay few; the rest are extras"
     torch = next(line for line in required if line.startswith("torch"))
-    assert ">=2.6" in torch
+    assert ">=2.8" in torch
     assert "extra == 'torch'" in torch
 
 

@@ -63,7 +63,7 @@ def test_a_decided_plan_has_its_prefix(plain: bool) -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_planner_that_changes_the_list_of_plans(plain: bool) -> None:
-    """That of torch 2.6 does."""
+    """That of torch 2.6 did."""
     local = plan(a=torch.ones(1), b=torch.ones(1))
     encoded = exchange.encode_plan(local) if plain else None
 

@@ -49,9 +49,6 @@ def run_ranks(folder: Path) -> None:
     assert [out for out, _ in outputs] == ["done\n"] * 2, outputs
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.cpu.Stream, "record_event"), reason="fully_shard on the CPU needs torch 2.7"
-)
 def test_worlds_of_one_and_two_read_what_the_other_has_saved(tmp_path: Path) -> None:
     model = rank_program.plain()
     optimizer = rank_program.optimizer_of(model)

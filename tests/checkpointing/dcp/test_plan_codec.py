@@ -80,9 +80,8 @@ def test_data_that_cannot_be_sent(data: Any) -> None:
 
 
 def test_plans_that_only_torch_can_use() -> None:
-    if hasattr(SavePlan, "usable"):  # since torch 2.7
-        with pytest.raises(CheckpointError, match="without enable_plan_caching"):
-            encode_plan(SavePlan([], usable=False))
+    with pytest.raises(CheckpointError, match="without enable_plan_caching"):
+        encode_plan(SavePlan([], usable=False))
     with pytest.raises(CheckpointError, match="str into the plan's storage_data"):
         encode_plan(SavePlan([], storage_data="x"))
 

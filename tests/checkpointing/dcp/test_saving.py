@@ -371,7 +371,7 @@ def test_a_rank_with_nothing_to_write(tmp_path: Path) -> None:
 
 
 class InPlacePlanner(DefaultSavePlanner):  # type: ignore[misc]
-    """Changes the list of plans that it is given, as that of torch 2.6 does."""
+    """Changes the list of plans that it is given, as that of torch 2.6 did."""
 
     def create_global_plan(self, all_plans: Any) -> Any:
         final, metadata = super().create_global_plan(all_plans)

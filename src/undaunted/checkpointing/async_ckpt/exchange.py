@@ -90,7 +90,7 @@ def plan_together(
     failure = cause = None
     if ranks.is_coordinator:
         try:
-            decided = decide(list(plans))  # torch 2.6 changes the list that its planner is given
+            decided = decide(list(plans))  # planners may change the list, as that of torch 2.6 did
             content = _parts(plans, decided) if encoded is not None else None
         except Exception as error:  # noqa: BLE001 - told to all ranks, then raised
             failure, cause = Failure.of(error), error

@@ -208,7 +208,7 @@ class FileSystemWriterAsync(FileSystemWriter):  # type: ignore[misc]  # torch ha
         return bool(FileSystemWriter.validate_checkpoint_id(checkpoint_id))
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Take the rank, which the writer of torch 2.6 is not told."""
+        """Take the rank, which the writer of torch 2.8 is not told."""
         del is_coordinator, args
         self.rank: int | None = kwargs.get("rank")
         self.use_collectives: bool = kwargs.get("use_collectives", True)

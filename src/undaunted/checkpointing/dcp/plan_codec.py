@@ -109,7 +109,7 @@ def _with_hint(item: WriteItem, hint: int | None) -> WriteItem:
 
 
 def _wire(plan: SavePlan) -> _Plan:
-    if not getattr(plan, "usable", True):  # torch 2.6 does not have it
+    if not plan.usable:
         raise CheckpointError(
             "the planner reuses plans of its own accord: make it without enable_plan_caching, "
             "undaunted reuses plans already"

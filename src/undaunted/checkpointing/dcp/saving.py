@@ -293,7 +293,7 @@ class Saver:
         self._number += 1
         local = [plan_codec.decode_plan(plan) for plan in plans]
         sameness.check_plans(local)
-        # a list of its own: the planner of torch 2.6 changes it
+        # a list of its own: a planner may change it, as that of torch 2.6 did
         final, overall = planner.create_global_plan(list(local))
         pairs = zip(local, final, strict=True)
         parts = [plan_codec.encode_part(mine, decided) for mine, decided in pairs]

@@ -62,10 +62,14 @@ class StoreConnection:
             sockets.shut_down(self._socket)
 
     def forget(self, prefix: str) -> None:
-        """Delete the keys that begin with ``prefix``, in a thread beside."""
+        """Delete the keys that begin with ``prefix``, in a thread beside.
+
+        A store of torch 2.8 or older cannot name its keys: there they stay.
+        """
+        list_keys: Callable[[], list[str]] = getattr(self.client, "list_keys", list)
 
         def delete() -> None:
-            for key in self.client.list_keys():
+            for key in list_keys():
                 if key.startswith(prefix):
                     self.client.delete_key(key)
 
