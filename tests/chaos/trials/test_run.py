@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from tests.chaos.trials.histories import Run, fault, undisturbed
 from tests.chaos.trials.results import rng_anew
@@ -12,7 +14,7 @@ from undaunted.chaos.trials import run as trials
 from undaunted.chaos.trials.generator import Wanted
 from undaunted.chaos.trials.outcome import Outcome
 from undaunted.chaos.trials.places import ChaosDirectory
-from undaunted.chaos.trials.reference import Reference
+from undaunted.chaos.trials.reference import Reference, found_iteration
 from undaunted.chaos.trials.run import Campaign, ChaosError, Request
 
 if TYPE_CHECKING:
@@ -111,3 +113,15 @@ def test_a_launcher_that_does_not_end_is_not_said_to_be_a_full_disk(
         one.run()
 
     assert "make room" not in str(caught.value)
+
+
+def test_a_program_that_does_not_count_and_found_a_checkpoint_is_noticed() -> None:
+    whole = undisturbed(counted=True, told=False)
+    late = {
+        rank: [structs.replace(one, iteration=one.iteration - 10) for one in records[20:]]
+        for rank, records in whole.records.items()
+    }
+
+    assert found_iteration(replace(whole, records=late), whole) == 10
+    assert found_iteration(whole, whole) == 0
+    assert found_iteration(replace(whole, records={}), whole) == 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import printable
 from undaunted.chaos.trials import bounds
+from undaunted.chaos.trials.checker.lives import Start, lives, reference_lines
 from undaunted.chaos.trials.history import RUN_DIR
 from undaunted.chaos.trials.nemesis.conduct import OUTPUT_FILE, WORK_DIR
 from undaunted.chaos.trials.places import last_lines, size_of
@@ -116,6 +117,22 @@ def first_iteration(history: History) -> int | None:
         if progress:
             return progress[-1].first_iteration
     return None
+
+
+def found_iteration(history: History, undisturbed: History) -> int | None:
+    """Return the iteration of the undisturbed run that a run began with, None if it is not known.
+
+    Of a program that does not count its steps, which are counted from 0 in every process, its
+    parameters tell.
+    """
+    by_rank = lives(history, reference_lines(undisturbed))
+    begun = [
+        life.keys[0].iteration
+        for found in by_rank.values()
+        for life in found[:1]
+        if life.start == Start(0, 0) and life.placed and life.records[0].counted
+    ]
+    return max(begun, default=first_iteration(history))
 
 
 def _iterations(launch: Launch) -> tuple[int, int] | None:

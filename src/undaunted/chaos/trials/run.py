@@ -20,7 +20,7 @@ from undaunted.chaos.trials.nemesis import slow_disk, slow_network, small_disk
 from undaunted.chaos.trials.nemesis.conduct import WORK_DIR, Trial, conduct
 from undaunted.chaos.trials.nemesis.helper import NotPossibleError
 from undaunted.chaos.trials.outcome import Outcome, write_outcome
-from undaunted.chaos.trials.output.words import mebibytes
+from undaunted.chaos.trials.output.words import size
 from undaunted.chaos.trials.places import (
     PLACEHOLDER,
     UNDISTURBED,
@@ -30,7 +30,7 @@ from undaunted.chaos.trials.places import (
     remove_checkpoints,
 )
 from undaunted.chaos.trials.plan_file import write_plan
-from undaunted.chaos.trials.reference import Reference, end_of_output, first_iteration, measure
+from undaunted.chaos.trials.reference import Reference, end_of_output, found_iteration, measure
 from undaunted.chaos.trials.result import Result, run_of
 
 if TYPE_CHECKING:
@@ -170,9 +170,10 @@ class Campaign:
             raise KeyboardInterrupt
         history = read_history(directory)
         reference = measure(directory, history)
+        left = f", leaves {size(reference.left_bytes)}" if reference.left_bytes else ""
         self._say(
             f"iterations {reference.first} to {reference.last} in "
-            f"{format_duration(outcome.seconds)}, leaves {mebibytes(reference.left_bytes)}\n"
+            f"{format_duration(outcome.seconds)}{left}\n"
         )
         self._know(
             runs=[run_of(history)],
@@ -215,7 +216,7 @@ class Campaign:
             raise ChaosError(
                 f"run {history.name}: `undaunted run` did not begin. {end_of_output(directory)}"
             )
-        begun = first_iteration(history)
+        begun = found_iteration(history, reference.history)
         nothing_to_do = begun is None and history.outcome.exit_codes == [0]
         if nothing_to_do or begun not in (None, reference.first):
             what = "took no step" if nothing_to_do else f"began with iteration {begun}"

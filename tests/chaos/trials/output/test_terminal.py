@@ -10,6 +10,7 @@ import msgspec
 
 from tests.chaos.trials.results import result
 from undaunted.chaos.trials.checker.values import Finding
+from undaunted.chaos.trials.output import words
 from undaunted.chaos.trials.output.terminal import show
 from undaunted.chaos.trials.result import Result
 
@@ -76,3 +77,9 @@ def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(map(len, text.splitlines()[:20])) <= 60
     assert "no: rng" in text
     assert "notice" not in text
+
+
+def test_sizes() -> None:
+    assert [words.size(count) for count in (0, 1, 5000, 3 << 29)] == [
+        *("0 KiB", "1 KiB", "5 KiB", "1,536.0 MiB"),
+    ]

@@ -105,5 +105,5 @@ def _last_line(result: Result) -> str:
     if result.directory:
         text += f", runs in {result.directory}"
         if result.checkpoint_bytes:
-            text += f" with {words.mebibytes(result.checkpoint_bytes)} of checkpoints"
+            text += f" with {words.size(result.checkpoint_bytes)} of checkpoints"
     return printable(text)

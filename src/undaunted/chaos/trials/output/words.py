@@ -107,8 +107,10 @@ def identical(verdict: Verdict) -> str:
     return "not known"
 
 
-def mebibytes(count: int) -> str:
-    """``1,234.5 MiB``."""
+def size(count: int) -> str:
+    """``1,234.5 MiB``, ``12 KiB``."""
+    if count < 1 << 20:
+        return f"{-(-count // 1024)} KiB"
     return f"{count / (1 << 20):,.1f} MiB"
 
 
