@@ -63,3 +63,17 @@ def test_whatever_programs_write_both_stay_well_formed(text: str) -> None:
     verdicts = [msgspec.structs.replace(verdicts[0], findings=(spoken,))]
     decoded = msgspec.json.decode(to_json(msgspec.structs.replace(changed, verdicts=verdicts)))
     assert decoded["verdicts"][0]["findings"][0]["text"] == f"t{readable}"
+
+
+def test_junit_of_a_fault_that_was_not_judged_is_skipped() -> None:
+    [green] = [verdict for verdict in result().verdicts if verdict.colour == "green"]
+    finding = Finding("did-not-happen", "yellow", "The fault did not happen.")
+    unknown = msgspec.structs.replace(green, colour="yellow", findings=(finding,))
+
+    suite = ET.fromstring(to_junit(msgspec.structs.replace(result(), verdicts=[unknown, green])))
+
+    assert (suite.attrib["tests"], suite.attrib["skipped"]) == ("2", "1")
+    skipped = [case.find("skipped") for case in suite.iter("testcase")]
+    assert skipped[0] is not None
+    assert skipped[0].attrib["message"] == finding.text
+    assert skipped[1] is None

@@ -28,15 +28,17 @@ def to_json(result: Result) -> str:
 
 
 def to_junit(result: Result) -> str:
-    """Return the result as JUnit XML: one test case per fault; red is a failure."""
-    count = words.counts(result.verdicts)
+    """Return the result as JUnit XML: one test case per fault.
+
+    Red is a failure; what was not judged is skipped, since nothing was tested.
+    """
     suite = ET.Element(
         "testsuite",
         name=_SUITE,
         tests=str(len(result.verdicts)),
-        failures=str(count.get("red", 0)),
+        failures=str(sum(verdict.colour == "red" for verdict in result.verdicts)),
         errors="0",
-        skipped=str(count.get("skipped", 0)),
+        skipped=str(sum(not verdict.judged for verdict in result.verdicts)),
         time=f"{result.seconds:.3f}",
     )
     properties = ET.SubElement(suite, "properties")
@@ -64,8 +66,9 @@ def _case(verdict: Verdict) -> ET.Element:
     )
     reds = [finding for finding in verdict.findings if finding.severity == "red"]
     others = [finding for finding in verdict.findings if finding.severity != "red"]
-    if verdict.colour == "skipped":
-        ET.SubElement(case, "skipped", message=printable(verdict.skipped))
+    if not verdict.judged:
+        why = verdict.skipped or others[0].text
+        ET.SubElement(case, "skipped", message=printable(why))
     elif reds:
         failure = ET.SubElement(case, "failure", type=reds[0].key, message=printable(reds[0].text))
         failure.text = "\n\n".join(map(_said, reds))
