@@ -133,8 +133,8 @@ class Replay:
                     self._simulation.at(at_ns, self._down, (voter(launch), number))
                     untold.setdefault(launch.node, []).append(number)
         self._findings.unchecked += [
-            f"how long round {format_ranks(rounds)} ran on {node}: its end is not in the journal, "
-            "which has lost events"
+            f"how long round{'s' * (len(rounds) > 1)} {format_ranks(rounds)} ran on {node}: the "
+            "journal, which has lost events, tells of no end"
             for node, rounds in untold.items()
         ]
 
