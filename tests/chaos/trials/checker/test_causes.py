@@ -87,16 +87,19 @@ def moves_once_an_epoch(moment: Moment, parts: Parts) -> Parts:
     return {**parts, "rng": f"epoch {moment.iteration // 10}"} if "rng" in parts else parts
 
 
-def judged_beside_epochs(change: Callable[[Moment, Parts], Parts], world: int = 2) -> Verdict:
+def judged_beside_epochs(
+    change: Callable[[Moment, Parts], Parts], world: int = 2, resume: int = 15
+) -> Verdict:
     """The verdict about a run in which making the iterator again moves the state once more."""
 
     def twice(moment: Moment, parts: Parts) -> Parts:
         moved = moves_once_an_epoch(moment, parts)
         if not moment.start:
             return moved
-        return change(moment, {**moved, "rng": "epoch 0"} if "rng" in parts else moved)
+        further = f"epoch {moment.iteration // 10 + 2}"
+        return change(moment, {**moved, "rng": further} if "rng" in parts else moved)
 
-    one = fault(iteration=17, resume=15)
+    one = fault(iteration=resume + 2, resume=resume)
     reference = undisturbed(world=world, change=moves_once_an_epoch)
     return judge(reference, Run(world=world, change=twice).history(one), [one.plan])[0]
 
@@ -123,6 +126,15 @@ def test_random_state_does_not_hide_gradients_that_do_not_follow_from_it(
     assert verdict.difference.parts == ("parameters", "gradients")
     assert words.identical(verdict) == "no: parameters, gradients"
     assert ("find_unused_parameters=True" in verdict.findings[0].remedy) == (world > 2)
+
+
+def test_the_last_step_of_an_epoch_does_not_draw_what_the_next_iterator_draws() -> None:
+    change = other("gradients", "parameters", at=UPDATE)
+
+    verdict = judged_beside_epochs(change, world=3, resume=9)
+
+    assert verdict.colour == "yellow"
+    assert [one.key for one in verdict.findings] == ["computation-differs", "rng-not-restored"]
 
 
 def test_gradients_that_may_follow_from_the_random_state() -> None:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from undaunted.base.text import name_ranks
 from undaunted.chaos.trials.checker.beside import BESIDE, explain_beside
-from undaunted.chaos.trials.checker.identity import base
+from undaunted.chaos.trials.checker.identity import ORDERLY_RANKS, base
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.digests.record import FORWARD, RNG, UPDATE
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from undaunted.chaos.trials.checker.identity import Identity, Pair
     from undaunted.chaos.trials.checker.lives import Line
     from undaunted.chaos.trials.checker.values import Difference
-
-# Adding up the gradients of two ranks gives the same bits in any order, of three it does not.
-_ORDERLY_RANKS = 2
 
 _SAVE_RNG = (
     "Save the random state of every rank with the model, and restore it last, right before the "
@@ -354,7 +351,7 @@ def _order(clue: Clue) -> tuple[str, str]:
 
 
 def _computation(clue: Clue) -> Finding:
-    many = clue.world_size > _ORDERLY_RANKS
+    many = clue.world_size > ORDERLY_RANKS
     seen = " but the random state, which no step draws from," if clue.random else ""
     what = "gradients" if "gradients" in clue.kinds() else base(clue.difference.parts[0])
     where = (
