@@ -283,7 +283,7 @@ class TemplateReady(Event, tag="template_ready", frozen=True, kw_only=True):
 
 
 class TemplateLost(Event, tag="template_lost", frozen=True, kw_only=True):
-    """The template died or may not fork; workers start fresh from now on."""
+    """The template died or may not fork; workers start fresh, until another one is ready."""
 
     reason: str
 

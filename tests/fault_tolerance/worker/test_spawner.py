@@ -8,6 +8,7 @@ import signal
 import sys
 from textwrap import dedent
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,7 @@ def run_fake(tmp_path, code):
         spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
         spawner.tell(reasons.append)
         spawner._fresh._python = [sys.executable]
+        spawner._in_vain = 3  # it is not replaced
         spawner.prepare(ENVIRONMENT, [])
         template = spawner._warm.pid
         try:
@@ -287,6 +289,136 @@ import signal; signal.pause()
     spawned, reasons, _ = run_fake(tmp_path, code)
     assert (spawned.mode, spawned.pids, reasons) == ("warm", [4242], [])
     assert not (tmp_path / "out").exists()
+
+
+class Played:
+    """A spawner whose templates are fakes, and what it says; within `asyncio.run`."""
+
+    def __init__(self, tmp_path, code):
+        (tmp_path / "fake.py").write_text(dedent(code))
+        self.reasons, self.lines, self.templates = [], [], []
+        self.spawner = Spawner([sys.executable, "-S", str(tmp_path / "fake.py")], warm=True,
+                               pass_fds=())  # fmt: skip
+        self.spawner._fresh._python = [sys.executable]
+        self.spawner.tell(self.reasons.append, say=self.lines.append)
+        self.spawner.prepare(ENVIRONMENT, [])
+        self._spec = spec(
+            kind="program", target="true", env=ENVIRONMENT, cwd="/", agent_pid=os.getpid()
+        )
+        self._seen()
+
+    def _seen(self):
+        if self.spawner._warm.pid not in self.templates:
+            self.templates.append(self.spawner._warm.pid)
+
+    async def start(self, *, kind="script"):
+        """Start a worker, and look whether there is another template now; return the mode."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.spawner._fresh, "spawn", lambda specs: [4241])
+            spawned = await self.spawner.spawn([msgspec.structs.replace(self._spec, kind=kind)])
+        self._seen()
+        return spawned.mode
+
+    def kill(self):
+        """End the template; wait until it has ended."""
+        pidfd = process.open_pidfd(self.templates[-1])
+        os.kill(self.templates[-1], signal.SIGKILL)
+        assert process.wait_pidfd(pidfd, DEADLINE_S)
+        os.close(pidfd)
+
+    def look(self):
+        self.spawner.look()
+        self._seen()
+
+    async def close(self):
+        await self.spawner.close()
+        for pid in self.templates:
+            os.waitpid(pid, 0)
+
+
+SERVES = (
+    READY.removesuffix("take()\n")
+    + "while request := take():\n"
+    + "    number = json.loads(request[4:])['number']\n"
+    + "    tell(type='forked', number=number, pids=[4242])\n"
+)
+
+
+def played(tmp_path, code, test):
+    async def play():
+        it = Played(tmp_path, code)
+        try:
+            await test(it)
+        finally:
+            await it.close()
+
+    asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
+
+
+def test_a_template_that_is_killed_is_replaced_at_once(tmp_path):
+    async def test(it):
+        assert await it.start() == "warm"
+        it.look()
+        assert (len(it.templates), it.lines) == (1, []), "it lives"
+        for end in range(8):
+            it.kill()
+            it.look()
+            it.look()
+            assert len(it.templates) == end + 2
+            assert await it.start() == "warm", "it takes any number, if workers come from each"
+        assert len(it.lines) == 8
+        assert it.lines[0].startswith("the template ended unexpectedly")
+        assert it.lines[0].endswith("; another one is started")
+        assert it.reasons == []
+
+    played(tmp_path, SERVES, test)
+
+
+def test_one_whose_end_is_noticed_when_it_is_needed_is_replaced_for_the_next_time(tmp_path):
+    async def test(it):
+        assert await it.start() == "warm"
+        it.kill()
+        assert await it.start() == "fresh"
+        assert len(it.templates) == 2
+        assert [reason.endswith("another one is started") for reason in it.reasons] == [True]
+        assert await it.start() == "warm"
+
+    played(tmp_path, SERVES, test)
+
+
+def test_templates_that_never_fork_are_replaced_three_times(tmp_path):
+    async def test(it):
+        for _ in range(6):
+            assert await it.start() == "fresh"
+        assert len(it.templates) == 4
+        assert len(it.reasons) == 4
+        assert not it.reasons[-1].endswith("another one is started")
+        it.look()
+        assert (len(it.templates), it.lines) == (4, [])
+
+    played(tmp_path, "pass", test)
+
+
+def test_a_template_that_would_refuse_again_is_not_replaced(tmp_path):
+    async def test(it):
+        for _ in range(2):
+            assert await it.start() == "fresh"
+        assert len(it.templates) == 1
+        assert it.reasons == ["has two threads"]
+
+    refuses = "tell(type='refused', number=1, reason='has two threads', lasting=True)"
+    played(tmp_path, READY + refuses, test)
+
+
+def test_no_template_is_started_once_it_is_closed(tmp_path):
+    async def test(it):
+        assert await it.start() == "warm"
+        await it.spawner.close()
+        it.spawner._warm.unavailable_reason = "it ended"
+        it.look()
+        assert len(it.templates) == 1
+
+    played(tmp_path, SERVES, test)
 
 
 def test_no_interpreter(tmp_path):

@@ -81,7 +81,9 @@ class Agent:
         self._metrics = Metrics(
             config, begun.metrics, self._area, journal, self._say, lambda: self._orders.leads
         )
-        self._spawner.tell(self._scribe.workers_start_fresh, self._scribe.template_ready)
+        self._spawner.tell(
+            self._scribe.workers_start_fresh, self._scribe.template_ready, self._scribe.say
+        )
         self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
         self._health = NodeHealth(config, begun.environment, self._scribe)
         self._clearing = Clearing(config, begun.environment, self._scribe, self._health)
@@ -324,6 +326,8 @@ class Agent:
 
     def _child_ended(self) -> None:
         self._tree.look()
+        if not self._abandoned and not self._ended.done():
+            self._spawner.look()
 
     def _spared(self) -> set[int]:
         """Processes that belong to no round."""

@@ -62,6 +62,7 @@ class Refused(Message, frozen=True, tag="refused"):
 
     number: int
     reason: str
+    lasting: bool = False  # another template would refuse as well
 
 
 AnyMessage = Union[Prepare, Fork, Ready, Forked, Refused]  # noqa: UP007 - msgspec on Python 3.10

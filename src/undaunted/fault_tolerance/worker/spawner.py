@@ -23,6 +23,11 @@ _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "OMP_", "GOMP_", 
 _NAMES_READ_AT_START = ("LANG", "LANGUAGE")
 
 
+# A template that ended is replaced, unless so many in a row have not forked any worker.
+_IN_VAIN = 3
+_REPLACED = "; another one is started"
+
+
 @dataclass(frozen=True)
 class Spawned:
     """The workers of a round. ``reason`` says why they are fresh although warm was asked."""
@@ -52,20 +57,30 @@ class Spawner:
         self._python = [python] if isinstance(python, str) else list(python)
         self._pass_fds = tuple(pass_fds)
         self._on_fresh: Callable[[str], object] | None = None
+        self._on_ready: OnReady | None = None
+        self._say_line: Callable[[str], object] | None = None
         self._said: set[str] = set()
         self._warm = WarmSpawner() if warm else None
+        self._start: Callable[[WarmSpawner], None] | None = None
+        self._in_vain = 0  # templates since the last one that has forked workers
         self._one: asyncio.Lock | None = None
         self._called_off = 0  # times
         self._fresh = FreshSpawner(self._python, self._pass_fds)
 
-    def tell(self, on_fresh: Callable[[str], object], on_ready: OnReady | None = None) -> None:
+    def tell(
+        self,
+        on_fresh: Callable[[str], object],
+        on_ready: OnReady | None = None,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
         """Have somebody told what happens; before the first `spawn`.
 
         Args:
             on_fresh: told, once per reason, why workers start fresh although warm was asked.
             on_ready: called with the template's pid and what it imported.
+            say: shows a line for the user.
         """
-        self._on_fresh = on_fresh
+        self._on_fresh, self._on_ready, self._say_line = on_fresh, on_ready, say
         if self._warm is not None:
             self._warm.on_ready = on_ready
 
@@ -84,8 +99,10 @@ class Spawner:
             words: the user's program and arguments, for ps.
             later: see `preload.later_modules`.
         """
+        python, fds = self._python, self._pass_fds
+        self._start = lambda warm: warm.start(python, env, modules, fds, words, later)
         if self._warm is not None:
-            self._warm.start(self._python, env, modules, self._pass_fds, words, later)
+            self._start(self._warm)
 
     async def spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
         """Start one worker per spec, one request after another. The caller waits for the processes.
@@ -107,10 +124,33 @@ class Spawner:
         if self._warm is not None:
             reason = fresh_reason(specs, self._warm.environment)
             if not reason and (pids := await self._warm.spawn(specs)):
+                self._in_vain = 0
                 return Spawned(pids, "warm")
             reason = reason or self._warm.unavailable_reason
-            self._say(reason)
+            self._say(reason, replaced=self._begin_another())
         return Spawned(self._fresh.spawn(specs), "fresh", reason)
+
+    def look(self) -> None:
+        """After the end of a child: where that was the template, another one begins to import."""
+        if self._warm is None or (self._one is not None and self._one.locked()):
+            return
+        self._warm.look()
+        lost = self._warm.unavailable_reason
+        if self._begin_another() and self._say_line is not None:
+            self._say_line(lost + _REPLACED)
+
+    def _begin_another(self) -> bool:
+        """Replace a template that is lost, while the ranks run; return whether one was started."""
+        lost = self._warm
+        if lost is None or not lost.unavailable_reason or lost.hopeless or self._start is None:
+            return False
+        self._in_vain += 1
+        if self._in_vain > _IN_VAIN:
+            return False
+        self._warm = WarmSpawner()
+        self._warm.on_ready = self._on_ready
+        self._start(self._warm)
+        return True
 
     def call_off(self) -> None:
         """Have every `spawn` under way end soon, if need be with an OSError."""
@@ -127,13 +167,18 @@ class Spawner:
 
     async def close(self) -> None:
         """End the template. May be called twice."""
+        self._start = None
         if self._warm is not None:
             self._warm.close()
 
-    def _say(self, reason: str) -> None:
-        if reason not in self._said and self._on_fresh is not None:
+    def _say(self, reason: str, *, replaced: bool) -> None:
+        if self._on_fresh is None or reason in self._said:
+            return
+        if replaced:  # the end of each is said
+            reason += _REPLACED
+        else:
             self._said.add(reason)
-            self._on_fresh(reason)
+        self._on_fresh(reason)
 
 
 class FreshSpawner:

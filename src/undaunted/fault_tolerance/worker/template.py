@@ -61,7 +61,7 @@ def _serve(sock: socket.socket) -> WorkerSpec | None:
         elif isinstance(message, messages.Fork):
             reason = imports.objection()
             if reason:
-                refused = messages.Refused(number=message.number, reason=reason)
+                refused = messages.Refused(number=message.number, reason=reason, lasting=True)
                 messages.send(sock, refused, _TIMEOUT_S)
             elif (spec := fork_workers(message, sock)) is not None:
                 later.forget()

@@ -36,6 +36,7 @@ class WarmSpawner:
     Attributes:
         pid: of the template, None before `start`. The agent waits for it like for any child.
         unavailable_reason: why no worker can be forked from it any more, "" as long as one can.
+        hopeless: another template would be of no more use.
         ready: what it imported, None until it is known.
         on_ready: called once with the template's pid and what it imported.
     """
@@ -44,6 +45,7 @@ class WarmSpawner:
         """Make a spawner without a template yet."""
         self.pid: int | None = None
         self.unavailable_reason = ""
+        self.hopeless = False
         self.ready: messages.Ready | None = None
         self.environment: Mapping[str, str] = {}
         self.on_ready: OnReady | None = None
@@ -88,7 +90,7 @@ class WarmSpawner:
                 self.pid = process.spawn(command, {**env, **TEMPLATE_ENVIRONMENT}, fds)
                 self._pidfd = process.open_pidfd(self.pid)
             except (OSError, messages.ProtocolError) as error:
-                self._lose(f"the template could not be started: {error}")
+                self._lose(f"the template could not be started: {error}", hopeless=True)
 
     async def wait_ready(self) -> bool:
         """Wait until the template has imported everything; return whether it can fork.
@@ -157,10 +159,15 @@ class WarmSpawner:
         if isinstance(answer, messages.Forked) and len(answer.pids) == len(specs):
             return answer.pids
         if isinstance(answer, messages.Refused):
-            self._lose(answer.reason)
+            self._lose(answer.reason, hopeless=answer.lasting)
         else:
             self._lose(_ENDED)
         return []
+
+    def look(self) -> None:
+        """Between two requests: if it has ended, ``unavailable_reason`` says so."""
+        if self._pidfd is not None and process.wait_pidfd(self._pidfd, 0):
+            self._lose(_ENDED)
 
     def close(self) -> None:
         """Let the template end; it does when the socket closes. May be called twice."""
@@ -171,8 +178,9 @@ class WarmSpawner:
             os.close(self._pidfd)
             self._pidfd = None
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, *, hopeless: bool = False) -> None:
         self.unavailable_reason = self.unavailable_reason or reason
+        self.hopeless = hopeless
         if self._pidfd is not None:
             process.signal_pidfd(self._pidfd, signal.SIGKILL)
         self.close()

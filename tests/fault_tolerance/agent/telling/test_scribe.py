@@ -16,6 +16,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 from undaunted.fault_tolerance.agent.telling.scribe import Scribe
 from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.worker.spawner import Spawned
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
@@ -89,6 +90,23 @@ def test_a_rank_that_begins_after_the_failure_of_its_round_is_no_restart(
         it.milestones(second, local_rank, begun(time.monotonic_ns()))
     it.close()
     assert capfd.readouterr().err.count("restart 1 of") == 1
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_what_fresh_ranks_have_before_them_is_said_with_a_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], mode: Any
+) -> None:
+    it = scribe(tmp_path)
+    it.round_started(first := a_round(0))
+    it.crash_detected(0, 1, "exits with 3")
+    it.round_started(second := a_round(1))
+    it.workers_spawned(Spawned([1] * first.start.slots, mode))
+    for local_rank in range(second.start.slots):
+        it.milestones(second, local_rank, begun(time.monotonic_ns()))
+    it.close()
+    said = capfd.readouterr().err
+    assert "first line of the script" in said
+    assert ("imports" in said) == (mode == "fresh")
 
 
 def of_several_nodes(tmp_path: Path) -> Scribe:

@@ -55,6 +55,7 @@ class Scribe:
         self._detected_ns: int | None = None
         self._restarting_since_ns: int | None = None  # the failure that this round comes after
         self._restarts = 0
+        self._fresh = False  # the ranks of this round have everything to import
         self._progress: tuple[Iterations, int] | None = None  # recorded last
         self._last_traceback = ""
         self._heartbeats_missed = False
@@ -176,6 +177,7 @@ class Scribe:
 
     def workers_spawned(self, spawned: Spawned) -> None:
         """Every local rank is a process."""
+        self._fresh = spawned.mode == "fresh"
         self.journal.record(
             self._event(
                 e.WorkersSpawned, mode=spawned.mode, pids=list(spawned.pids), reason=spawned.reason
@@ -227,9 +229,11 @@ class Scribe:
             return
         took = format_duration((at_ns - self._restarting_since_ns) / _NS)
         self._restarting_since_ns = None
+        imports = " as new interpreters: their imports come after that" if self._fresh else ""
         self._messages.say(
             f"restart {self._restarts} of {current.start.max_restarts}: "
-            f"{count(running, 'rank')} running again {took} after the failure was noticed",
+            f"{count(running, 'rank')} running again {took} after the failure was noticed, "
+            f"at the first line of the script{imports}",
             level=INFO,
         )
 
