@@ -27,11 +27,12 @@ def lost_line(count: int, reason: str) -> bytes:
     return lines.encode(EventsLost(t=1, count=count, reason=reason))
 
 
-def make(path: Path, fs: FaultyFiles | None = None) -> Appender:
+def make(path: Path, fs: FaultyFiles | None = None, keep_bytes: int = 0) -> Appender:
     return Appender(
         str(path),
         header=lambda: lines.encode(JournalOpened(t=1, boot_id="b", pid=7)),
         lost_line=lost_line,
+        keep_bytes=keep_bytes,
         fs=fs or os,
     )
 
@@ -109,6 +110,36 @@ def test_a_missing_directory_is_a_loss_until_it_is_there(tmp_path: Path) -> None
     assert lost(journal) == 1
 
 
+def test_the_newest_lines_are_kept_until_there_is_room(tmp_path: Path) -> None:
+    fs = FaultyFiles()
+    line = len(event_line(1))
+    appender = make(tmp_path / "j", fs, keep_bytes=3 * line)
+    assert appender.append([event_line(1)]) == ""
+    fs.full = True
+    for number in range(2, 7):
+        assert appender.append([event_line(number)]) == "No space left on device"
+    appender.keep([event_line(7)])
+    assert appender.behind
+    fs.full = False
+    assert appender.append([]) == ""
+    assert not appender.behind
+    appender.close()
+    journal = read_journal(tmp_path / "j")
+    assert numbers(journal) == [1, 5, 6, 7]
+    assert [type(event) for event in journal.events[:3]] == [JournalOpened, RankEvent, EventsLost]
+    assert lost(journal) == appender.lost_total == 3
+
+
+def test_what_is_given_up_is_counted(tmp_path: Path) -> None:
+    fs = FaultyFiles()
+    fs.full = True
+    appender = make(tmp_path / "j", fs, keep_bytes=100_000)
+    appender.append([event_line(1), event_line(2)])
+    assert appender.lost == 0
+    appender.give_up()
+    assert appender.lost == 2
+
+
 def test_an_impossible_path_is_a_loss_and_no_exception(tmp_path: Path) -> None:
     appender = make(tmp_path / "nul\0")
     assert appender.append([event_line(1)]) != ""
@@ -134,15 +165,16 @@ def test_sync_reports_what_fails_but_not_that_a_pipe_cannot(tmp_path: Path) -> N
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("fail_count", [1, 2, 5])
+@pytest.mark.parametrize("keep_bytes", [0, 200, 100_000])
 def test_every_event_is_in_the_file_or_counted_whichever_call_fails(
-    tmp_path: Path, *, short: bool, torn: bool, fail_count: int
+    tmp_path: Path, *, short: bool, torn: bool, fail_count: int, keep_bytes: int
 ) -> None:
     for fail_at in range(30):
         path = tmp_path / f"j{fail_at}"
         path.write_bytes(b'{"event":"ra' if torn else b"")
         fs = FaultyFiles()
         fs.fail_at, fs.fail_count, fs.short = fail_at, fail_count, short
-        appender = make(path, fs)
+        appender = make(path, fs, keep_bytes)
         for first in range(0, 12, 2):
             appender.append([event_line(first), event_line(first + 1)])
         fs.fail_at = None
@@ -153,6 +185,8 @@ def test_every_event_is_in_the_file_or_counted_whichever_call_fails(
         assert len(numbers(journal)) + lost(journal) == 13
         assert numbers(journal) == sorted(set(numbers(journal)))
         assert numbers(journal)[-1] == 12
+        assert keep_bytes < 1000 or lost(journal) == 0
+        assert not appender.behind
         assert journal.unreadable <= torn + 1
         assert appender.lost == 0
         assert appender.lost_total == lost(journal)

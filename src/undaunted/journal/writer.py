@@ -1,7 +1,8 @@
 """Writes the journal without ever making its caller wait.
 
 ``record`` encodes the event and puts the line into a bounded queue; a daemon thread of its own does
-everything that touches the file system. While that fails or hangs, events are dropped and counted.
+everything that touches the file system. While that fails, the newest events are kept, and it is
+tried again after a while. What cannot be kept, or comes while the disk hangs, is counted as lost.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SYNC_AFTER = (RoundStopped, JobEnded)
+_KEPT_BYTES = 1 << 20  # some thousand events
+# After a failure, until the next attempt; twice as long each time.
+_RETRY_S = 0.25
+_LONGEST_RETRY_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,15 @@ class JournalWriter:
         self._max_bytes = max_bytes
         self._clock = clock
         self._fs = fs
-        self._appender = Appender(self.path, header=self._header, lost_line=self._lost_line, fs=fs)
+        self._appender = Appender(
+            self.path,
+            header=self._header,
+            lost_line=self._lost_line,
+            keep_bytes=_KEPT_BYTES,
+            fs=fs,
+        )
+        self._retry_s = _RETRY_S
+        self._retry_at = 0.0  # time.monotonic(); while the appender is behind
         self._warned: set[str] = set()
         # Its lock can be taken again by a signal handler that interrupts the holder.
         self._changed = threading.Condition(threading.RLock())
@@ -161,7 +174,11 @@ class JournalWriter:
         return self._put(_Text(os.fspath(path), text))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything taken so far was written or given up; False if time ran out."""
+        """Wait until everything taken so far was written, kept or given up.
+
+        Returns:
+            False if time ran out.
+        """
         with self._changed:
             target = self._accepted
             return self._changed.wait_for(lambda: self._finished >= target, timeout_s)
@@ -218,7 +235,7 @@ class JournalWriter:
 
     def _run(self) -> None:
         self._append([])
-        while batch := self._take():
+        while (batch := self._take()) is not None:
             self._process(batch)
             with self._changed:
                 self._waiting_events -= len(batch)
@@ -227,13 +244,17 @@ class JournalWriter:
                 self._changed.notify_all()
         self._finish()
 
-    def _take(self) -> list[_Item]:
-        """Wait for work; return all of it, or nothing when the writer is closed and all is done."""
+    def _take(self) -> list[_Item] | None:
+        """Wait for work; return all of it, also none when it is time to try again what was kept.
+
+        None when the writer is closed and all is done.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
+            wait_s = self._retry_at - time.monotonic() if self._appender.behind else None
+            self._changed.wait_for(lambda: self._queue or self._closing, wait_s)
             batch = list(self._queue)
             self._queue.clear()
-            return batch
+            return None if self._closing and not batch else batch
 
     def _process(self, batch: list[_Item]) -> None:
         pending: list[_Line] = []
@@ -250,14 +271,23 @@ class JournalWriter:
         self._append(pending)
 
     def _append(self, batch: list[_Line]) -> None:
+        if self._appender.behind and time.monotonic() < self._retry_at and not self._closing:
+            self._appender.keep([line.data for line in batch])
+            return
         problem = self._appender.append([line.data for line in batch])
+        if self._appender.behind:
+            self._retry_at = time.monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
+        else:
+            self._retry_s = _RETRY_S
         if not problem and any(line.sync for line in batch):
             problem = self._appender.sync()
         if problem:
             self._warn(
                 "journal",
-                f"journal {self.path} cannot be written ({problem}): events are dropped and "
-                "counted until it can. The job goes on; free or repair that file system.",
+                f"journal {self.path} cannot be written ({problem}): the newest events are kept "
+                "until it can, others are counted. The job goes on; free or repair that file "
+                "system.",
             )
 
     def _write_text(self, item: _Text) -> None:
@@ -271,8 +301,9 @@ class JournalWriter:
             dropped, self._dropped = self._dropped, 0
         if dropped:
             self._appender.note_lost(dropped, self._drop_reason)
-        if self._appender.lost:
+        if self._appender.behind:
             self._append([])
+        self._appender.give_up()
         self._appender.close()
 
     def _warn(self, kind: str, message: str) -> None:
