@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 _INTERRUPTS_TO_KILL_AGENT = 3
 _SWEEP_DEADLINE_S = 5.0
 _DIED_BADLY = 1
-_IN_USE = 2
+_IN_USE = _NOTHING_STARTED = 2
+_NO_THREAD = "can't start new thread"  # as Python puts it
 _MOST_LAUNCHERS = 256  # of one job on a host
 
 
@@ -51,13 +53,14 @@ def run(config: RunConfig) -> int:
         return _IN_USE
     process.become_subreaper()
     ours, agents = socket.socketpair()
-    with _signals_to_pipe(config.signals) as signals:
-        agent_pid = _fork_agent(config, ours, agents, signals)
-        agents.close()
-        try:
-            status = _stand_by(agent_pid, ours, signals)
-        finally:
-            ours.close()
+    with _signals_to_pipe(config.signals) as signals, ours:
+        with agents:
+            try:
+                agent_pid = _fork_agent(config, ours, agents, signals)
+            except OSError as error:
+                print(_no_process(error.strerror or str(error)), file=sys.stderr)
+                return _NOTHING_STARTED
+        status = _stand_by(agent_pid, ours, signals)
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
     return _exit_code(config, status, agent_pid, killed)
 
@@ -120,11 +123,23 @@ def _fork_agent(
         from undaunted.fault_tolerance.agent.start import run_agent
 
         code = run_agent(config, agents)
-    except BaseException:  # noqa: BLE001 - the child must never return into the caller's frames
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - the child must never return into the caller
+        if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+            print(_no_process(_NO_THREAD), file=sys.stderr)
+        else:
+            sys.excepthook(*sys.exc_info())
     finally:
         _flush_standard_streams()
         os._exit(code)
+
+
+def _no_process(why: str) -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    known = "" if limit == resource.RLIM_INFINITY else f", now {limit}"
+    return (
+        f"[undaunted] the launcher gets no further process or thread: {why}; raise the limit of "
+        f"this user (ulimit -u{known}) or of its control group (pids.max), or end other processes"
+    )
 
 
 def _flush_standard_streams() -> None:

@@ -171,7 +171,7 @@ class RoundFactory:
 
     def _env(self, start: Start, local_rank: int, guard: str) -> dict[str, str]:
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
-        error_file = f"{self._errors}/{name}" if self._errors else ""
+        error_file = f"{self._errors.path}/{name}" if self._errors.path else ""
         place = RankPlace(local_rank, self._area.env_value(local_rank), error_file, guard)
         faults = self._faults.to_env()
         return worker_environment(self._shared, self._config, start, place, faults=faults)
