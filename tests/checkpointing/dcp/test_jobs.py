@@ -46,7 +46,8 @@ def run_ranks(folder: Path) -> None:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert [out for out, _ in outputs] == ["done\n"] * 2, outputs
+    # gloo of some versions of torch says something before
+    assert [out.splitlines()[-1:] for out, _ in outputs] == [["done"]] * 2, outputs
 
 
 def test_worlds_of_one_and_two_read_what_the_other_has_saved(tmp_path: Path) -> None:

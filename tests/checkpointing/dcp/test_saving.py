@@ -321,6 +321,7 @@ def test_a_planner_that_does_not_keep_to_its_plan(arena: Arena) -> None:
     assert arena.generation == 0
 
 
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")  # of torch 2.15
 def test_tensors_without_a_frame(tmp_path: Path) -> None:
     """Those that torch.save writes in another way than as bytes."""
     sparse = torch.eye(3).to_sparse()
