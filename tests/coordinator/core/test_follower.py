@@ -440,6 +440,14 @@ def test_without_votes_ranks_stop_early_where_they_can_be_replaced(
     assert harness.stops_after() == seconds
 
 
+def test_a_connection_that_nobody_has_ended_is_silence_before_the_lease_is_over():
+    harness = Harness().running(replaceable=True, casting_vote="")
+    harness.pass_time(1)
+    harness.handle(f.Closed(harness.link, "connection timed out", silent=True))
+    assert harness.follower.state is State.AWAY
+    assert harness.stops_after() == 4
+
+
 def test_a_node_that_can_be_replaced_from_now_on_says_that_it_knows():
     harness = Harness().running(casting_vote="")
     assert harness.last(f.Send).message == p.Renew(epoch=EPOCH, sent=harness.now, round=0)

@@ -768,6 +768,19 @@ def test_a_follower_that_hears_nothing_is_lost_and_counts_as_silent():
     assert len(harness.heard("b", p.StartOrder)) == 2
 
 
+@pytest.mark.parametrize(("silent", "starts"), [(False, 2), (True, 1)])
+def test_a_connection_that_timed_out_does_not_mean_that_the_agent_has_ended(silent, starts):
+    harness = two_rounds()
+    confirm(harness, "abc")
+    harness.handle(c.Closed(harness.links.pop("c"), "timed out", silent=silent))
+    harness.hello("y")
+    for node in "ab":
+        harness.report(node, "stopped", 1)
+    harness.pass_time(1, alive="aby")
+    harness.prepared("aby")
+    assert len(harness.heard("b", p.StartOrder)) == starts
+
+
 def test_members_are_told_when_a_spare_makes_them_replaceable_and_say_that_they_know():
     harness = Harness(min_nodes=2, max_nodes=3)
     for node in "ab":

@@ -152,7 +152,7 @@ class Follower:
         self._forget_link()
         self._why = event.reason
         if self.state is State.FOLLOWING:
-            return self._lost(now, reset=True)
+            return self._lost(now, reset=not event.silent)
         seeking, idle_s = self.state is State.SEEKING, (now - self._idle_ns) / _NS
         # Its own launcher of before has the name for a lease.
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)

@@ -73,11 +73,13 @@ class Closed(_Message, frozen=True):
     """The connection is gone, or could not be made.
 
     ``refused``: one side does not want the other: version, token, job or name do not fit.
+    ``silent``: the other side has not ended it, and may live.
     """
 
     link: int
     reason: str
     refused: bool = False
+    silent: bool = False
 
 
 class Answered(_Message, frozen=True):

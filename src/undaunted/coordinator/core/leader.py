@@ -126,9 +126,9 @@ class Leader:
                 return self._hello(link, hello, now)
             case c.Received(link=link, message=message):
                 return self._received(link, message, now)
-            case c.Closed(link=link, reason=reason):
+            case c.Closed(link=link, reason=reason, silent=silent):
                 session = self._sessions.on(link)
-                return [] if session is None else self._lose(session, reason, now, silent=False)
+                return [] if session is None else self._lose(session, reason, now, silent=silent)
             case c.Answered(message=p.MissAnswer() as answer):
                 return self._answered(answer)
             case c.Persisted(version=version):

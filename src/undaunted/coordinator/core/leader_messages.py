@@ -62,10 +62,11 @@ class Received(_Message, frozen=True):
 
 
 class Closed(_Message, frozen=True):
-    """A connection is gone."""
+    """A connection is gone. ``silent``: the other side has not ended it, and may live."""
 
     link: int
     reason: str
+    silent: bool = False
 
 
 class Answered(_Message, frozen=True):

@@ -67,8 +67,7 @@ class _Uplink:
         self._following.received(self._link, message)
 
     def closed(self, connection: Connection, reason: str) -> None:
-        del connection
-        self._following.closed(self._link, reason)
+        self._following.closed(self._link, reason, silent=not connection.was_ended)
 
 
 class Following:
@@ -156,11 +155,11 @@ class Following:
                 self._node.say(line)
         self._feed(f.Received(link, message))
 
-    def closed(self, link: int, reason: str) -> None:
+    def closed(self, link: int, reason: str, *, silent: bool = False) -> None:
         """The connection to the leader is gone."""
         if link == self._link:
             self._connection = None
-        self._feed(f.Closed(link, reason))
+        self._feed(f.Closed(link, reason, silent=silent))
 
     # --- events and commands --------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class Leading:
         if link is not None and self._beside is not None:
             self._beside.closed(connection, reason, silent=not connection.in_order)
         if link is not None and self._connections.pop(link, None) is not None:
-            self._feed(c.Closed(link, reason))
+            self._feed(c.Closed(link, reason, silent=not connection.was_ended))
 
     def persisted(self, version: int) -> None:
         """A ledger that was to be kept has been written down, where that matters."""

@@ -152,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = peer
         self.node = ""
         self.longest = MAX_MESSAGE_BYTES
+        self._was_reset = False
         self._has_closed = False  # the other side
         self._is_long = False  # the message that is being received
         self._sock = sock
@@ -191,6 +192,11 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._transport.write(encode(content))
         return True
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether the other side, or its kernel, has ended it: silence is another matter."""
+        return self._has_closed or self._was_reset
 
     @property
     def in_order(self) -> bool:
@@ -274,6 +280,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everyone."""
+        self._was_reset = isinstance(error, ConnectionError)
         if self._transport is not None:
             self._transport.close()  # that of TLS wants it said, in Python 3.10
         self._over(End("the connection ended" if error is None else describe(error)))
