@@ -154,19 +154,23 @@ class Cluster:
             self.peers_notice(agent.ranks)
             agent.ranks.vanish()
 
-    def pause(self, name: str) -> None:
-        """Stop a machine: launcher and ranks stand still, and go on as if nothing had been."""
+    def pause(self, name: str) -> election.Voter | None:
+        """Stop a machine: launcher and ranks stand still, and go on as if nothing had been.
+
+        Return which agent that concerns, None = there is none.
+        """
         self.simulation.pause(name)
         agent = self.agents.get(name)
-        if agent is not None:
-            self.checker.paused(agent.seat)
+        if agent is None:
+            return None
+        self.checker.paused(agent.seat)
+        return agent.seat
 
-    def resume(self, name: str) -> None:
-        """Let it go on."""
+    def resume(self, name: str, seat: election.Voter | None) -> None:
+        """Let it go on; ``seat``: the agent that was there when it was stopped."""
         self.simulation.resume(name)
-        agent = self.agents.get(name)
-        if agent is not None:
-            self.after(_NS, self.checker.resumed, agent.seat)
+        if seat is not None:
+            self.after(_NS, self.checker.resumed, seat)
 
     def finish(self) -> None:
         """From now on the work is done: ranks end with 0."""

@@ -262,8 +262,8 @@ class Nemesis:
         self._cluster.launch(name)
 
     def _pause(self, fault: Fault) -> None:
-        self._cluster.pause(fault.nodes[0])
-        self._later(fault, lambda _: self._cluster.resume(fault.nodes[0]))
+        seat = self._cluster.pause(fault.nodes[0])
+        self._later(fault, lambda _: self._cluster.resume(fault.nodes[0], seat))
 
     def _slow(self, fault: Fault) -> None:
         name = fault.nodes[0]
