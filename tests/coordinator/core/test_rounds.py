@@ -376,3 +376,15 @@ class TestRestored:
         job = self.policy(nodes=[])
         job.join("a", "b", "c")
         assert job.policy.round == 5
+
+
+def test_without_a_quorum_ranks_get_little_time_whatever_was_asked_for_and_whatever_they_had():
+    """Others may start a round as soon as it is over."""
+    driver = running("a", "b", "c", min_nodes=3, max_restarts=3, stop_timeout_s=60.0)
+    stops = of(m.Stop, driver.feed(m.QuorumLost("1 of 3")))
+    assert {each.node: each.grace_s for each in stops} == dict.fromkeys("abc", 2.0)
+    driver = running("a", "b", "c", min_nodes=3, max_restarts=3, stop_timeout_s=60.0)
+    driver.fail("a")
+    driver.stop("a")
+    stops = of(m.Stop, driver.feed(m.QuorumLost("1 of 3")))
+    assert {each.node: each.grace_s for each in stops} == dict.fromkeys("bc", 2.0)
