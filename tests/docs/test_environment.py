@@ -16,6 +16,7 @@ LOOKED_UP = re.compile(r"\benv(?:iron)?(?:\.(?:get|pop|setdefault)\(|\[)\s*\"([A
 # Names in code; a word of the help; flags and settings of the system; kinds of interruptions.
 NO_VARIABLES = {
     *("TYPE_CHECKING", "NO_LEDGER", "RUN_DIR", "MEM_FORMAT_ENCODING"),
+    "WRONG_VERSION_NUMBER",
     *("OUTPUT_FILE", "WORK_DIR", "SC_AVPHYS_PAGES", "SC_PAGE_SIZE", "SC_CLK_TCK"),
     *("RWF_NOWAIT", "MAP_POPULATE", "MADV_HUGEPAGE", "MADV_POPULATE_WRITE"),
     *Interruption.__members__,

@@ -211,7 +211,7 @@ for index in range(10**9):
     with writer.section(f"s{index % 40}"):
         writer.event("event", "text" * (index % 40))
     if index % 3 == 0:
-        writer.record_error(ValueError("x" * (index % 3000)))
+        writer.record_error(ValueError("x" * (index % 1000)))
     if index == 200:
         print("busy", flush=True)
 """

@@ -38,10 +38,3 @@ def test_what_is_raised_while_deciding(known: bool) -> None:
     else:
         assert caught.value.errno == 5
         assert caught.value.__cause__ is raised
-
-
-def test_nothing_is_decided_after_an_abort() -> None:
-    alone = Alone("s")
-    alone.abort()
-    with pytest.raises(SaveError, match="given up"):
-        alone.round("r", b"", lambda _: b"", 1.0)

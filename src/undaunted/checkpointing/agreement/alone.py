@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.checkpointing.agreement.bounded import ABORTED, AbortedError
 from undaunted.checkpointing.agreement.messages import Failure, Verdict
 from undaunted.checkpointing.errors import CheckpointError
 
@@ -26,7 +25,6 @@ class Alone:
 
     def __init__(self, session: str) -> None:
         self.session = session
-        self._aborted = False
 
     def round(
         self,
@@ -38,8 +36,6 @@ class Alone:
         join_later: bool = False,  # noqa: ARG002 - the interface
     ) -> bytes:
         """Return what is decided; see `Agreement.round`."""
-        if self._aborted:
-            raise AbortedError(ABORTED)
         if isinstance(contribution, Failure):
             return Verdict(failure=contribution, ranks=(0,)).answer()
         try:
@@ -53,8 +49,7 @@ class Alone:
                 raise known from error
 
     def abort(self) -> None:
-        """See `Agreement.abort`."""
-        self._aborted = True
+        """Nobody waits."""
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -62,7 +62,7 @@ class Node:
         self.watch = PageWatch(
             self.area,
             limits,
-            Listener(lambda *args: self.passed.append(args), nothing, nothing, nothing, nothing),
+            Listener(lambda *args: self.passed.append(args), *[nothing] * 5),
         )
         self.path = tmp_path / "learned-limits-here.json"
         config = SimpleNamespace(
