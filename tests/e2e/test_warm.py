@@ -38,3 +38,10 @@ def test_a_job_does_not_wait_for_imports_that_nobody_needs_any_more(tmp_path: Pa
         (stop,) = launcher.events("stop_requested")
         (stopped,) = launcher.events("round_stopped")
         assert int(str(stopped["t"])) - int(str(stop["t"])) < 1.5e9, "less than the grace"
+
+
+def test_ranks_that_cannot_need_torch_do_not_wait_for_it(tmp_path: Path) -> None:
+    with launched(tmp_path, "import sys; sys.exit('torch' in sys.modules)") as launcher:
+        assert launcher.finish() == 0
+        (spawned,) = launcher.events("workers_spawned")
+        assert spawned["mode"] == "warm"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.worker.preload import (
     later_modules,
+    parsed,
     preload_names,
     program_file,
     template_modules,
@@ -17,7 +18,7 @@ from undaunted.fault_tolerance.worker.preload import (
 def names(tmp_path, source):
     path = tmp_path / "script.py"
     path.write_bytes(dedent(source).encode() if isinstance(source, str) else source)
-    return preload_names(str(path))
+    return preload_names(parsed(str(path)))
 
 
 def test_only_what_is_known_to_be_harmless(tmp_path):
@@ -82,16 +83,18 @@ def test_only_what_runs_at_the_top_level(tmp_path):
     assert [name[-1] for name in names(tmp_path, source)] == list("cefgjk")
 
 
-@pytest.mark.parametrize("source", ["def f(:", "x = '\0'", b"\xff\xfe", "(" * 10_000, ""])
-def test_what_cannot_be_parsed_names_nothing(tmp_path, source):
-    assert names(tmp_path, source) == []
+@pytest.mark.parametrize("source", ["def f(:", "x = '\0'", b"\xff\xfe", "(" * 10_000])
+def test_what_cannot_be_parsed_is_left_to_the_rank(tmp_path, source):
+    path = tmp_path / "script.py"
+    path.write_bytes(source if isinstance(source, bytes) else source.encode())
+    assert parsed(str(path)) is None
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.py"
     path.write_bytes(data)
-    assert isinstance(preload_names(str(path)), list)
+    assert isinstance(template_modules("script", str(path), "/", []), list)
 
 
 def test_encodings(tmp_path):
@@ -100,8 +103,8 @@ def test_encodings(tmp_path):
 
 
 def test_no_file(tmp_path):
-    assert preload_names(str(tmp_path / "nosuch")) == []
-    assert preload_names(str(tmp_path)) == []
+    assert parsed(str(tmp_path / "nosuch")) is None
+    assert parsed(str(tmp_path)) is None
 
 
 def test_where_the_program_is(tmp_path):
@@ -132,3 +135,40 @@ def test_template_modules(tmp_path):
     found = template_modules("script", "x.py", str(tmp_path), ["mine", "torch"])
     assert found == ["torch", "torch.distributed", "mine"]
     assert template_modules("program", "x.py", str(tmp_path), []) == ["torch"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["", "import os, json.tool\nfrom concurrent import futures", "import undaunted, numpy.random"],
+)
+def test_a_program_that_cannot_bring_torch_does_not_wait_for_it(tmp_path, source):
+    (tmp_path / "x.py").write_text(source)
+    found = template_modules("script", "x.py", str(tmp_path), ["mine"])
+    assert "torch" not in found
+    assert found[-1] == "mine"
+    assert "torch" in template_modules("script", "x.py", str(tmp_path), ["torch"])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    import torch",
+        "import os, mine",
+        "from . import mine",
+        "from importlib import import_module",
+        "import runpy",
+        "from undaunted import inprocess",
+        "def f(:",
+        "import osx",
+    ],
+)
+def test_a_program_that_may_bring_torch_finds_it(tmp_path, source):
+    (tmp_path / "x.py").write_text(source)
+    assert template_modules("script", "x.py", str(tmp_path), []) == ["torch"]
+
+
+def test_a_module_runs_the_packages_around_it_too(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("import torch")
+    (tmp_path / "pkg" / "tool.py").touch()
+    assert template_modules("module", "pkg.tool", str(tmp_path), []) == ["torch"]

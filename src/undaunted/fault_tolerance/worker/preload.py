@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import sys
 import tokenize
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 _ROOTS = ("torch", "numpy")
 # Likewise, and it imports torch's distributed checkpoint.
 _OURS = "undaunted.checkpointing"
+# A program that imports nothing but these does without torch, unless it has others loaded.
+_WITHOUT_TORCH = frozenset((*sys.stdlib_module_names, "numpy"))
+_LOAD_OTHERS = ("importlib", "runpy")
 # The first step of an optimizer imports this, which takes as long as torch itself.
 _LATER = ("torch._dynamo",)
 # Beginnings of variables that are read when it is imported: a program may set them before.
@@ -33,8 +37,12 @@ def template_modules(kind: str, target: str, cwd: str, preload: list[str]) -> li
         preload: what the user asked for.
     """
     path = program_file(kind, target, cwd)
-    found = preload_names(path) if path is not None else []
-    return list(dict.fromkeys(["torch", *found, *preload]))
+    tree = parsed(path) if path is not None else None
+    if tree is None:
+        return list(dict.fromkeys(["torch", *preload]))
+    # Of a module, the packages that it is in run as well, and are not read here.
+    torch = [] if kind != "module" and _does_without_torch(tree) else ["torch"]
+    return list(dict.fromkeys([*torch, *preload_names(tree), *preload]))
 
 
 def later_modules(kind: str, target: str, cwd: str) -> list[str]:
@@ -65,23 +73,42 @@ def program_file(kind: str, target: str, cwd: str) -> str | None:
     return next((path for path in candidates if os.path.isfile(path)), None)  # noqa: PTH113
 
 
-def preload_names(script_path: str) -> list[str]:
-    """Return the modules of torch, numpy and ours that the script imports at its top level.
+def parsed(script_path: str) -> ast.Module | None:
+    """Return what a script says.
 
-    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module. A script
-    that cannot be read or parsed yields nothing: running it will tell what is wrong with it.
+    None if it cannot be read or parsed: running it will tell what is wrong with it.
     """
     try:
         with open(script_path, "rb") as file:  # noqa: PTH123
             source = file.read(_MAX_SOURCE + 1)
         if len(source) > _MAX_SOURCE:
-            return []
+            return None
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        tree = ast.parse(source.decode(encoding))
+        return ast.parse(source.decode(encoding))
     except (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError):
-        return []
+        return None
+
+
+def preload_names(tree: ast.Module) -> list[str]:
+    """Return the modules of torch, numpy and ours that a script imports at its top level.
+
+    For ``from a import b`` both ``a`` and ``a.b`` are named, since ``b`` may be a module.
+    """
     names = (name for statement in _top_level(tree.body) for name in _imported(statement))
     return list(dict.fromkeys(name for name in names if _is_harmless(name)))
+
+
+def _does_without_torch(tree: ast.Module) -> bool:
+    """Whether no import of a script, wherever in it, can bring torch."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            return False
+        for name in _imported(node):
+            root = name.partition(".")[0]
+            known = root in _WITHOUT_TORCH and root not in _LOAD_OTHERS
+            if not known and name != "undaunted":
+                return False
+    return True
 
 
 def _is_harmless(name: str) -> bool:
@@ -105,7 +132,7 @@ def _is_type_checking(test: ast.expr) -> bool:
     return bool(name == "TYPE_CHECKING")
 
 
-def _imported(statement: ast.stmt) -> Iterator[str]:
+def _imported(statement: ast.AST) -> Iterator[str]:
     if isinstance(statement, ast.Import):
         for alias in statement.names:
             yield alias.name
