@@ -89,6 +89,14 @@ def settled(ledger: Ledger) -> Ledger:
     return msgspec.structs.replace(ledger, before=(), before_vote="")
 
 
+def settled_by(ledger: Ledger, other: Ledger) -> Ledger:
+    """``ledger``, settled if that is so according to ``other``, be it older or newer."""
+    if not ledger.before or other.before:
+        return ledger
+    same = (ledger.birth, ledger.round) == (other.birth, other.round)
+    return settled(ledger) if same and ledger.table == other.table else ledger
+
+
 def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str, str]) -> Ledger:
     """The ledger once the round has been told to stop."""
     return msgspec.structs.replace(

@@ -18,6 +18,7 @@ from undaunted.coordinator.ledger import (
     newer,
     prepared_further,
     settled,
+    settled_by,
     started,
     stopped,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "newer",
     "prepared_further",
     "settled",
+    "settled_by",
     "started",
     "stopped",
 ]

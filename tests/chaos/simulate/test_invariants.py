@@ -255,6 +255,23 @@ def test_what_cuts_a_leader_off_is_no_excuse_of_others(leader: str, may: bool) -
         made.begin(("a", "1"), later)
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_round_that_not_all_of_its_nodes_have_begun_may_be_passed_over(begun: bool) -> None:
+    made = checker(Setup(2, 2))
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    made._simulation.run(60 * S)
+    made.touch("b", 60 * S)
+    made.begin(("a", "1"), ledger(1, "a", "c", epoch=3))
+    if begun:
+        made.begin(("c", "1"), ledger(1, "a", "c", epoch=3))
+    made.budget(ledger(0, "a", "b", epoch=7, pending_round=2, pending=table("a", "b")))
+    if not begun:
+        made.begin(("a", "1"), ledger(2, "a", "b", epoch=7))
+        return
+    with pytest.raises(InvariantError, match="no healthy node is evicted: c has had no fault"):
+        made.begin(("a", "1"), ledger(2, "a", "b", epoch=7))
+
+
 def test_a_node_with_a_fault_may_be_replaced() -> None:
     made = checker()
     made._simulation.run(60 * S)
@@ -315,6 +332,26 @@ def test_a_fault_long_before_or_after_the_end_is_no_excuse() -> None:
     made.touch("b", 80 * S)
     with pytest.raises(InvariantError, match="ended as failed for b"):
         made.ended(("b", "1"), "failed", "", "a")
+
+
+@pytest.mark.parametrize(("disk_lost", "after"), [(True, True), (True, False), (False, True)])
+def test_a_launcher_without_its_disk_that_comes_after_the_end_leads_another_job(
+    disk_lost: bool, after: bool
+) -> None:
+    made = checker()
+    made._simulation.run(60 * S)
+    if not after:
+        made.launched(("b", "2"))
+    made.ended(("a", "1"), "finished", "", "a")
+    made._simulation.run(80 * S)
+    if after:
+        made.launched(("b", "2"))
+    made.disk_lost = disk_lost
+    if disk_lost and after:
+        assert not made.ended(("c", "1"), "failed", "nobody came", "b")
+        return
+    with pytest.raises(InvariantError, match="ended as failed for c"):
+        made.ended(("c", "1"), "failed", "nobody came", "b")
 
 
 def test_what_may_keep_the_end_from_a_node_does_not_excuse_that_it_is_evicted() -> None:

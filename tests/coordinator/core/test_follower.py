@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.coordinator.core.seats import ledger, seat, table
@@ -478,6 +479,35 @@ def test_it_learns_that_the_table_before_does_not_count_any_more():
     assert harness.follower.knows.ledger.before
     harness.says(p.Beat(epoch=EPOCH, settled=0))
     assert not harness.follower.knows.ledger.before
+
+
+def test_what_a_later_ledger_does_not_know_yet_is_not_forgotten():
+    harness = Harness()
+    harness.welcome()
+    harness.start(table=table("abd"), casting_vote="a", round=-1)
+    older = harness.follower.knows.ledger
+    harness.says(p.Beat(epoch=EPOCH, settled=0))
+    later = msgspec.structs.replace(older, version=older.version + 1)
+    harness.says(p.Learn(epoch=EPOCH, ledger=later))
+    assert harness.follower.knows.ledger == p.settled(later)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_grants_may_know_that_the_table_before_does_not_count_any_more(told: bool):
+    harness = Harness()
+    harness.welcome()
+    harness.start(table=table("bdefg"), casting_vote="a", round=-1)
+    known = harness.follower.knows.ledger
+    harness.handle(f.Closed(harness.link, "reset"))
+    claims: list[p.Claim] = []
+    while not claims:
+        harness.others_say(c=True)
+        harness.pass_time(0.9)
+        claims = [e.message for e in harness.all(f.Ask) if isinstance(e.message, p.Claim)]
+    ledger = p.settled(known) if told else known
+    grant = p.Grant(node="c", incarnation="c1", epoch=claims[0].epoch, granted=True, ledger=ledger)
+    harness.handle(f.Answered("c", grant))
+    assert [lead.ledger for lead in harness.all(f.Lead)] == ([p.settled(known)] if told else [])
 
 
 def test_ranks_go_on_while_a_quorum_misses_the_leader():

@@ -470,6 +470,16 @@ def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():
     assert harness.leader.policy.restarts_used == 2
 
 
+def test_who_told_it_of_the_job_hears_of_a_later_round_that_others_tell_of():
+    harness = Harness()
+    harness.hello("d", ledger=ledger("abd", round=4, epoch=50, version=20), promised=50)
+    assert harness.learnt("d").round == 4
+    known = ledger("bce", round=5, epoch=50, version=22)
+    harness.hello("b", round=5, running=True, ledger=known, promised=50)
+    assert harness.learnt("d") == harness.learnt("b")
+    assert harness.learnt("d").round == 5
+
+
 def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
     harness = Harness().running()
     last = 2 * EPOCH * p.ORDERS_PER_EPOCH

@@ -232,7 +232,11 @@ class Absence:
 
     def _count(self, now: int) -> list[f.Command]:
         newest = self._newest
-        if newest is None or not self._claim or not election.may_lead(self._grants, newest):
+        if newest is None or not self._claim:
+            return []
+        for known in self._grants.values():
+            newest = p.settled_by(newest, known)
+        if not election.may_lead(self._grants, newest):
             return []
         epoch, self._claim = self._claim, 0
         self._granted_ns = now  # the others have a while to come

@@ -63,7 +63,8 @@ class Knowledge:
     def learn(self, ledger: p.Ledger | None) -> None:
         """Keep the newer of two ledgers."""
         if ledger is not None and (self.ledger is None or p.newer(ledger, self.ledger)):
-            self.ledger = ledger
+            known, self.ledger = self.ledger, ledger
+            self.ledger = ledger if known is None else p.settled_by(ledger, known)
 
     def started(self, order: p.StartOrder) -> p.Ledger | None:
         """Take in that a prepared table was started; return the ledger with it, None = unknown."""

@@ -201,8 +201,10 @@ class Leader:
         self._preparation.call_off()
         self._job.policy, self._job.quorum = JobPolicy(self.config.policy), True
         self.state = State.RECOVERING if self._record.inherited else State.LEADING
+        learn = self._record.learn()  # also for followers of what had been adopted before
+        told = [send for each in self._sessions.connected() for send in each.send(learn)]
         older = [order for each in self._sessions for order in self._job.drain_older(each)]
-        return [*older, self._recovery.timer()]
+        return [*told, *older, self._recovery.timer()]
 
     def _take_epoch(self, epoch: int, now: int) -> list[c.Command]:
         """Lead with a later epoch: who follows already is welcomed anew."""
