@@ -95,6 +95,8 @@ class Checker:
         self._cuts: list[tuple[frozenset[str], int]] = []  # nodes that are cut off, until
         self._faults: dict[str, list[tuple[int, int]]] = {}  # of each node: from, until
         self._epochs: dict[int, Seat] = {}
+        self._follows_on: dict[tuple[int, int], int] = {}  # epoch and round: which round before
+        self._launched_at: dict[str, int] = {}
         self._ended_by, self._ended_at = "", 0
         self._idle_ns, self._idle_since = 0, 0
 
@@ -147,6 +149,7 @@ class Checker:
     def launched(self, seat: Seat) -> None:
         """An agent has been started."""
         self.alive.add(seat)
+        self._launched_at[seat[0]] = self._simulation.now
 
     def gone(self, seat: Seat) -> None:
         """An agent runs no more."""
@@ -259,6 +262,8 @@ class Checker:
         for node in ledger.excluded:
             if node not in self.asked_for_exclusion:
                 self._fail(f"no healthy node is evicted: {node} is excluded and never asked for it")
+        if ledger.pending_round > ledger.round:
+            self._follows_on[ledger.epoch, ledger.pending_round] = ledger.round
         if _later(ledger, self.ledger):
             self.ledger = ledger
 
@@ -277,6 +282,8 @@ class Checker:
         if outcome == "preempted" and node in self.told_to_leave:
             return False
         if self.job_outcome and not (self.could_be_told(node) and self.could_be_told(by)):
+            return False
+        if self.job_outcome and self._leads_another_job(by):
             return False
         if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(
@@ -299,6 +306,10 @@ class Checker:
             return False
         since, until = self._ended_at - _TOLD_SINCE_NS, self._ended_at + _TOLD_UNTIL_NS
         return all(to < since or at > until for at, to in self._faults.get(node, ()))
+
+    def _leads_another_job(self, node: str) -> bool:
+        """Whether its launcher was started after the end, and may know nothing of that job."""
+        return self.disk_lost and self._launched_at.get(node, 0) > self._ended_at
 
     def untouched_for(self, node: str, seconds: float) -> bool:
         """Whether no fault has concerned a node for so long."""
@@ -324,9 +335,21 @@ class Checker:
         if number > self._newest:
             if self._newest >= 0:
                 by = self._epochs.get(ledger.epoch, ("", ""))[0]
-                self._nobody_evicted(self._rounds[self._newest], known, by)
+                self._nobody_evicted(self._followed_by(ledger), known, by)
             self._newest = number
         return known
+
+    def _followed_by(self, ledger: p.Ledger) -> _Round:
+        """The round whose nodes have places in the new one of a ledger.
+
+        It is the last one. But of a round that not all of its nodes have begun a later leader may
+        know nothing, or know that it never will: then it goes on from the one before.
+        """
+        newest = self._rounds[self._newest]
+        if newest.started == newest.seats:
+            return newest
+        number = self._follows_on.get((ledger.epoch, ledger.round), self._newest)
+        return self._rounds.get(number, newest)
 
     def _nobody_evicted(self, before: _Round, after: _Round, leader: str) -> None:
         """A node that nothing has happened to stays in the job.
