@@ -491,6 +491,28 @@ def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
     assert harness.heard("b", p.StopOrder)[-1].number > (EPOCH + 1) * p.ORDERS_PER_EPOCH
 
 
+def test_a_leader_that_stood_still_gives_way_to_a_promise_where_others_may_have_been_elected():
+    """What it knows would pass for newer than what a leader has decided that it never heard of."""
+    harness = Harness().running()
+    harness.pass_time(6, alive="abc")
+    harness.now += 18 * S
+    link = harness.hello("a", round=0, running=True, promised=99)
+    assert harness.leader.state is State.DEPOSED
+    assert harness.leader.epoch == EPOCH
+    assert any(isinstance(each, p.Refused) for each in harness.said[link])
+
+
+def test_a_leader_that_stood_still_goes_on_where_nobody_can_be_elected():
+    harness = Harness(min_nodes=2, max_nodes=2)
+    for node in "ab":
+        harness.hello(node)
+    harness.pass_time(3, alive="ab")
+    harness.prepared("ab")
+    harness.now += 18 * S
+    harness.hello("a", round=0, running=True, promised=99)
+    assert harness.leader.epoch > 99
+
+
 def test_orders_that_may_have_been_refused_are_given_again_under_a_later_epoch():
     harness = Harness().running()
     harness.report("c", "failed", 1, text="x")

@@ -190,10 +190,20 @@ class Leader:
                     # Others have gone on without this leader.
                     return self._stand_down("another node leads the job", "")
         if promised > self.epoch:
+            if self._may_be_replaced(now):
+                return self._stand_down("another node may lead the job by now", "")
             commands += self._take_epoch(
                 election.next_epoch(promised, self.config.incarnation), now
             )
         return commands
+
+    def _may_be_replaced(self, now: int) -> bool:
+        """Whether its members may have elected another one while this process stood still.
+
+        What it knows must not pass for newer than what they have decided since then.
+        """
+        stood = self._sessions.stood_still(self.config.lease_s, now)
+        return stood and not election.may_start((), self.ledger)
 
     def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
         """What was taken for a new job had begun before."""
