@@ -80,6 +80,18 @@ def test_a_job_that_runs_is_told_from_one_whose_launchers_were_killed(
     assert ("still runs" in capsys.readouterr().out) == lives
 
 
+@pytest.mark.parametrize("missing", [encode(EventsLost(t=1, count=3, reason="full")), b'{"ev'])
+def test_the_end_may_be_among_the_events_that_were_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: bytes
+) -> None:
+    opened = owner.this_process(0, "1")
+    gone = msgspec.structs.replace(opened, start_ticks=opened.start_ticks + 1)
+    run = make_run(tmp_path / "r", encode(gone) + b"".join(map(encode, sample.RUN[1:-1])) + missing)
+
+    assert main([str(run), "--outcome"]) == 3
+    assert "not known" in capsys.readouterr().out
+
+
 def test_events_that_are_missing_are_told_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,10 @@ _NO_END_TEXT = {
     None: "no end is recorded: the job still runs, or its launchers on other machines were killed",
     False: "no end is recorded, and no launcher runs any more: all of them were killed",
 }
+_END_LOST = (
+    "no end is recorded, and no launcher runs any more: how the job ended is not known, since the "
+    "journal lacks events, as after a full disk; see the launcher's last line"
+)
 # With more launches, only those of the nodes that are asked for are shown in full.
 _LAUNCHES = 8
 
@@ -54,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         0, or 2 if there is no journal to read, no such round or node. With ``--outcome``: the exit
-        code of the job, 1 if all its launchers were killed, 3 if it still runs or nobody knows.
+        code of the job, 1 if all its launchers were killed, 3 if it still runs or nobody knows, as
+        where the journal lacks events.
         With ``--check``: 1 if an invariant does not hold.
     """
     options = _parser().parse_args(argv)
@@ -142,7 +147,7 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
         return code
     job = summarize_job(journals, price=options.price, is_running=is_running)
     if options.outcome:
-        return _print_outcome(job)
+        return _print_outcome(job, whole=not _damage(journals))
     if options.json:
         text = msgspec.json.encode(_json(run_dir, journals, job))
         print(msgspec.json.format(text, indent=2).decode())
@@ -155,10 +160,12 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
     return 0
 
 
-def _print_outcome(job: JobSummary) -> int:
+def _print_outcome(job: JobSummary, *, whole: bool) -> int:
     if job.exit_code is None:
-        print(_NO_END_TEXT[still_runs(job)])
-        return _FAILED if still_runs(job) is False else _NO_END
+        runs = still_runs(job)
+        unknown = runs is not False or not whole
+        print(_END_LOST if runs is False and unknown else _NO_END_TEXT[runs])
+        return _NO_END if unknown else _FAILED
     print(f"{job.outcome} (exit code {job.exit_code}): {job.reason}")
     return job.exit_code
 

@@ -59,7 +59,7 @@ def _of_ours(places: dict[str, str]) -> list[str]:
 def _which(own: dict[str, str]) -> str:
     full = [path for path in _mounted() if _is_full(path)]
     if not full:
-        return "".join(_of_ours(own)) or "; a disk was full, or a quota used up; now there is room"
+        return "".join(_of_ours(own)) or "; a disk was full, or a quota used up"
     return f"; no room is left on {', '.join(map(_room, full))}: make room, or write elsewhere"
 
 
