@@ -110,7 +110,7 @@ def test_a_node_is_lost_with_its_slurmd(
     running(job, 2, 1)
     (script / "finish").touch()
     assert job.end() == 0, job.text
-    assert "node n2 is lost" in job.text
+    assert "first cause in round 0: node n2" in job.text
     assert outcomes(job) == {"n1": "finished", "n2": ""}
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 def started(monkeypatch: pytest.MonkeyPatch):
     """Python with the program's arguments, which it does not understand; it waits for its input."""
     ours, theirs = os.pipe()
-    monkeypatch.setattr(child, "_PROGRAM", "undaunted")  # cannot be executed
+    monkeypatch.setattr(child, "_PROGRAM", "undaunted.base")  # cannot be executed
     found = child.start(ours)
     yield found
     found.release()
