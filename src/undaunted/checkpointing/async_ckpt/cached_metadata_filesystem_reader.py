@@ -17,7 +17,13 @@ from undaunted.checkpointing.async_ckpt import commit
 from undaunted.checkpointing.dcp.objects import load_object
 from undaunted.checkpointing.errors import DamagedCheckpointError
 from undaunted.checkpointing.files.direct import DirectReader
-from undaunted.checkpointing.files.reading import DamagedBlock, Piece, read_verified
+from undaunted.checkpointing.files.reading import (
+    AT_ONCE_BYTES,
+    DamagedBlock,
+    Piece,
+    in_batches,
+    read_verified,
+)
 from undaunted.checkpointing.format import manifest as manifests
 from undaunted.checkpointing.format.checksums import file_of
 
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 
 THREADS = 4
-AT_ONCE_BYTES = 512 << 20  # memory besides the model; an item that is larger is read alone
 _KEPT = 8
 
 
@@ -135,18 +140,9 @@ class CachedMetadataFileSystemReader(FileSystemReader):  # type: ignore[misc]  #
         return manifests.decode(content, str(path))
 
     def _batches(self, wanted: Iterable[ReadItem]) -> Iterator[list[ReadItem]]:
-        """Cut a list where the memory that its contents need would be too much."""
-        batch: list[ReadItem] = []
-        size = 0
-        for item in sorted(wanted, key=lambda item: self.storage_data[item.storage_index].offset):
-            length = self.storage_data[item.storage_index].length
-            if batch and size + length > AT_ONCE_BYTES:
-                yield batch
-                batch, size = [], 0
-            batch.append(item)
-            size += length
-        if batch:
-            yield batch
+        stored = self.storage_data
+        ordered = sorted(wanted, key=lambda item: stored[item.storage_index].offset)
+        return in_batches(ordered, lambda item: stored[item.storage_index].length, AT_ONCE_BYTES)
 
     def _verified(
         self, manifest: manifests.Manifest, name: str, wanted: Iterable[ReadItem]

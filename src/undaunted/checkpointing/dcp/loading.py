@@ -18,7 +18,7 @@ from undaunted.checkpointing.dcp.sources import Foreign, Source, Verified
 from undaunted.checkpointing.dcp.stateful import is_stateful
 from undaunted.checkpointing.dcp.states import check_mapping
 from undaunted.checkpointing.errors import CheckpointError, DamagedCheckpointError
-from undaunted.checkpointing.files.reading import Piece
+from undaunted.checkpointing.files.reading import AT_ONCE_BYTES, Piece, in_batches
 from undaunted.checkpointing.random_state import RandomState
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.agreement.agreement import Agreeing
     from undaunted.checkpointing.files.storage import Readable
     from undaunted.checkpointing.format.manifest import Manifest
-
-# Memory for what does not go straight to its place, such as tensors of devices.
-_AT_ONCE_BYTES = 512 << 20
 
 
 def load(
@@ -179,7 +176,7 @@ class _Loading:
         self._expect(sum(read.length for read in wanted))
         for file, of_file in _by_file(wanted).items():
             shared = self._beside and _is_shared(of_file)
-            for batch in _batches(of_file):
+            for batch in in_batches(of_file, _own_bytes, AT_ONCE_BYTES):
                 self._read(file, batch, shared)
         return b""
 
@@ -265,16 +262,6 @@ def _is_shared(reads: Sequence[Read]) -> bool:
     return 2 * sum(read.length for read in reads if read.whole) > sum(r.length for r in reads)
 
 
-def _batches(reads: Sequence[Read]) -> Iterator[list[Read]]:
-    """Cut a list where the memory of its own that it needs would be too much."""
-    batch: list[Read] = []
-    size = 0
-    for read in reads:
-        own = read.length if read.memory is None else 0
-        if batch and size + own > _AT_ONCE_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(read)
-        size += own
-    if batch:
-        yield batch
+def _own_bytes(read: Read) -> int:
+    """Memory for what does not go straight to its place, such as tensors of devices."""
+    return read.length if read.memory is None else 0

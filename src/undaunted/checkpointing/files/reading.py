@@ -8,20 +8,41 @@ import itertools
 import mmap
 import threading
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from undaunted.checkpointing.files.direct import DirectReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from undaunted.checkpointing.files.storage import FileReader
     from undaunted.checkpointing.format.manifest import File
 
+_Item = TypeVar("_Item")
+
+# Memory besides what things are read straight to; what is larger is read alone.
+AT_ONCE_BYTES = 512 << 20
 # Blocks with more parts are read into one buffer and taken apart there.
 _MOST_PARTS = 256
 # From here on a copy is worth a foreign call, which lets other threads run.
 _LARGE_BYTES = 128 << 10
+
+
+def in_batches(
+    items: Iterable[_Item], memory_of: Callable[[_Item], int], most_bytes: int
+) -> Iterator[list[_Item]]:
+    """Cut a list where the memory of its own that it needs would be too much."""
+    batch: list[_Item] = []
+    size = 0
+    for item in items:
+        own = memory_of(item)
+        if batch and size + own > most_bytes:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += own
+    if batch:
+        yield batch
 
 
 class DamagedBlock(Exception):  # noqa: N818 - the caller makes an error of it that has names

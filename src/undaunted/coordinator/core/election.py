@@ -80,16 +80,16 @@ def votes_count(ledger: Ledger) -> bool:
     return table_votes(ledger.table, ledger.casting_vote)
 
 
-def electing(ledger: Ledger) -> tuple[tuple[tuple[Seat, ...], str], ...]:
-    """The tables of whose members a leader needs a quorum, each with the casting vote."""
-    return (ledger.table, ledger.casting_vote), (ledger.before, ledger.before_vote)
-
-
 def table_votes(table: tuple[Seat, ...], casting_vote: str) -> bool:
     """The same, for a table."""
     if casting_vote == "" or len(table) < FEWEST_VOTERS:
         return False
     return electorate(table).listening
+
+
+def electing(ledger: Ledger) -> tuple[tuple[tuple[Seat, ...], str], ...]:
+    """The tables of whose members a leader needs a quorum, each with the casting vote."""
+    return (ledger.table, ledger.casting_vote), (ledger.before, ledger.before_vote)
 
 
 def led_by_others(ledger: Ledger, node: str) -> bool:
