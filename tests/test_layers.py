@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,14 @@ ARROWS = {
 # imports from it except those who tell the version.
 FACE_OF = {"coordinator", "progress"}
 MAY_IMPORT_FACE = {"checkpointing", "cli", "fault_tolerance", "inprocess"}
+# Where modules still import each other in a circle. This is to become empty.
+CIRCLES = (
+    "undaunted.chaos.inprocess.",
+    "undaunted.chaos.simulate.",
+    "undaunted.cli.",
+    "undaunted.inprocess.",
+    "undaunted.simulation.",
+)
 
 
 @dataclass(frozen=True)
@@ -150,17 +158,30 @@ def allowed(importer: str, imported: str) -> bool:
     return imported in ARROWS.get(importer, set())
 
 
-def import_time_cycle(found: list[Import]) -> list[str]:
-    """Modules that need each other while they are being imported, or nothing."""
+def circles(found: list[Import]) -> list[set[str]]:
+    """Groups of modules that name each other in a circle, in whatever kind of import."""
     graph: dict[str, set[str]] = {}
     for one in found:
-        if one.at_import_time and one.importer != one.imported:
+        if one.importer != one.imported:
             graph.setdefault(one.importer, set()).add(one.imported)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
+    reached = {module: _reached(graph, module) for module in graph}
+    groups = {
+        frozenset(other for other in there if module in reached.get(other, ()))
+        for module, there in reached.items()
+        if module in there
+    }
+    return [set(group) for group in groups]
+
+
+def _reached(graph: dict[str, set[str]], module: str) -> set[str]:
+    """Modules to which a way of one import or more leads from this one."""
+    seen: set[str] = set()
+    waiting = [*graph.get(module, ())]
+    while waiting:
+        if (other := waiting.pop()) not in seen:
+            seen.add(other)
+            waiting += graph.get(other, ())
+    return seen
 
 
 def test_every_package_has_its_place() -> None:
@@ -194,8 +215,15 @@ def test_layers_import_only_what_is_below() -> None:
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    cycle = import_time_cycle(imports())
-    assert not cycle, "import-time cycle: " + " -> ".join(reversed(cycle))
+    """Imports for type checking and in functions count: files that name each other are one concept
+    in pieces, or one of them stands in the wrong place.
+    """
+    new = [
+        sorted(group)
+        for group in circles(imports())
+        if not any(all(name.startswith(known) for name in group) for known in CIRCLES)
+    ]
+    assert not new, f"modules that import each other in a circle: {new}"
 
 
 def test_package_inits_import_nothing_of_ours() -> None:
@@ -254,5 +282,4 @@ def test_imports_are_found_wherever_they_are(tmp_path: Path) -> None:
         ("reader", "undaunted.progress.area", False),
         ("reader", "undaunted.base", True),
     }
-    cycle = import_time_cycle(found)
-    assert set(cycle) == {"undaunted.journal.reader", "undaunted.journal.writer"}
+    assert circles(found) == [{"undaunted.journal.reader", "undaunted.journal.writer"}]

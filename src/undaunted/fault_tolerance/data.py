@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import json
+import os
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 # Requests travel through a page's mailbox of 4096 bytes; JSON may take twelve for one character.
 _DESCRIPTION_CHARACTERS = 300
@@ -57,8 +60,6 @@ class RankInfo:
         Raises:
             RuntimeError: neither says it.
         """
-        from undaunted.fault_tolerance.rank_identity import knows_rank, who_am_i
-
         if not knows_rank():
             raise RuntimeError(
                 "the rank of this process is not known: torch.distributed is not initialized and "
@@ -90,3 +91,29 @@ def decode_request(payload: bytes) -> WorkloadControlRequest:
             f"not a workload control request: {payload[:200]!r}; it has a description and an "
             f"action, one of {known}"
         ) from None
+
+
+def who_am_i() -> RankInfo:
+    """Ask torch.distributed if the program has set it up, else the environment."""
+    local_rank = _number("LOCAL_RANK")
+    distributed = _distributed()
+    global_rank = _number("RANK") if distributed is None else int(distributed.get_rank())
+    return RankInfo(global_rank, local_rank, os.uname().nodename, os.getpid())
+
+
+def knows_rank() -> bool:
+    """Whether anything says which rank this is; if not, it counts as rank 0."""
+    return _distributed() is not None or bool(os.environ.get("RANK"))
+
+
+def _distributed() -> Any:
+    """Return torch.distributed if the program has set it up."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed
+    return None
+
+
+def _number(variable: str) -> int:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isascii() and value.isdigit() else 0

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.fault_tolerance import timeouts_calc
 from undaunted.fault_tolerance.config import FaultToleranceConfig
-from undaunted.fault_tolerance.data import WorkloadControlRequest, encode_request
+from undaunted.fault_tolerance.data import WorkloadControlRequest, encode_request, who_am_i
 from undaunted.fault_tolerance.monitoring_config import (
     config_of,
     configured_timeouts,
     read_limits,
 )
-from undaunted.fault_tolerance.rank_identity import who_am_i
 from undaunted.fault_tolerance.timeouts_calc import (
     HeartbeatTimeouts,
     SectionTimeouts,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from undaunted.faults import calling, gradients, torn_write
-from undaunted.faults.reading import check_kind
+from undaunted.faults.plan import check_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -46,7 +46,7 @@ from undaunted.fault_tolerance.simulated_faults import injected
 if TYPE_CHECKING:
     import socket
 
-    from undaunted.fault_tolerance.agent.start import Begun
+    from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.run_config import RunConfig
 
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.

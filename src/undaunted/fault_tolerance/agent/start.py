@@ -9,11 +9,10 @@ import errno
 import os
 import resource
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
-from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
+from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
 from undaunted.fault_tolerance.agent.round.environment import shared_environment
 from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
 from undaunted.fault_tolerance.worker.spawner import Spawner
@@ -22,26 +21,12 @@ from undaunted.progress.area import PageArea
 if TYPE_CHECKING:
     import socket
 
-    from undaunted.fault_tolerance.output.logs_specs import LogsSpecsPlugIn
     from undaunted.fault_tolerance.run_config import RunConfig
-
 
 _CANNOT_START = 2
 # Of the agent: page, mailbox, stacks, output, guard of each rank; its own files and sockets.
 _FDS_PER_RANK = 8
 _FDS_BESIDES = 50
-
-
-@dataclass(frozen=True)
-class Begun:
-    """What exists when the agent's loop begins; `Agent` owns it from then on."""
-
-    area: PageArea
-    pipes: StackPipes
-    spawner: Spawner
-    environment: dict[str, str]  # what the environments of all ranks have in common
-    plug_in: LogsSpecsPlugIn | None = None  # chooses the files of the ranks
-    metrics: socket.socket | None = None  # where they are served
 
 
 def run_agent(config: RunConfig, front: socket.socket) -> int:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
+from undaunted.fault_tolerance.agent.begun import StackPipes
 from undaunted.fault_tolerance.agent.blame import evidence
-from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
 from undaunted.fault_tolerance.agent.processes.workers import Worker
 from undaunted.progress.snapshot import PageSnapshot
 

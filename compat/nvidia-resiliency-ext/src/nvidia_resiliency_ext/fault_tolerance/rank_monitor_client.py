@@ -12,8 +12,8 @@ from nvidia_resiliency_ext.fault_tolerance.data import (
     FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
     RankInfo,
 )
+from undaunted.fault_tolerance.data import who_am_i
 from undaunted.fault_tolerance.ipc_connector import IpcConnector
-from undaunted.fault_tolerance.rank_identity import who_am_i
 from undaunted.fault_tolerance.rank_monitor.connection import (
     Connection,
     MonitorUnavailableError,

@@ -16,8 +16,8 @@ from undaunted.base.process import open_pidfd, state, wait_pidfd
 from undaunted.base.text import format_ranks
 from undaunted.coordinator.topology.infra_rank import infrastructure_rank
 from undaunted.fault_tolerance import ipc_messages
+from undaunted.fault_tolerance.data import knows_rank, who_am_i
 from undaunted.fault_tolerance.funnel.config import leaf_of
-from undaunted.fault_tolerance.rank_identity import knows_rank, who_am_i
 
 if TYPE_CHECKING:
     import asyncio

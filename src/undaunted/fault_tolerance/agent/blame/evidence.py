@@ -12,7 +12,7 @@ from undaunted.attribution.evidence import RankEvidence
 from undaunted.base import process
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
+    from undaunted.fault_tolerance.agent.begun import StackPipes
     from undaunted.fault_tolerance.agent.processes.workers import Worker
     from undaunted.progress.snapshot import PageSnapshot
     from undaunted.progress.timeouts import Expired

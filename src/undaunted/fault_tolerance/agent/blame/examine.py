@@ -15,7 +15,7 @@ from undaunted.fault_tolerance.agent.blame.judge import (
 )
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
+    from undaunted.fault_tolerance.agent.begun import StackPipes
     from undaunted.fault_tolerance.agent.processes.workers import Workers
     from undaunted.fault_tolerance.agent.ranks.watch import PageWatch
     from undaunted.fault_tolerance.agent.round.round import Round

@@ -14,11 +14,11 @@ from undaunted.fault_tolerance.core import node_messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess.inprocess import InProcess
     from undaunted.fault_tolerance.agent.orders.orders import Orders
     from undaunted.fault_tolerance.agent.processes.workers import Worker, Workers
     from undaunted.fault_tolerance.agent.round.round import Round, RoundFactory
-    from undaunted.fault_tolerance.agent.start import Begun
     from undaunted.fault_tolerance.agent.telling.scribe import Scribe
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.area import MailboxRequest

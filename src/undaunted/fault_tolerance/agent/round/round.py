@@ -22,7 +22,7 @@ from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Start
-    from undaunted.fault_tolerance.agent.start import Begun
+    from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.output.destinations import RankOutput
     from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.fault_tolerance.run_config import RunConfig

@@ -1,13 +1,34 @@
-"""Where the ranks' stacks come out: one pipe per local rank."""
+"""What exists before the agent's event loop begins, and lives as long as the agent."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+
+    from undaunted.fault_tolerance.output.logs_specs import LogsSpecsPlugIn
+    from undaunted.fault_tolerance.worker.spawner import Spawner
+    from undaunted.progress.area import PageArea
 
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Made by `start`; `Agent` owns it from then on."""
+
+    area: PageArea
+    pipes: StackPipes
+    spawner: Spawner
+    environment: dict[str, str]  # what the environments of all ranks have in common
+    plug_in: LogsSpecsPlugIn | None = None  # chooses the files of the ranks
+    metrics: socket.socket | None = None  # where they are served
 
 
 class StackPipes:

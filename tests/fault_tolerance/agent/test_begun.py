@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.fault_tolerance.agent.blame.stack_pipes import StackPipes
+from undaunted.fault_tolerance.agent.begun import StackPipes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
