@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from undaunted.chaos.inprocess import host
 from undaunted.chaos.inprocess.setup import Setup
 from undaunted.inprocess.core import links
-from undaunted.inprocess.core.epochs import Call
+from undaunted.inprocess.core.call import Call
+from undaunted.inprocess.core.controller import Takeover
 from undaunted.inprocess.core.guard import RankGuard
-from undaunted.inprocess.core.takeover import Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,8 @@ def what_was_said_without_a_link_is_forgotten(patch: pytest.MonkeyPatch) -> None
     original = RankGuard._link_up
 
     def forgetful(guard: RankGuard) -> Any:
-        if guard.standing is not None:
-            guard.standing.said.clear()
+        if guard.call is not None:
+            guard.call.said.clear()
         return original(guard)
 
     patch.setattr(RankGuard, "_link_up", forgetful)

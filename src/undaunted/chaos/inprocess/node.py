@@ -129,8 +129,8 @@ class Node:
     def told(self, told: Told) -> None:
         """The controller says something to ranks of this node."""
         for served in list(self._served.values()):
-            standing = served.guard.standing
-            if standing is not None and standing.enter.job_rank in told.job_ranks:
+            call = served.guard.call
+            if call is not None and call.enter.job_rank in told.job_ranks:
                 self._feed(served, told.message)
 
     def _moved(self, *, lead: bool) -> None:

@@ -1,6 +1,6 @@
 """Decides for a job: which calls there are, and who is still there to take part in them.
 
-What happens in a call is `epochs.Call`'s business. No clock, socket or thread in here; every rank
+What happens in a call is `call.Call`'s business. No clock, socket or thread in here; every rank
 is known by its job rank, and ranks are told by way of their guards.
 """
 
@@ -14,14 +14,10 @@ import msgspec
 
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.epochs import Call
-from undaunted.inprocess.core.replies import about, dismiss, refusal_of, tell_outcome
-from undaunted.inprocess.core.takeover import Takeover
+from undaunted.inprocess.core.call import Call, dismiss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from undaunted.inprocess.core.standing import Said
+    from collections.abc import Iterable, Sequence
 
 # A controller that has taken over makes no record for so long. It waits for all members that it
 # knows of; but the one before may have told a record to a process that replaces a lost one, and to
@@ -137,7 +133,7 @@ class Controller:
 
     # --- what they say --------------------------------------------------------------------------
 
-    def _say(self, said: Said, now: int) -> list[c.ControllerCommand]:
+    def _say(self, said: m.Said, now: int) -> list[c.ControllerCommand]:
         if said.job_rank in self._rejoining:
             return self._say_rejoining(said, now)
         takeover = self._takeovers.get(said.call)
@@ -147,7 +143,7 @@ class Controller:
         call = self.calls.get(said.call)
         return [] if call is None else call.hear(said, now)
 
-    def _say_rejoining(self, said: Said, now: int) -> list[c.ControllerCommand]:
+    def _say_rejoining(self, said: m.Said, now: int) -> list[c.ControllerCommand]:
         if isinstance(said, m.Join):
             self._waiting[said.job_rank] = said
         elif isinstance(said, m.Leave):
@@ -393,3 +389,85 @@ class Controller:
         for reason in reasons:
             takeover.lose(reason)
         return self._lose([each for each in reasons if each.job_rank not in self._rejoining], now)
+
+
+@dataclass(slots=True)
+class Takeover:
+    """Of one call.
+
+    Attributes:
+        resumes: what is known of every rank, by job rank.
+        lost: who will not come any more.
+    """
+
+    resumes: dict[int, m.Resume] = field(default_factory=dict)
+    lost: dict[int, m.Reason] = field(default_factory=dict)
+
+    @property
+    def record(self) -> m.Record | None:
+        """The highest that anybody was told."""
+        records = [each.record for each in self.resumes.values() if each.record is not None]
+        return max(records, key=lambda record: record.epoch, default=None)
+
+    @property
+    def missing(self) -> set[int]:
+        """Members of that record of whom nothing is known yet."""
+        record = self.record
+        members = set() if record is None else set(record.members)
+        return members - self.resumes.keys() - self.lost.keys()
+
+    @property
+    def stop(self) -> m.Stop | None:
+        """Of the highest record's epoch, if anybody was told."""
+        record = self.record
+        stops = (each.stop for each in self.resumes.values() if each.record == record)
+        return next((stop for stop in stops if stop is not None), None)
+
+    def add(self, resume: m.Resume) -> None:
+        """A guard tells of a rank."""
+        self.resumes[resume.enter.job_rank] = resume
+
+    def hear(self, message: m.Said) -> None:
+        """One of these ranks says something more."""
+        known = self.resumes.get(message.job_rank)
+        if known is not None:
+            said = (*known.said, message)
+            self.resumes[message.job_rank] = msgspec.structs.replace(known, said=said)
+
+    def lose(self, reason: m.Reason) -> None:
+        """A rank is gone."""
+        self.lost[reason.job_rank] = reason
+
+
+_MAX_WORLD_SIZE = 1 << 20
+
+
+def tell_outcome(
+    outcome: m.Finished | m.End, job_ranks: Sequence[int]
+) -> list[c.ControllerCommand]:
+    """Tell ranks how a call has ended, as far as they have part in it."""
+    part, rest = job_ranks, []
+    if isinstance(outcome, m.Finished):
+        part = [each for each in job_ranks if each in outcome.members]
+        rest = [each for each in job_ranks if each not in outcome.members]
+    told: list[c.ControllerCommand] = [c.Tell(tuple(part), outcome)] if part else []
+    return told + [dismiss(outcome.call, each, "the others went on without it") for each in rest]
+
+
+def about(job_rank: int, reason: m.Reason) -> m.Reason:
+    """Nobody is lost in another's name."""
+    if reason.job_rank == job_rank:
+        return reason
+    return msgspec.structs.replace(reason, job_rank=job_rank)
+
+
+def refusal_of(enter: m.Enter) -> str:
+    """What is wrong with it by itself, "" = nothing."""
+    if enter.version != m.VERSION:
+        return (
+            f"it speaks version {enter.version} of the messages, the controller {m.VERSION}; "
+            "install the same version everywhere"
+        )
+    if not 0 <= enter.job_rank < enter.world_size <= _MAX_WORLD_SIZE:
+        return f"rank {enter.job_rank} of {enter.world_size} is impossible"
+    return ""

@@ -252,10 +252,11 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
     enter: Enter
     record: Record | None
     stop: Stop | None
-    said: tuple[Join | Fault | Completed | Leave, ...]
+    said: tuple[Said, ...]
     ended: Finished | End | None = None
 
 
-FromRank = Enter | Join | Fault | Completed | Leave
+Said = Join | Fault | Completed | Leave
+FromRank = Enter | Said
 FromGuard = FromRank | Lost | Resume
 ToRank = Record | Stop | Finished | End | Dismissed

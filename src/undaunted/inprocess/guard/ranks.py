@@ -89,14 +89,14 @@ class ServedRank:
     @property
     def in_call(self) -> bool:
         """Whether its call is on, for itself or, where it is lost or has left, for others."""
-        standing = self._guard.standing
-        return standing is not None and standing.on
+        call = self._guard.call
+        return call is not None and call.on
 
     @property
     def has_taken_part(self) -> bool:
         """Whether it was a member of an epoch of its call."""
-        standing = self._guard.standing
-        return standing is not None and standing.record is not None
+        call = self._guard.call
+        return call is not None and call.record is not None
 
     # --- what happens ---------------------------------------------------------------------------
 

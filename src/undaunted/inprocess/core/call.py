@@ -13,31 +13,67 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.records import (
-    ContradictionError,
-    Streak,
-    add_reasons,
-    make_record,
-    slowest,
-)
-from undaunted.inprocess.core.replies import dismiss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from undaunted.inprocess.core.standing import Said
+    from collections.abc import Collection, Iterable, Mapping
 
 _NS = 1_000_000_000
+# Where thousands of ranks fail because one has, the first reasons are enough.
+MAX_REASONS = 64
+MAX_TEXT = 1000  # characters
 
 
-class State(enum.Enum):
+class CallState(enum.Enum):
     """See the module's documentation."""
 
     GATHERING = enum.auto()
     RUNNING = enum.auto()
     OVER = enum.auto()
+
+
+@dataclass(slots=True)
+class Streak:
+    """The same fault again and again, without progress of any rank in between."""
+
+    _count: int = 0
+    _fingerprints: frozenset[str] = frozenset()
+    _progress: dict[int, int] = field(default_factory=dict)
+
+    def repeats(
+        self,
+        reasons: tuple[m.Reason, ...],
+        joins: Collection[m.Join],
+        limit: int,
+        *,
+        long: bool = False,
+    ) -> bool:
+        """Take in why an epoch was stopped; return whether it was so ``limit`` times in a row.
+
+        Args:
+            reasons: of the stop.
+            joins: say how far the ranks have come.
+            limit: 0 = there is none.
+            long: the epoch has run for so long that this counts as progress.
+        """
+        progress = {join.job_rank: join.progress for join in joins}
+        known = self._progress
+        moved = long or any(
+            count > known.get(job_rank, count) for job_rank, count in progress.items()
+        )
+        self._progress = progress
+        fingerprints = frozenset(each.fingerprint for each in reasons if each.fingerprint)
+        same = fingerprints & self._fingerprints
+        if same and not moved:
+            self._count += 1
+            self._fingerprints = same
+        else:
+            self._count = 1 if fingerprints else 0
+            self._fingerprints = fingerprints
+        return 0 < limit <= self._count
 
 
 @dataclass(slots=True)
@@ -62,7 +98,7 @@ class Call:
     members: set[int]
     began_ns: int
     held: bool = False
-    state: State = State.GATHERING
+    state: CallState = CallState.GATHERING
     entered: dict[int, m.Enter] = field(default_factory=dict)
     out: dict[int, str] = field(default_factory=dict)
     record: m.Record | None = None
@@ -91,7 +127,7 @@ class Call:
     @property
     def over(self) -> bool:
         """Whether nothing follows any more."""
-        return self.state is State.OVER
+        return self.state is CallState.OVER
 
     @property
     def joins(self) -> Mapping[int, m.Join]:
@@ -118,7 +154,7 @@ class Call:
         self.entered[job_rank] = enter
         return []
 
-    def hear(self, said: Said, now: int) -> list[c.ControllerCommand]:
+    def hear(self, said: m.Said, now: int) -> list[c.ControllerCommand]:
         """A rank says something; what is late or said twice changes nothing."""
         if self.over or said.job_rank not in self.members:
             return []
@@ -134,7 +170,7 @@ class Call:
 
     def _join(self, join: m.Join, now: int) -> list[c.ControllerCommand]:
         job_rank = join.job_rank
-        gathered = self.state is State.GATHERING and join.epoch == self.epoch
+        gathered = self.state is CallState.GATHERING and join.epoch == self.epoch
         if not gathered or job_rank in self._joins:
             return []
         self._joins[job_rank] = join
@@ -148,7 +184,7 @@ class Call:
         return self.interrupt((fault.reason,), now)
 
     def _complete(self, completed: m.Completed, now: int) -> list[c.ControllerCommand]:
-        if self.state is not State.RUNNING or completed.epoch != self.epoch:
+        if self.state is not CallState.RUNNING or completed.epoch != self.epoch:
             return []
         first = not self._returned and not completed.reserve
         self._returned |= first
@@ -162,7 +198,7 @@ class Call:
         self._count_out(leave.reason)
         if not self.members:
             return self._abandon()
-        if self.state is State.GATHERING:
+        if self.state is CallState.GATHERING:
             return self._record_if_all_joined(now)
         return self._finish_if_all_completed(now)
 
@@ -180,11 +216,11 @@ class Call:
     def interrupt(self, reasons: tuple[m.Reason, ...], now: int) -> list[c.ControllerCommand]:
         """Stop the epoch, or give the stop that was said a reason more."""
         self._reasons = add_reasons(self._reasons, reasons)
-        if self.state is State.GATHERING:
+        if self.state is CallState.GATHERING:
             return self._record_if_all_joined(now)
         assert self.record is not None
         self.stop = m.Stop(self.number, self.record.epoch, self._reasons)
-        self.state = State.GATHERING
+        self.state = CallState.GATHERING
         members = tuple(sorted(self.members))
         took_s = self._ran_s = (now - self.began_ns) / _NS
         self.began_ns = now
@@ -210,9 +246,9 @@ class Call:
         """A timer has run out."""
         if self.over or epoch != self.epoch:
             return []
-        if what == "barrier" and self.state is State.GATHERING:
+        if what == "barrier" and self.state is CallState.GATHERING:
             return self._barrier_timeout(now)
-        if what == "completion" and self.state is State.RUNNING:
+        if what == "completion" and self.state is CallState.RUNNING:
             return self._completion_timeout(now)
         return []
 
@@ -249,7 +285,7 @@ class Call:
 
     def restore(self, record: m.Record, enters: Mapping[int, m.Enter]) -> None:
         """Go on from the last record of a controller that is gone."""
-        self.record, self.state = record, State.RUNNING
+        self.record, self.state = record, CallState.RUNNING
         self.members = set(record.members)
         self.entered = dict(enters)
         everybody = {*range(self.enter.world_size), *enters}
@@ -265,7 +301,7 @@ class Call:
         self.out[job_rank] = reason.text or reason.kind
 
     def _record_if_all_joined(self, now: int) -> list[c.ControllerCommand]:
-        if self.held or self.state is not State.GATHERING:
+        if self.held or self.state is not CallState.GATHERING:
             return []
         if not self.members <= self._joins.keys():
             return []
@@ -287,7 +323,7 @@ class Call:
         return self._publish(record, now)
 
     def _publish(self, record: m.Record, now: int) -> list[c.ControllerCommand]:
-        self.record, self.stop, self.state = record, None, State.RUNNING
+        self.record, self.stop, self.state = record, None, CallState.RUNNING
         self.members = set(record.members)
         for job_rank in self.waiting:
             self.out.pop(job_rank, None)
@@ -320,11 +356,11 @@ class Call:
     def _conclude(
         self, outcome: m.Finished | m.End, told: Iterable[int]
     ) -> list[c.ControllerCommand]:
-        self.outcome, self.state = outcome, State.OVER
+        self.outcome, self.state = outcome, CallState.OVER
         return [c.Tell(tuple(told), outcome)]
 
     def _abandon(self) -> list[c.ControllerCommand]:
-        self.outcome, self.state = m.End(self.number, "abort", "no rank is left"), State.OVER
+        self.outcome, self.state = m.End(self.number, "abort", "no rank is left"), CallState.OVER
         return [c.Note("ended", self.number, self.epoch, text=self.outcome.text)]
 
     # --- timers ---------------------------------------------------------------------------------
@@ -370,3 +406,113 @@ def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:
     if record is None or heard.epoch > record.epoch:
         return True
     return heard.epoch == record.epoch and heard != record
+
+
+class ContradictionError(Exception):
+    """What ranks say of themselves cannot all be true. The message is for people."""
+
+
+def make_record(
+    call: int,
+    epoch: int,
+    joins: Mapping[int, m.Join],
+    waiting: Mapping[int, m.Join],
+    reasons: tuple[m.Reason, ...] = (),
+) -> m.Record:
+    """Make the record of an epoch.
+
+    Args:
+        call: its call.
+        epoch: its number.
+        joins: of the members, by job rank.
+        waiting: of processes that take the place of lost ones.
+        reasons: why the epoch before was stopped.
+
+    Raises:
+        ContradictionError: joins do not agree about the ranks of the epoch before.
+    """
+    size, ranks = _ranks(epoch, joins)
+    free = [rank for rank in range(size) if rank not in ranks]
+    joined: dict[int, int] = {}
+    for job_rank in sorted(waiting):
+        if free:
+            joined[job_rank] = free.pop(0)
+        else:
+            joined[job_rank] = size
+            size += 1
+    everybody = {**joins, **waiting}
+    rank_of = {job_rank: rank for rank, job_rank in ranks.items()} | joined
+    members = tuple(sorted(everybody))
+    stores = (everybody[job_rank].store for job_rank in members)
+    info = {rank_of[each]: everybody[each].info for each in members}
+    return m.Record(
+        call=call,
+        epoch=epoch,
+        members=members,
+        world_size=size,
+        terminated=tuple(free),
+        joined=joined,
+        reasons=tuple(_with_rank(reason, rank_of) for reason in reasons),
+        store=next((store for store in stores if store), ""),
+        info={rank: what for rank, what in sorted(info.items()) if what is not None},
+    )
+
+
+def _ranks(epoch: int, joins: Mapping[int, m.Join]) -> tuple[int, dict[int, int]]:
+    """The world's size and the job rank of every rank, in the epoch before."""
+    size = next(iter(joins.values())).world_size
+    ranks: dict[int, int] = {}
+    for job_rank, join in sorted(joins.items()):
+        if join.world_size != size:
+            raise ContradictionError(
+                f"job rank {job_rank} says that epoch {epoch} begins with {join.world_size} ranks, "
+                f"others say {size}"
+            )
+        if not 0 <= join.rank < size:
+            raise ContradictionError(
+                f"job rank {job_rank} says that it is rank {join.rank} of {size}"
+            )
+        other = ranks.setdefault(join.rank, job_rank)
+        if other != job_rank:
+            raise ContradictionError(
+                f"job ranks {other} and {job_rank} both say that they are rank {join.rank}; rank "
+                "assignments must give every rank its own"
+            )
+    return size, ranks
+
+
+def _with_rank(reason: m.Reason, rank_of: Mapping[int, int]) -> m.Reason:
+    if reason.rank >= 0 or reason.job_rank not in rank_of:
+        return reason
+    return msgspec.structs.replace(reason, rank=rank_of[reason.job_rank])
+
+
+def add_reasons(reasons: tuple[m.Reason, ...], more: Iterable[m.Reason]) -> tuple[m.Reason, ...]:
+    """Append those that are new, as long as there is room; texts are cut.
+
+    In the order in which they came, which need not be the one in which they happened: who notices
+    that a peer is gone may be faster than who watches that peer. So consequences come last.
+    """
+    result = dict.fromkeys([*reasons, *map(_cut, more)])
+    return tuple(sorted(result, key=lambda reason: reason.consequence))[:MAX_REASONS]
+
+
+def _cut(reason: m.Reason) -> m.Reason:
+    if len(reason.text) <= MAX_TEXT:
+        return reason
+    return msgspec.structs.replace(reason, text=reason.text[: MAX_TEXT - 3] + "...")
+
+
+def slowest(joins: Iterable[m.Join]) -> dict[str, tuple[float, int]]:
+    """The longest time of every phase of the recovery, and whose it was."""
+    result: dict[str, tuple[float, int]] = {}
+    for join in joins:
+        for name, seconds in join.phases.items():
+            if name not in result or seconds > result[name][0]:
+                result[name] = (seconds, join.job_rank)
+    return result
+
+
+def dismiss(call: int, job_rank: int, text: str) -> c.ControllerCommand:
+    """Tell one rank that it must not go on."""
+    return c.Tell((job_rank,), m.Dismissed(call, job_rank, text))
