@@ -16,11 +16,11 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 ROOT = "undaunted"
+SIMULATOR = "simulator"  # beside src: it may import from every layer, and no layer from it
 
 BANDS = (
     (
         "base",
-        "simulation",
         "faults",
         "digests",
         "journal",
@@ -35,7 +35,6 @@ BANDS = (
 )
 # Inside a band. The arrows form no circle.
 ARROWS = {
-    "simulation": {"base"},
     "faults": {"base", "progress"},  # faults are triggered by iterations and leave a trace
     "digests": {"base", "progress"},  # taken at steps
     "journal": {"base"},
@@ -48,17 +47,24 @@ ARROWS = {
     "cli": {"chaos", "doctor", "top"},  # one module per command
     "__main__": {"cli"},  # python -m undaunted
 }
+# Of the packages of the simulator, which have layers of their own.
+SIMULATOR_ARROWS = {
+    "virtual": set[str](),
+    "coordination": {"virtual"},
+    "inprocess": {"virtual"},
+    "replay": {"coordination", "virtual"},
+}
 # `undaunted/__init__.py` is the public face: it may hand out names of these, and nobody inside
 # imports from it except those who tell the version.
 FACE_OF = {"coordinator", "progress"}
 MAY_IMPORT_FACE = {"checkpointing", "cli", "fault_tolerance", "inprocess"}
 # Where modules still import each other in a circle. This is to become empty.
 CIRCLES = (
-    "undaunted.chaos.inprocess.",
-    "undaunted.chaos.simulate.",
+    "simulator.coordination.",
+    "simulator.inprocess.",
     "undaunted.cli.",
     "undaunted.inprocess.",
-    "undaunted.simulation.",
+    "simulator.virtual.",
 )
 
 
@@ -80,9 +86,9 @@ def package_of(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-def modules(src: Path = SRC) -> dict[str, Path]:
+def modules(src: Path = SRC, root: str = ROOT) -> dict[str, Path]:
     found = {}
-    for path in sorted((src / ROOT).rglob("*.py")):
+    for path in sorted((src / root).rglob("*.py")):
         parts = path.relative_to(src).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -112,7 +118,7 @@ class ImportFinder(ast.NodeVisitor):
             self.add(name if name in self.known else base, node.lineno)
 
     def add(self, name: str, line: int) -> None:
-        if name.partition(".")[0] == ROOT:
+        if name.partition(".")[0] in (ROOT, SIMULATOR):
             self.found.append(Import(self.module, name, line, self.at_import_time))
 
     def visit_later(self, node: ast.AST) -> None:
@@ -134,8 +140,8 @@ class ImportFinder(ast.NodeVisitor):
             self.visit(statement)
 
 
-def imports(src: Path = SRC) -> list[Import]:
-    paths = modules(src)
+def imports(src: Path = SRC, root: str = ROOT) -> list[Import]:
+    paths = modules(src, root)
     found: list[Import] = []
     for module, path in paths.items():
         finder = ImportFinder(module, set(paths), is_package=path.name == "__init__.py")
@@ -209,9 +215,25 @@ def test_layers_import_only_what_is_below() -> None:
     wrong = [
         str(one)
         for one in imports()
-        if not allowed(package_of(one.importer), package_of(one.imported))
+        if one.imported.partition(".")[0] == SIMULATOR
+        or not allowed(package_of(one.importer), package_of(one.imported))
     ]
     assert not wrong, "imports against the layer table:\n  " + "\n  ".join(wrong)
+
+
+def test_packages_of_the_simulator_import_only_what_is_below() -> None:
+    wrong = [
+        str(one)
+        for one in imports(SRC.parent, SIMULATOR)
+        if one.imported.partition(".")[0] == SIMULATOR
+        and (here := package_of(one.importer)) in SIMULATOR_ARROWS
+        and (there := package_of(one.imported)) in SIMULATOR_ARROWS
+        and here != there
+        and there not in SIMULATOR_ARROWS[here]
+    ]
+    assert not wrong, "imports against SIMULATOR_ARROWS:\n  " + "\n  ".join(wrong)
+    here = {path.parent.name for path in (SRC.parent / SIMULATOR).glob("*/__init__.py")}
+    assert here == set(SIMULATOR_ARROWS)
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
@@ -220,7 +242,7 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
     """
     new = [
         sorted(group)
-        for group in circles(imports())
+        for group in circles(imports() + imports(SRC.parent, SIMULATOR))
         if not any(all(name.startswith(known) for name in group) for known in CIRCLES)
     ]
     assert not new, f"modules that import each other in a circle: {new}"

@@ -28,8 +28,6 @@ NAMED = {
     "fault_tolerance/launch.py": 1,  # the user's program
     "inprocess/guard/start.py": 1,  # what to try, in an error message
 }
-# Python's own ways to start one; `undaunted simulate` is for people who change the house.
-OWN_WAYS = {"cli/simulate.py": 1}
 
 # Everything that is started as a module.
 PROGRAMS = (
@@ -69,7 +67,7 @@ def test_an_interpreter_is_named_in_one_place():
 
 
 def test_nothing_is_started_by_multiprocessing():
-    assert _count(_starts_by_multiprocessing) == OWN_WAYS
+    assert _count(_starts_by_multiprocessing) == {}
 
 
 @pytest.fixture

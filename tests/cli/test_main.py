@@ -42,6 +42,7 @@ def test_version(capsys):
         (["--nproc-per-node", "2"], "to run a script: undaunted run"),
         (["rum"], "did you mean 'run'?"),
         (["frobnicate"], "choose run, coordinator, report"),
+        (["simulate", "--nodes", "4"], "python -m simulator"),
     ],
 )
 def test_mistakes(argv, message, capsys):
@@ -54,8 +55,6 @@ def test_mistakes(argv, message, capsys):
     [
         (["report", "--jso"], "--jso"),
         (["top", "--onc"], "--onc"),
-        (["simulate", "--step"], "--step"),
-        (["simulate", "--inprocess", "--step"], "--step"),
         (["doctor", "--jso"], "--jso"),
         (["run", "--max-restart", "2", "train.py"], "--max-restart"),
         (["run", "---max-restarts", "2", "train.py"], "---max-restarts"),

@@ -53,6 +53,8 @@ def test_every_table_is_rendered_as_one(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES_WITH_SOMETHING_TO_RUN, ids=name_of)
 def test_blocks_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
     environment = newcomers_environment(tmp_path)
+    if page.is_relative_to(REPOSITORY / "docs" / "design"):  # their readers sit in a checkout
+        environment["PYTHONPATH"] = str(REPOSITORY)
     output = ""
     for block in find_blocks(page.read_text()):
         if block.action == "write":

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from undaunted import __version__
 from undaunted.base.durations import parse_seconds
 from undaunted.cli.doctor_output import show
-from undaunted.cli.simulate_arguments import count
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked
@@ -189,6 +188,12 @@ def _read_log(name: str, *, as_json: bool) -> int:
 # --- arguments ------------------------------------------------------------------------------------
 
 
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="undaunted doctor",
@@ -208,9 +213,9 @@ def _parser() -> argparse.ArgumentParser:
         + "; ".join(f"{name} = {text}" for name, text in FEATURES.items()),
     )
     what.add_argument(
-        "--nproc-per-node", type=count(1), metavar="N", help="ranks on this node [not known]"
+        "--nproc-per-node", type=_positive, metavar="N", help="ranks on this node [not known]"
     )
-    what.add_argument("--nnodes", type=count(1), default=1, metavar="N", help="nodes [1]")
+    what.add_argument("--nnodes", type=_positive, default=1, metavar="N", help="nodes [1]")
     what.add_argument(
         "--checkpoint-size",
         type=_converted(parse_size),

@@ -29,7 +29,6 @@ Commands:
   top       show what every rank of a run is doing now, live
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
-  simulate  try out jobs of many nodes in virtual time, under faults
   log-aggregator
             put the nvrx messages of a node together in one file
 
@@ -37,7 +36,11 @@ undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator.
 """
-_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor", "simulate", "log-aggregator")
+_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor", "log-aggregator")
+_SIMULATE_MOVED = (
+    "undaunted: error: 'simulate' is no command any more; the simulator runs from a checkout of "
+    "undaunted: python -m simulator"
+)
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 
@@ -83,6 +86,8 @@ def nvrx_control() -> int:
 def _complaint(command: str) -> str:
     if not command:
         return _HELP.rstrip()
+    if command == "simulate":
+        return _SIMULATE_MOVED
     if command.startswith("-") or command.endswith(".py"):
         return f"undaunted: error: {command!r} is no command; to run a script: undaunted run ..."
     import difflib

@@ -46,6 +46,10 @@ _END_LOST = (
     "no end is recorded, and no launcher runs any more: how the job ended is not known, since the "
     "journal lacks events, as after a full disk; see the launcher's last line"
 )
+_CHECK_MOVED = (
+    "undaunted report: error: --check is part of the simulator now, which runs from a checkout of "
+    "undaunted: python -m simulator --check RUN_DIR"
+)
 # With more launches, only those of the nodes that are asked for are shown in full.
 _LAUNCHES = 8
 
@@ -60,8 +64,10 @@ def main(argv: Sequence[str]) -> int:
         0, or 2 if there is no journal to read, no such round or node. With ``--outcome``: the exit
         code of the job, 1 if all its launchers were killed, 3 if it still runs or nobody knows, as
         where the journal lacks events.
-        With ``--check``: 1 if an invariant does not hold.
     """
+    if "--check" in argv:
+        print(_CHECK_MOVED, file=sys.stderr)
+        return _USAGE_ERROR
     options = _parser().parse_args(argv)
     take_any_text(for_programs=options.json or options.prometheus)
     code = 0
@@ -115,11 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     output.add_argument(
         "--round", type=int, metavar="N", help="show everything about round N, with its traceback"
     )
-    output.add_argument(
-        "--check",
-        action="store_true",
-        help="look for what must never happen in a job; end with 1 if it has",
-    )
     parser.add_argument("--node", metavar="NAME", help="show the launches of this node")
     parser.add_argument(
         "--price",
@@ -139,15 +140,9 @@ def _price(text: str) -> Price:
 
 
 def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> int:
-    if options.check:
-        from undaunted.cli.report_check import check_run
-
-        lines, code = check_run(journals)
-        _show(_damage(journals) + lines)
-        return code
     job = summarize_job(journals, price=options.price, is_running=is_running)
     if options.outcome:
-        return _print_outcome(job, whole=not _damage(journals))
+        return _print_outcome(job, whole=not damage(journals))
     if options.json:
         text = msgspec.json.encode(_json(run_dir, journals, job))
         print(msgspec.json.format(text, indent=2).decode())
@@ -156,7 +151,7 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
     elif options.html is not None:
         return _write_page(job, journals, options.html)
     else:
-        _show(_damage(journals) + _body(job, options.round, options.node))
+        _show(damage(journals) + _body(job, options.round, options.node))
     return 0
 
 
@@ -258,7 +253,8 @@ def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
     return f"there is no round {number}; the journal has {span}"
 
 
-def _damage(journals: Sequence[Journal]) -> list[Line]:
+def damage(journals: Sequence[Journal]) -> list[Line]:
+    """Return what the journals lack: lines that cannot be read, events that were not written."""
     lines: list[Line] = []
     for journal in journals:
         if journal.unreadable:

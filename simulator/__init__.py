@@ -1,0 +1,1 @@
+"""Jobs in virtual time, under faults, and what must hold; see docs/design/simulator.md."""

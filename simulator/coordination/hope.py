@@ -1,0 +1,87 @@
+"""Whether a job can go on at all: what docs/design/coordination.md promises, and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.coordination.setup import address_of
+from undaunted.coordinator.core import election
+
+if TYPE_CHECKING:
+    from simulator.coordination.agent import Agent
+    from simulator.coordination.cluster import Cluster
+    from undaunted.coordinator import protocol as p
+
+
+def why_hopeless(cluster: Cluster) -> str:
+    """Say why a job cannot run again, when all that will heal has healed; "" = it can."""
+    checker, setup = cluster.checker, cluster.setup
+    ledger = checker.ledger
+    usable = {node for node, _ in checker.alive} - checker.asked_for_exclusion
+    usable -= checker.told_to_leave
+    usable -= {agent.name for agent in cluster.agents.values() if lost_touch(agent, cluster)}
+    if len(usable) < setup.nodes:
+        return f"{len(usable)} nodes are left of the {setup.nodes} it needs"
+    if ledger.restarts_used >= setup.max_restarts:
+        return "no restart is left"
+    if setup.standalone:
+        return ""
+    if not election.votes_count(ledger):
+        if checker.disk_lost:
+            return "what only the leader knew was on a disk that is lost"
+        if why := _why_not_led(cluster, usable):
+            return why
+    votes = [each for each in election.electing(ledger) if election.table_votes(*each)]
+    pending = [(ledger.pending, "")] if election.votes_count(ledger) else []
+    for table, casting_vote in (*votes, *pending):
+        voters = [seat for seat in table if _has_vote(seat, cluster)]
+        if table and not election.is_quorum(
+            {election.voter(seat) for seat in voters}, table, casting_vote
+        ):
+            return f"{len(voters)} are left of a table of {len(table)}, which is no quorum"
+    return ""
+
+
+def _has_vote(seat: p.Seat, cluster: Cluster) -> bool:
+    """Whether a member lives, and knows that it may vote."""
+    ledger = cluster.checker.ledger
+    if election.voter(seat) not in cluster.checker.alive:
+        return False
+    first_vote = ledger.before and not election.table_votes(ledger.before, ledger.before_vote)
+    return not first_vote or cluster.agents[seat.node].knows_round >= ledger.round
+
+
+def lost_touch(agent: Agent, cluster: Cluster) -> bool:
+    """Whether an agent that follows no leader knows nobody, also over others, who follows one.
+
+    It was cut off too long, or was started again where nothing is written about the members.
+    """
+    alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
+    found = {address_of(each.name) for each in alive if each.follows}
+    if agent.follows or not found or cluster.setup.standalone:
+        return False
+    count = 0
+    while count < len(found):  # whoever knows one that has found the leader finds it as well
+        count = len(found)
+        found |= {address_of(each.name) for each in alive if _known(each, cluster) & found}
+    return address_of(agent.name) not in found
+
+
+def _known(agent: Agent, cluster: Cluster) -> set[str]:
+    """Where an agent looks for the leader."""
+    follower = agent.follower
+    seats = (*follower.knows.table, *follower.knows.pending)
+    ends = {*follower.config.endpoints, cluster.setup.endpoint, follower.search.last}
+    return ends | {seat.address for seat in seats}
+
+
+def _why_not_led(cluster: Cluster, usable: set[str]) -> str:
+    """The same where nobody can take over: it was the first node that led, or one named by it.
+
+    One that was named and cut off does not know; the first node would if it was started again.
+    """
+    checker, first = cluster.checker, cluster.setup.names[0]
+    leader, by = checker.ledger.leader or first, checker.led_by
+    named = by is not None and by[0] != leader
+    leads = leader in usable if leader == first and not named else by in checker.alive
+    return "" if leads else f"nobody can take over from {leader}, which is lost"

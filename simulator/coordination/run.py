@@ -1,0 +1,201 @@
+"""One run: a job, its faults, a verdict. The same arguments give the same run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from simulator.coordination.cluster import Cluster
+from simulator.coordination.faults import KINDS, Fault, Nemesis, plan
+from simulator.coordination.hope import lost_touch, why_hopeless
+from simulator.coordination.invariants import BegunAnew
+from simulator.coordination.setup import (
+    AWAY_TIMEOUT_S,
+    GIVE_UP_S,
+    JOIN_TIMEOUT_S,
+    LEASE_S,
+    Setup,
+)
+from simulator.invariant import InvariantError, violated_by
+from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_NS = 1_000_000_000
+# After the last fault is over, a job that can run does so within this time, in seconds: docs say
+# what it is made of.
+RUNS_AGAIN_S = 45.0
+# The same where nobody can take over.
+RUNS_AGAIN_ALONE_S = RUNS_AGAIN_S + LEASE_S + AWAY_TIMEOUT_S + FENCE_MARGIN_S
+# A job whose work is done has ended everywhere after this time.
+ENDS_S = 30.0
+# So has one that cannot go on.
+GIVES_UP_S = 2 * (JOIN_TIMEOUT_S + GIVE_UP_S) + AWAY_TIMEOUT_S
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        seed: of the run.
+        problem: which invariant does not hold, "" = all hold.
+        ended: how the job ended; "began anew" if nobody was left, or within reach, who knew of it.
+        hopeless: why it could not go on, "" = it could.
+        faults: what happened to it.
+        seconds: virtual time.
+        lost_s: virtual time in which not all ranks of a round were at work, before the job was told
+            that its work is done.
+        rounds, takeovers: how many there were.
+        events, messages: how many were handled, and sent.
+    """
+
+    seed: int
+    problem: str = ""
+    ended: str = ""
+    hopeless: str = ""
+    faults: list[Fault] = field(default_factory=list)
+    seconds: float = 0.0
+    lost_s: float = 0.0
+    rounds: int = 0
+    takeovers: int = 0
+    events: int = 0
+    messages: int = 0
+
+
+def vary(seed: int, nodes: int, spares: int, *, elastic: bool = False) -> Setup:
+    """Choose for a seed what is not fixed: the kind of job. ``elastic``: every job is."""
+    chance = Random(f"setup {seed}")  # noqa: S311 - to be repeated
+    return Setup(
+        nodes,
+        spares,
+        elastic=chance.random() < 0.3 or elastic,
+        standalone=chance.random() < 0.2,
+        ordered=chance.random() < 0.5,
+        max_restarts=chance.choice((3, 100, 100, 100)),
+    )
+
+
+def run(
+    setup: Setup,
+    seed: int,
+    *,
+    kinds: Sequence[str] = tuple(KINDS),
+    faults: int = 20,
+    trace: Callable[[int, str, Any], None] | None = None,
+) -> Result:
+    """Simulate a job.
+
+    Args:
+        setup: the job.
+        seed: of everything that is left to chance.
+        kinds: which faults may happen, see `KINDS`.
+        faults: how many.
+        trace: told of everything: time in nanoseconds, who, what.
+    """
+    result = Result(seed, faults=plan(setup, seed, kinds, faults))
+    cluster = Cluster(setup, seed, trace=trace)
+    result.problem = violated_by(lambda: _run_or_begin_anew(cluster, result))
+    simulation, checker = cluster.simulation, cluster.checker
+    if result.problem:
+        cluster.note("violation", result.problem)
+    result.ended = result.ended or checker.job_outcome
+    result.seconds = simulation.now / _NS
+    result.rounds, result.takeovers = checker.rounds, checker.takeovers
+    result.events, result.messages = simulation.events, simulation.sent
+    return result
+
+
+def _run_or_begin_anew(cluster: Cluster, result: Result) -> None:
+    try:
+        _run(cluster, result)
+    except BegunAnew:
+        result.ended = "began anew"
+
+
+def _run(cluster: Cluster, result: Result) -> None:
+    setup, simulation, checker = cluster.setup, cluster.simulation, cluster.checker
+    Nemesis(cluster, result.faults)
+    simulation.run(max((fault.until_ns for fault in result.faults), default=0))
+    cluster.note("fault", "no more: all are over")
+    bound_s = RUNS_AGAIN_S if setup.votes else RUNS_AGAIN_ALONE_S
+    _settle(cluster, bound_s)
+    if not _is_over(cluster) and not _runs_again(cluster):
+        result.hopeless = why_hopeless(cluster)
+        if not result.hopeless:
+            seen = "it runs, but " + _astray(cluster) if checker.job_runs else "it does not"
+            raise InvariantError(f"the job runs again: {seen}, {bound_s:g} s after the last fault")
+    limit_s = GIVES_UP_S if _is_over(cluster) or result.hopeless else ENDS_S
+    result.lost_s = checker.idle_s
+    cluster.finish()
+    simulation.run(simulation.now + round(limit_s * _NS), stop=lambda: not checker.alive)
+    _judge_end(cluster, result)
+
+
+def _settle(cluster: Cluster, bound_s: float) -> None:
+    """Wait until the job runs and every agent follows its leader, or has ended; not too long."""
+    simulation = cluster.simulation
+    deadline = simulation.now + round(bound_s * _NS)
+    while simulation.now < deadline and not _is_over(cluster) and not _runs_again(cluster):
+        simulation.run(simulation.now + _NS // 2)
+    cluster.checker.lost_touch.update(
+        agent.name for agent in cluster.agents.values() if lost_touch(agent, cluster)
+    )
+
+
+def _is_over(cluster: Cluster) -> bool:
+    """Whether the job has ended: for somebody, or for all that its leader could tell."""
+    checker = cluster.checker
+    return bool(checker.job_outcome) or (checker.job_over and not checker.job_runs)
+
+
+def _runs_again(cluster: Cluster) -> bool:
+    return cluster.checker.job_runs and not _astray(cluster)
+
+
+def _astray(cluster: Cluster) -> str:
+    """Name agents that follow no leader, or say that there are two of them; "" = all is well."""
+    agents = [agent for agent in cluster.agents.values() if agent.seat in cluster.checker.alive]
+    follows = {
+        agent.name: agent.follows
+        for agent in agents
+        if not agent.outcome and not lost_touch(agent, cluster)
+    }
+    alone = [name for name, epoch in follows.items() if epoch == 0]
+    if alone:
+        return f"{', '.join(alone)} follow no leader"
+    newest = cluster.checker.newest
+    behind = [a.name for a in agents if not a.outcome and a.follows and a.knows_round != newest]
+    if behind:
+        return f"{', '.join(behind)} do not know of round {newest}"
+    if len(set(follows.values())) > 1:
+        return "not all follow the same leader: " + ", ".join(
+            f"{n} {e}" for n, e in follows.items()
+        )
+    return ""
+
+
+def _judge_end(cluster: Cluster, result: Result) -> None:
+    """One verdict for all, and one that is true."""
+    checker = cluster.checker
+    outcome = checker.job_outcome
+    left = sorted(node for node, _ in checker.alive if checker.could_be_told(node))
+    if left:
+        names = ", ".join(left)
+        raise InvariantError(f"one verdict: {names} have not ended, others {outcome or 'neither'}")
+    if result.hopeless or not outcome:
+        return
+    late = sorted(
+        seat[0]
+        for seat, (how, why) in checker.ended_as.items()
+        if how == "gave up"
+        and "the job has ended" not in why
+        and checker.could_be_told(seat[0])
+        and (outcome == "finished" or seat in checker.followed)
+    )
+    if late:
+        raise InvariantError(
+            f"one verdict: {', '.join(late)} gave up, the job {outcome} for others"
+        )

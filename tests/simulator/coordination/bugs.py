@@ -1,0 +1,174 @@
+"""Bugs to plant: each takes out one rule of coordination, as a careless change might."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from simulator.coordination.setup import Setup
+from undaunted.coordinator import protocol
+from undaunted.coordinator.core import (
+    election,
+    follower,
+    knowledge,
+    leader,
+    placement,
+    preparation,
+)
+from undaunted.coordinator.core.policy import JobPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from undaunted.coordinator.protocol import Ledger
+
+# Two of four nodes are enough, so that both parts of a partition could run.
+HALVES = Setup(2, 2, elastic=True)
+PARTITIONS = ("partition", "isolate", "one-way")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug, the job and faults that bring it out, and the invariant that finds it."""
+
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+    finds: str
+    setup: Setup
+    kinds: tuple[str, ...]
+    faults: int = 12
+
+
+def takeover_without_majority(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(election, "is_enough", lambda *_: True)
+
+
+def minority_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(follower.Follower, "_stop_ns", lambda *_, **__: 10**18)
+
+
+def table_before_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(election, "electing", lambda known: ((known.table, known.casting_vote),))
+    patch.setattr(protocol, "prepared_further", lambda *_: False)
+
+
+def silent_nodes_count_as_stopped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preparation, "STOPPED_AFTER_S", 0.0)
+
+
+def coordinator_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preparation.Preparation, "old_world_is_over", lambda _self, _now: True)
+
+
+def budget_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    restored = JobPolicy.restored
+
+    def forgetful(*args: Any, **kwargs: Any) -> JobPolicy:
+        return restored(*args, **kwargs | {"restarts_used": 0})
+
+    patch.setattr(JobPolicy, "restored", forgetful)
+
+
+def newcomers_go_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        placement._Candidate,
+        "preference",
+        property(lambda self: (self.seat is not None, *self.order)),
+    )
+
+
+def silence_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader.Leader, "_expire", lambda _self, _now: [])
+
+
+def spares_learn_nothing(patch: pytest.MonkeyPatch) -> None:
+    learn = knowledge.Knowledge.learn
+
+    def only_members(self: knowledge.Knowledge, ledger: Ledger | None) -> None:
+        if ledger is not None and (self.has_seat(ledger.table) or self.has_seat(ledger.pending)):
+            learn(self, ledger)
+
+    patch.setattr(knowledge.Knowledge, "learn", only_members)
+
+
+def a_lost_disk_makes_a_new_job(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(knowledge.Knowledge, "should_join", lambda _self, _other: False)
+
+
+BUGS = [
+    Bug(
+        "take-over without a majority",
+        takeover_without_majority,
+        "never two worlds",
+        HALVES,
+        PARTITIONS,
+    ),
+    Bug("a minority goes on", minority_goes_on, "each rank once", Setup(4, 2), PARTITIONS),
+    Bug(
+        "a round that not all know to have begun replaces the one before",
+        table_before_is_forgotten,
+        "never two worlds",
+        Setup(2, 3, elastic=True),
+        ("shift",),
+        4,
+    ),
+    Bug(
+        "a node that is silent counts as one that has stopped",
+        silent_nodes_count_as_stopped,
+        "each rank once",
+        Setup(2, 1),
+        ("isolate",),
+    ),
+    Bug(
+        "the coordinator does not wait for the old world",
+        coordinator_does_not_wait,
+        "each rank once",
+        Setup(2, 2, standalone=True),
+        PARTITIONS,
+    ),
+    Bug(
+        "the budget is forgotten in a take-over",
+        budget_is_forgotten,
+        "the budget",
+        Setup(4, 2, max_restarts=3),
+        ("crash", "coordinator"),
+    ),
+    Bug(
+        "newcomers displace survivors",
+        newcomers_go_first,
+        "no healthy node is evicted",
+        Setup(4, 2),
+        ("crash",),
+    ),
+    Bug(
+        "newcomers displace survivors when only the network is cut",
+        newcomers_go_first,
+        "no healthy node is evicted",
+        Setup(4, 2),
+        ("isolate",),
+    ),
+    Bug(
+        "spares are not told who takes part",
+        spares_learn_nothing,
+        "the job runs again",
+        Setup(4, 2),
+        ("kill", "coordinator", "leave"),
+    ),
+    Bug(
+        "a launcher whose disk was lost is not told that the job goes on",
+        a_lost_disk_makes_a_new_job,
+        "one job",
+        Setup(1, 3, elastic=True),
+        ("disk",),
+        faults=2,
+    ),
+    Bug(
+        "the leader does not notice silence",
+        silence_is_not_noticed,
+        "the job runs again",
+        Setup(4, 2),
+        ("power",),
+    ),
+]

@@ -1,0 +1,45 @@
+"""The node of the leader leaves in order: the job goes on, or ends with that reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.coordination.setup import Setup
+from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
+
+GOES_ON = [Setup(1, 1), Setup(2, 1), Setup(2, 1, elastic=True), Setup(2, 2), Setup(4, 2)]
+
+
+@pytest.mark.parametrize("how", ["leave", "exclude"])
+@pytest.mark.parametrize("setup", GOES_ON, ids=str)
+def test_the_others_go_on(setup: Setup, how: str) -> None:
+    cluster = job(setup, faults=[at(6, how, "n000")])
+    cluster.simulation.run(30 * S)
+    agents = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
+    assert "n000" not in [each.name for each in agents]
+    assert cluster.checker.job_runs
+    assert "n000" not in nodes_of_last_round(cluster)
+    assert len({each.follows for each in agents}) == 1
+    assert cluster.checker.ledger.restarts_used == (how == "exclude")
+    assert finish(cluster) == "finished"
+
+
+@pytest.mark.parametrize("setup", [Setup(1), Setup(2), Setup(3)], ids=str)
+def test_nothing_is_left_to_lead(setup: Setup) -> None:
+    cluster = job(setup, faults=[at(6, "leave", "n000")])
+    cluster.simulation.run(60 * S)
+    assert {how for how, _ in cluster.checker.ended_as.values()} == {"preempted"}
+    assert not cluster.checker.alive
+
+
+def test_its_launcher_is_started_again_as_a_spare() -> None:
+    cluster = job(Setup(2, 1), faults=[at(6, "leave", "n000")])
+    cluster.simulation.run(18 * S)
+    cluster.launch("n000")
+    cluster.simulation.run(40 * S)
+    leading = [each.name for each in cluster.agents.values() if each.leads]
+    assert leading
+    assert "n000" not in leading
+    assert cluster.agents["n000"].follows
+    assert cluster.checker.rounds == 2
+    assert finish(cluster) == "finished"

@@ -1,0 +1,85 @@
+"""Whole runs: they repeat exactly, and nothing that must not happen does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.coordination.faults import KINDS
+from simulator.coordination.run import run, vary
+from simulator.coordination.trace import line
+from tests.simulator.coordination.bugs import BUGS, Bug
+
+# How many seeds are tried to find a planted bug.
+TRIES = 200
+
+
+def story(seed: int) -> list[str]:
+    lines: list[str] = []
+
+    def trace(now: int, name: str, what: Any) -> None:
+        lines.append(line(now, name, what))
+
+    run(vary(seed, 4, 2), seed, trace=trace)
+    return lines
+
+
+def test_the_same_seed_gives_the_same_run_event_for_event() -> None:
+    first = story(5)
+    assert first == story(5)
+    assert len(first) > 100
+    assert first != story(6)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_kind_of_fault(seed: int) -> None:
+    assert not run(vary(seed, 4, 2), seed).problem
+
+
+SMALL = [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2), (3, 0), (3, 1)]
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(("nodes", "spares"), SMALL)
+def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int, seed: int) -> None:
+    assert not run(vary(seed, nodes, spares), seed).problem
+
+
+# What was found once: each of them was a bug.
+@pytest.mark.parametrize(
+    ("nodes", "spares", "seed"),
+    [
+        (1, 1, 220),  # followers stopped later than the leader thought
+        (1, 1, 1366),  # a leader whose node had left did not see that a round ran without it
+        (1, 2, 1888),  # a node that had stopped and left was waited for as if it still ran
+        (1, 2, 2461),  # the last leader was forgotten, since it was no member
+        (2, 0, 371),  # a connection on which nobody answered was waited for
+        (2, 1, 30),  # the node of the leader left a job too small for a vote
+        (1, 2, 122),  # a leader that recovered let a node run a round that was over
+        (1, 2, 3061),  # members of a table that was prepared were not asked for the leader
+        (3, 1, 1293),  # a launcher that was told to stop took over
+        (4, 2, 30840),  # a leader that stood still took who had missed it for lost
+        (4, 2, 31553),  # what a machine that had stood still read late was a new lease
+    ],
+)
+def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:
+    kinds = [kind for kind in KINDS if kind != "disk"]  # of those days
+    assert not run(vary(seed, nodes, spares), seed, kinds=kinds).problem
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_of_fault_in_a_larger_job(seed: int) -> None:
+    assert not run(vary(seed, 24, 3), seed).problem
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_seeds_find_a_planted_bug(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        bug.plant(patch)
+        found = next(seed for seed in range(TRIES) if bug.finds in problem(bug, seed))
+    assert bug.finds not in problem(bug, found), "it is not the planted bug that was found"
+
+
+def problem(bug: Bug, seed: int) -> str:
+    return run(bug.setup, seed, kinds=bug.kinds, faults=bug.faults).problem

@@ -1,0 +1,79 @@
+"""Cuts that move at the worst moment: each rank has one process, and one world goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.coordination.faults import Fault
+from simulator.coordination.setup import Setup
+from simulator.invariant import InvariantError
+from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
+from undaunted.coordinator import protocol
+from undaunted.coordinator.core import election
+
+ELASTIC = Setup(2, 3, elastic=True)
+SILENT, RESET = 3, 7  # see `Nemesis._shift`
+SEEDS = (0, 2, 3, 4, 5, 6)
+
+
+def shifted(how: int, seed: int) -> list[str]:
+    """Three nodes go on without two; the last that confirms their round joins these two.
+
+    Return who takes part after the network has healed.
+    """
+    shift = Fault(10 * S, "shift", ("n000", "n001"), 50 * S, choice=how)
+    cluster = job(ELASTIC, seed, [shift])
+    cluster.simulation.run(100 * S)
+    assert cluster.checker.job_runs
+    nodes = nodes_of_last_round(cluster)
+    assert finish(cluster) == "finished"
+    return nodes
+
+
+@pytest.mark.parametrize("how", [SILENT, RESET])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_changes_sides_when_it_has_confirmed_a_round(how: int, seed: int) -> None:
+    assert len(shifted(how, seed)) == 5
+
+
+def test_there_would_be_two_worlds_if_the_table_before_did_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(election, "electing", lambda known: ((known.table, known.casting_vote),))
+    monkeypatch.setattr(protocol, "prepared_further", lambda *_: False)
+    with pytest.raises(InvariantError, match="never two worlds"):
+        shifted(SILENT, seed=3)
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_node_that_is_cut_off_has_stopped_before_a_spare_takes_its_place(
+    standalone: bool,
+) -> None:
+    setup = Setup(2, 1, standalone=standalone)
+    cluster = job(setup, 1, [at(10, "isolate", "n001", lasts=40)])
+    before = cluster.checker.rounds
+    cluster.simulation.run(20 * S)
+    assert cluster.checker.rounds == before + 1, "within lease and grace"
+    assert cluster.checker.job_runs
+
+
+def test_a_spare_that_comes_later_makes_the_others_replaceable() -> None:
+    cluster = job(Setup(2, 0), 1, [at(30, "isolate", "n001", lasts=60)])
+    cluster.simulation.run(20 * S)
+    cluster.simulation.boot("n009")
+    cluster.launch("n009")
+    cluster.simulation.run(40 * S)
+    assert "n009" in nodes_of_last_round(cluster)
+    assert cluster.checker.job_runs
+
+
+def test_a_newcomer_waits_until_a_node_that_could_not_be_replaced_has_stopped() -> None:
+    cluster = job(Setup(2, 0), 1, [at(10, "isolate", "n001", lasts=80)])
+    cluster.simulation.run(20 * S)
+    cluster.simulation.boot("n009")
+    cluster.launch("n009")
+    cluster.simulation.run(30 * S)
+    assert cluster.checker.rounds == 1
+    cluster.simulation.run(45 * S)
+    assert "n009" in nodes_of_last_round(cluster)
+    assert cluster.checker.job_runs

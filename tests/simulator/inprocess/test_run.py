@@ -1,0 +1,68 @@
+"""Whole runs: they repeat exactly, and nothing that must not happen does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.inprocess.run import run
+from simulator.inprocess.setup import Setup, vary
+from tests.simulator.inprocess.bugs import BUGS, Bug
+
+# How many seeds are tried to find a planted bug.
+TRIES = 200
+
+
+def story(seed: int) -> list[str]:
+    lines: list[str] = []
+
+    def trace(now: int, name: str, what: Any) -> None:
+        lines.append(f"{now} {name} {what}")
+
+    run(vary(seed, 4), seed, trace=trace)
+    return lines
+
+
+def test_the_same_seed_gives_the_same_run_event_for_event() -> None:
+    first = story(5)
+    assert first == story(5)
+    assert len(first) > 100
+    assert first != story(6)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_faults_of_every_kind(ranks: int) -> None:
+    problems = {seed: run(vary(seed, ranks), seed).problem for seed in range(25)}
+    assert not any(problems.values()), problems
+
+
+def test_a_job_without_faults_finishes_its_calls() -> None:
+    result = run(Setup(4, reserves=1), 0, faults=0)
+    assert not result.problem
+    assert set(result.ends) == {"finished"}
+
+
+@pytest.mark.parametrize("kind", ["raise", "kill", "leave", "block", "stop"])
+def test_one_fault_and_the_others_go_on(kind: str) -> None:
+    for seed in range(5):
+        result = run(Setup(4), seed, kinds=(kind,), faults=1)
+        assert not result.problem
+        assert result.ends["finished"] >= 3
+
+
+def test_a_lost_rank_is_replaced() -> None:
+    result = run(Setup(4, per_node=2, moves=True, rejoin=True), 1, kinds=("kill",), faults=3)
+    assert not result.problem
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_seeds_find_a_planted_bug(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        bug.plant(patch)
+        found = next(seed for seed in range(TRIES) if problem(bug, seed).startswith(bug.finds))
+    assert not problem(bug, found), "it is not the planted bug that was found"
+
+
+def problem(bug: Bug, seed: int) -> str:
+    return run(bug.setup, seed, kinds=bug.kinds).problem
