@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from undaunted.coordinator.wire.own_address import own_address
+from undaunted.coordinator.wire.address import own_address
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 1000

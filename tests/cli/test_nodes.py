@@ -6,7 +6,7 @@ import pytest
 
 from undaunted.cli import nodes, run
 from undaunted.cli.parse import UsageError, parse
-from undaunted.coordinator.wire import own_address
+from undaunted.coordinator.wire import address
 
 SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
@@ -90,7 +90,7 @@ def test_a_name_service_that_does_not_answer_is_named(build, monkeypatch):
         return released.wait(60) if host == "node0" else real(host, *about, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
-    monkeypatch.setattr(own_address, "LOOK_UP_S", 0.01)
+    monkeypatch.setattr(address, "LOOK_UP_S", 0.01)
     with pytest.raises(UsageError, match=r"node0 has not been looked up within 10 ms; .* number"):
         build("--nnodes", "2", "--rdzv-endpoint", "node0:29400")
     released.set()

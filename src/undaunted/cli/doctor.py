@@ -126,7 +126,7 @@ def _meeting(options: argparse.Namespace) -> Meeting | None:
     """Return how to meet the other nodes; None if there are none, or nobody says where."""
     if options.rdzv_endpoint is None or options.nnodes == 1:
         return None
-    from undaunted.coordinator.wire.token import TokenError
+    from undaunted.coordinator.wire.credentials import TokenError
     from undaunted.doctor.meeting.meet import Meeting
     from undaunted.fault_tolerance.job_access import token
     from undaunted.fault_tolerance.nodes_config import Nodes

@@ -60,8 +60,7 @@ def _check_otlp(parsed: Parsed, environ: Mapping[str, str]) -> None:
 
 def _check_secrets(config: MetricsConfig, parsed: Parsed) -> None:
     """Look at what was given, so that a mistake is said before any rank is started."""
-    from undaunted.coordinator.wire.tls import TlsError
-    from undaunted.coordinator.wire.token import TokenError
+    from undaunted.coordinator.wire.credentials import TlsError, TokenError
     from undaunted.fault_tolerance.metrics_access import secrets
 
     if bool(config.tls_cert) != bool(config.tls_key):

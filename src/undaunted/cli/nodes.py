@@ -14,11 +14,9 @@ from undaunted.base.ids import node_name
 from undaunted.cli.ft_options import option_name
 from undaunted.cli.parse import Parsed, UsageError
 from undaunted.coordinator.etcd.place import Place, access, parse_place
-from undaunted.coordinator.topology.domain import nvlink_domain
-from undaunted.coordinator.topology.group import replacement_group
-from undaunted.coordinator.topology.infra_rank import infrastructure_rank
-from undaunted.coordinator.wire.own_address import LOOK_UP_S, look_up, own_address
-from undaunted.coordinator.wire.token import TokenError, find_token
+from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
+from undaunted.coordinator.wire.address import LOOK_UP_S, look_up, own_address
+from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.nodes_config import Nodes
 
 if TYPE_CHECKING:
@@ -258,7 +256,7 @@ def _check_secrets(found: Nodes, parsed: Parsed, environ: Mapping[str, str]) -> 
         source = parsed.sources.get("coordinator-token-file")
         raise UsageError(f"{source}: {error}" if source else str(error)) from None
     if found.tls_ca:
-        from undaunted.coordinator.wire.tls import TlsError
+        from undaunted.coordinator.wire.credentials import TlsError
         from undaunted.fault_tolerance.job_access import contexts
 
         try:

@@ -304,7 +304,7 @@ def _gpu_failures(environ: Mapping[str, str]) -> tuple[GpuFailure, ...]:
 
 
 def _infra_rank(environ: Mapping[str, str]) -> int:
-    from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+    from undaunted.coordinator.topology import infrastructure_rank
 
     try:
         return infrastructure_rank(environ) or 0

@@ -18,11 +18,10 @@ from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.former import left_behind
 from undaunted.coordinator.service.host import Host
 from undaunted.coordinator.service.leading import Leading
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
-from undaunted.coordinator.wire.tls import TlsError
-from undaunted.coordinator.wire.token import TokenError
 from undaunted.fault_tolerance import cycle_info_files, job_access
 from undaunted.fault_tolerance.agent.inprocess.leading import Controlling
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from undaunted.base.directories import make_private
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.wire import tls
+from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
-from undaunted.coordinator.wire.token import TokenError, find_token
+from undaunted.coordinator.wire.credentials import TokenError, find_token
 
 if TYPE_CHECKING:
     import ssl
@@ -114,4 +114,6 @@ def contexts(nodes: Nodes) -> Contexts:
     if not nodes.tls_ca:
         return Contexts()
     ca, cert, key = Path(nodes.tls_ca), Path(nodes.tls_cert), Path(nodes.tls_key)
-    return Contexts(tls.server_context(cert, key, ca), tls.client_context(ca, cert, key))
+    return Contexts(
+        credentials.server_context(cert, key, ca), credentials.client_context(ca, cert, key)
+    )

@@ -50,8 +50,7 @@ def secrets(config: MetricsConfig) -> tuple[bytes, ssl.SSLContext | None]:
         TokenError: the token cannot be read.
         TlsError: a file of TLS cannot be used.
     """
-    from undaunted.coordinator.wire.tls import server_context
-    from undaunted.coordinator.wire.token import find_token
+    from undaunted.coordinator.wire.credentials import find_token, server_context
 
     path = Path(config.token_file) if config.token_file else None
     token = find_token(os.environ, path, variable=TOKEN_VARIABLE)

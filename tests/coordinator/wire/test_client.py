@@ -9,8 +9,8 @@ import pytest
 from tests.coordinator.wire.talk import DEADLINE_S, Recorder, on_loop, serving, terms
 from undaunted.coordinator.wire import client as module
 from undaunted.coordinator.wire.client import connect
-from undaunted.coordinator.wire.errors import WireError
-from undaunted.coordinator.wire.resolve import Place
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.sockets import Place
 
 
 def silent_listener() -> socket.socket:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.coordinator.wire.talk import (
     DEADLINE_S,
@@ -28,12 +30,12 @@ from tests.coordinator.wire.talk import (
 from undaunted.coordinator.protocol import Beat, Challenge, Proof, Renew
 from undaunted.coordinator.wire import server as module
 from undaunted.coordinator.wire.client import connect
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import ClientHandshake
-from undaunted.coordinator.wire.server import Server
+from undaunted.coordinator.wire.server import Complaints, Server
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.wire.resolve import Place
+    from undaunted.coordinator.wire.sockets import Place
 
 
 def echo(connection: Any, message: Any) -> None:
@@ -444,3 +446,51 @@ async def test_connections_together_hold_no_more_than_their_bound(
         await remarks.until("of messages that are not complete")
         await clients[2].until(lambda: bool(clients[2].ends))
         assert not clients[0].ends
+
+
+def test_some_are_said_and_the_others_counted() -> None:
+    complaints = Complaints(lines=2, window_s=60)
+    assert complaints.note("a", 100) == ["a"]
+    assert complaints.due_s() is None
+    assert complaints.note("b", 110) == ["b"]
+    assert complaints.note("c", 120) == []
+    assert complaints.note("d", 130) == []
+    assert complaints.due_s() == 160
+    assert complaints.flush(160) == ["2 more of these within 1 min 00 s, the last: d"]
+    assert complaints.due_s() is None
+    assert complaints.flush(161) == []
+
+
+def test_the_line_with_the_count_is_one_of_the_next_window() -> None:
+    complaints = Complaints(lines=2, window_s=60)
+    for now in (0, 1, 2):
+        complaints.note("x", now)
+    assert len(complaints.flush(60)) == 1
+    assert complaints.note("y", 61) == ["y"]
+    assert complaints.note("z", 62) == []
+
+
+def test_a_new_window_begins_with_a_complaint() -> None:
+    complaints = Complaints(lines=1, window_s=60)
+    assert complaints.note("a", 0) == ["a"]
+    assert complaints.note("b", 1000) == ["b"]
+    assert complaints.note("c", 1059) == []
+    assert complaints.note("d", 1061) == ["1 more of these within 1 min 00 s, the last: c"]
+
+
+@given(st.lists(st.floats(0, 50), max_size=80))
+def test_every_complaint_is_said_or_counted_and_windows_are_bounded(pauses: list[float]) -> None:
+    complaints = Complaints(lines=3, window_s=60)
+    now = 0.0
+    said: list[float] = []
+    counted = 0
+    for pause in pauses:
+        now += pause
+        for line in complaints.note("x", now):
+            said.append(now)
+            counted += 1 if line == "x" else int(line.split()[0])
+    for line in complaints.flush(now + 60):
+        counted += int(line.split()[0])
+    assert counted == len(pauses)
+    for first in said:
+        assert sum(first <= at < first + 60 for at in said) <= 6

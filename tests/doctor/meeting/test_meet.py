@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from undaunted.coordinator.wire.client import connect
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.doctor.facts import Facts, Names
 from undaunted.doctor.known_issues import known_issues

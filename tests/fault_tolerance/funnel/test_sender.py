@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fault_tolerance.funnel.serving import DEADLINE_S, leaf_server, root_server, sender
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.fault_tolerance.funnel import sender as module
 from undaunted.fault_tolerance.funnel import sent_file
 from undaunted.fault_tolerance.funnel.sent_file import SentFile

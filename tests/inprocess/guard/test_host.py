@@ -11,7 +11,7 @@ import pytest
 
 from tests.coordinator.wire.talk import on_loop, raw_peer, terms
 from tests.inprocess.guard.talk import Controlling, Served, enter, join, record
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.server import Server
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import links as module

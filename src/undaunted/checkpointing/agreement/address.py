@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.base.machine import boot_id
-from undaunted.coordinator.wire.address import is_loopback
-from undaunted.coordinator.wire.own_address import own_address, own_host
+from undaunted.coordinator.wire.address import is_loopback, own_address, own_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from undaunted.coordinator.core.follower import State
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.differences import Differences
 from undaunted.coordinator.wire.client import connect
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:
     import ssl

@@ -14,17 +14,13 @@ import msgspec
 from undaunted.base.text import format_duration
 from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
 from undaunted.coordinator.wire.address import Address, from_socket, parse_address
-from undaunted.coordinator.wire.bounded import bounded
-from undaunted.coordinator.wire.connection import Connection, describe
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import Connection, WireError, describe
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ClientHandshake, Terms
-from undaunted.coordinator.wire.peer import check_own
-from undaunted.coordinator.wire.resolve import resolve
-from undaunted.coordinator.wire.sockets import tune
+from undaunted.coordinator.wire.sockets import bounded, check_own, resolve, tune
 
 if TYPE_CHECKING:
     from undaunted.coordinator.wire.connection import End, Handler
-    from undaunted.coordinator.wire.resolve import Place
+    from undaunted.coordinator.wire.sockets import Place
 
 CONNECT_S = 5.0
 
@@ -47,7 +43,7 @@ async def connect(
         address: ``HOST:PORT``, or ``@NAME`` of an abstract Unix socket of this user.
         handler: gets what happens on the connection.
         terms: job, version, token and name of this node.
-        tls: see `undaunted.coordinator.wire.tls.client_context`; None = none.
+        tls: see `undaunted.coordinator.wire.credentials.client_context`; None = none.
         messages: type of the messages that are received: a union of tagged structs.
         longest: how many bytes a message may have, either way.
         timeout_s: longest duration of all of it, name lookup included, seconds.

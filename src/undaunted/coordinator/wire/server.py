@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.text import format_duration
 from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
 from undaunted.coordinator.wire.address import Address, from_socket, is_loopback, parse_address
-from undaunted.coordinator.wire.complaints import Complaints
-from undaunted.coordinator.wire.connection import Connection, describe
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import Connection, WireError, describe
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ServerHandshake, Terms
-from undaunted.coordinator.wire.peer import peer as other_end
-from undaunted.coordinator.wire.resolve import resolve
-from undaunted.coordinator.wire.sockets import listen, tune
+from undaunted.coordinator.wire.sockets import listen, resolve, tune
+from undaunted.coordinator.wire.sockets import peer as other_end
 
 if TYPE_CHECKING:
     import socket
@@ -69,7 +67,7 @@ class Server:
                 = an abstract Unix socket.
             handler: gets the connections.
             terms: job, version and token. Without a token only loopback is listened at.
-            tls: see `undaunted.coordinator.wire.tls.server_context`; None = none.
+            tls: see `undaunted.coordinator.wire.credentials.server_context`; None = none.
             remark: called on the loop with lines about peers that did what they must not do: five
                 a minute, the others are counted. None = nobody is told.
             messages: type of the messages that are received: a union of tagged structs.
@@ -293,3 +291,54 @@ class Server:
         for text in self._complaints.flush(asyncio.get_running_loop().time()):
             if self._remark is not None:
                 self._remark(text)
+
+
+class Complaints:
+    """Lets some lines through in each window of time and counts the others.
+
+    Times are seconds of any clock that does not go back.
+    """
+
+    def __init__(self, lines: int = 5, window_s: float = 60.0) -> None:
+        """Nothing has been said.
+
+        Args:
+            lines: how many are let through in a window, which begins with the first of them.
+            window_s: its length, seconds.
+        """
+        self._lines = lines
+        self._window_s = window_s
+        self._end = float("-inf")  # of the window
+        self._said = 0
+        self._counted = 0
+        self._last = ""
+
+    def note(self, text: str, now_s: float) -> list[str]:
+        """Take in a complaint; return the lines to say now."""
+        due = self.flush(now_s) if now_s >= self._end else []
+        if not due and now_s >= self._end:
+            self._end = now_s + self._window_s
+            self._said = 0
+        if self._said < self._lines:
+            self._said += 1
+            return [*due, text]
+        self._counted += 1
+        self._last = text
+        return due
+
+    def due_s(self) -> float | None:
+        """Return when `flush` has something to say, None = no complaint has been held back."""
+        return self._end if self._counted else None
+
+    def flush(self, now_s: float) -> list[str]:
+        """Return the line about what was held back, if there is any. It begins a new window."""
+        if not self._counted:
+            return []
+        line = (
+            f"{self._counted} more of these within {format_duration(self._window_s)}, "
+            f"the last: {self._last}"
+        )
+        self._end = now_s + self._window_s
+        self._said = 1
+        self._counted = 0
+        return [line]

@@ -1,16 +1,24 @@
-"""Sockets with the options that coordination needs."""
+"""Sockets: names looked up within a deadline, listening, options, and who is at the other end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import os
 import socket
-from typing import TYPE_CHECKING
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from undaunted.coordinator.wire.address import UNIX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from undaunted.coordinator.wire.resolve import Place
+    from undaunted.coordinator.wire.address import Address
+
+T = TypeVar("T")
 
 _BACKLOG = 4096
 _SAME_PORT_ATTEMPTS = 16
@@ -93,3 +101,143 @@ def _listen_at(place: Place, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+# Threads that wait for a name server. One that never answers must not gather more and more.
+_threads = threading.BoundedSemaphore(16)
+
+
+class Place(NamedTuple):
+    """A numeric address.
+
+    Attributes:
+        family: ``AF_INET``, ``AF_INET6`` or ``AF_UNIX``.
+        sockaddr: as `socket` takes it.
+    """
+
+    family: socket.AddressFamily
+    sockaddr: Any
+
+
+async def resolve(address: Address, timeout_s: float, *, passive: bool = False) -> list[Place]:
+    """Return the numeric addresses of ``address``, at least one, the preferred one first.
+
+    A name is looked up in a daemon thread, which is left behind when time runs out.
+
+    Args:
+        address: name or number.
+        timeout_s: longest wait, seconds.
+        passive: to listen there; an empty host means all interfaces.
+
+    Raises:
+        OSError: there is none, or it was not found in time.
+    """
+    if address.is_unix:
+        return [Place(socket.AF_UNIX, "\0" + address.host.removeprefix(UNIX))]
+    with contextlib.suppress(OSError, UnicodeError):
+        return _look_up(address, passive=passive, numeric=True)
+    if not _threads.acquire(blocking=False):
+        raise OSError(f"the name {address.host} is not looked up: too many others still are")
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[Place]] = loop.create_future()
+
+    def settle(places: list[Place] | Exception) -> None:
+        if answer.done():
+            return
+        if isinstance(places, Exception):
+            answer.set_exception(places)
+        else:
+            answer.set_result(places)
+
+    def run() -> None:
+        try:
+            places: list[Place] | Exception = _look_up(address, passive=passive)
+        except OSError as error:
+            places = OSError(f"the name {address.host} cannot be looked up: {error.strerror}")
+        except UnicodeError:
+            places = OSError(f"{address.host!r} cannot be the name of a machine")
+        finally:
+            _threads.release()
+        with contextlib.suppress(RuntimeError):  # the loop is closed, nobody waits any more
+            loop.call_soon_threadsafe(settle, places)
+
+    threading.Thread(target=run, name="undaunted-resolve", daemon=True).start()
+    try:
+        await asyncio.wait({answer}, timeout=timeout_s)
+        if answer.done():
+            return answer.result()
+    finally:
+        answer.cancel()
+    raise OSError(f"the name {address.host} was not looked up in time")
+
+
+def _look_up(address: Address, *, passive: bool, numeric: bool = False) -> list[Place]:
+    flags = (socket.AI_PASSIVE if passive else 0) | (socket.AI_NUMERICHOST if numeric else 0)
+    found = socket.getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=flags
+    )
+    return list(dict.fromkeys(Place(family, sockaddr) for family, _, _, _, sockaddr in found))
+
+
+_UCRED = struct.Struct("3i")  # pid, user, group
+
+
+class Peer(NamedTuple):
+    """A process: the one that has connected, or listens; of a socket pair, the one that made it.
+
+    Attributes:
+        pid: at that moment, in our namespace.
+        user: its effective user id.
+    """
+
+    pid: int
+    user: int
+
+
+def peer(sock: socket.socket) -> Peer:
+    """Return who is at the other end of a connected Unix socket."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, user, _ = _UCRED.unpack(credentials)
+    return Peer(pid, user)
+
+
+def check_own(sock: socket.socket) -> None:
+    """Anybody may listen under a name of the abstract namespace.
+
+    Raises:
+        PermissionError: another user does.
+    """
+    user = peer(sock).user
+    if user != os.geteuid():
+        raise PermissionError(f"user {user} listens there")
+
+
+async def bounded(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """Return what ``call`` returns, if it does so in time; otherwise it is cancelled.
+
+    Other than `asyncio.wait_for` before Python 3.12, this is always cancelled when it is asked to,
+    also in the moment in which the call returns.
+
+    Args:
+        call: a coroutine; ends when it is cancelled.
+        timeout_s: longest wait, seconds.
+
+    Raises:
+        asyncio.TimeoutError: it has not returned in time.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # has been seen
+        raise
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task})
+    if task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()

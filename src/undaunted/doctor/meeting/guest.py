@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.base.text import format_duration
 from undaunted.coordinator.wire.address import Address
-from undaunted.coordinator.wire.bounded import bounded
 from undaunted.coordinator.wire.client import connect
-from undaunted.coordinator.wire.connection import Connection, describe
-from undaunted.coordinator.wire.errors import WireError
-from undaunted.coordinator.wire.resolve import resolve
-from undaunted.coordinator.wire.sockets import listen
+from undaunted.coordinator.wire.connection import Connection, WireError, describe
+from undaunted.coordinator.wire.sockets import bounded, listen, resolve
 from undaunted.doctor.meeting.clocks import PINGS, best, estimate
 from undaunted.doctor.meeting.messages import (
     Everyone,

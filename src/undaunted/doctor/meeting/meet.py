@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.doctor.meeting.compare import SUBJECT
 from undaunted.doctor.meeting.guest import attend

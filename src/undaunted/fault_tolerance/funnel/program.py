@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted import __version__
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
-from undaunted.coordinator.wire.tls import TlsError
-from undaunted.coordinator.wire.token import TokenError
 from undaunted.fault_tolerance import job_access
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.config import FunnelConfig  # noqa: TC001 - type of a field

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire import client
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.attendance import Attendance
 

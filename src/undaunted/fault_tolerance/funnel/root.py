@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from undaunted.coordinator.wire.complaints import Complaints
+from undaunted.coordinator.wire.server import Complaints
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.attendance import Attendance
 from undaunted.fault_tolerance.funnel.writer import Writer

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.coordinator.wire import client
-from undaunted.coordinator.wire.errors import WireError
-from undaunted.coordinator.wire.tls import TlsError
-from undaunted.coordinator.wire.token import TokenError
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.fault_tolerance import job_access
 from undaunted.fault_tolerance.funnel import messages as w
 

@@ -29,10 +29,8 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.base.deadline import within
-from undaunted.coordinator.wire.address import UNIX, Address
-from undaunted.coordinator.wire.own_address import own_host
-from undaunted.coordinator.wire.token import VARIABLE as TOKEN_VARIABLE
-from undaunted.coordinator.wire.token import TokenError, find_token
+from undaunted.coordinator.wire.address import UNIX, Address, own_host
+from undaunted.coordinator.wire.credentials import TOKEN_VARIABLE, TokenError, find_token
 from undaunted.inprocess import background
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank import listening

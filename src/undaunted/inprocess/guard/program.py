@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
-from undaunted.coordinator.wire.peer import peer
+from undaunted.coordinator.wire.sockets import peer
 from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
 from undaunted.inprocess.guard import startup
@@ -142,7 +142,7 @@ class _Guard:
 
     async def _connect(self, uplink: RemoteUplink) -> bool:
         """Return whether there is a connection; the rank may have ended before."""
-        from undaunted.coordinator.wire.errors import WireError
+        from undaunted.coordinator.wire.connection import WireError
 
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(uplink.connected(self._begin.barrier_timeout_s))
@@ -191,7 +191,7 @@ class _Guard:
                 await server.close("the controller ends")
 
     async def _listen(self, host: ControllerHost) -> Server:
-        from undaunted.coordinator.wire.errors import WireError
+        from undaunted.coordinator.wire.connection import WireError
         from undaunted.coordinator.wire.server import Server
         from undaunted.inprocess.guard.link_messages import ToController
 

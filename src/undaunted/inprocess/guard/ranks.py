@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from undaunted.base import process
 from undaunted.base.timers import Timers
-from undaunted.coordinator.wire.peer import peer
+from undaunted.coordinator.wire.sockets import peer
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core.guard import RankGuard
 from undaunted.inprocess.core.messages import End, Enter

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire.client import connect
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES
 from undaunted.inprocess.guard.link_messages import Bye, Lease, ToGuard
 from undaunted.inprocess.guard.silence import Silence

@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.wire.peer import peer
+from undaunted.coordinator.wire.sockets import peer
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.guard.ranks import ServedRank
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.process import module_command
-from undaunted.coordinator.wire.peer import check_own, peer
+from undaunted.coordinator.wire.sockets import check_own, peer
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.directory import directory

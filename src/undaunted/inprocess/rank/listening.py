@@ -6,8 +6,7 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.wire.address import is_loopback
-from undaunted.coordinator.wire.own_address import own_address
+from undaunted.coordinator.wire.address import is_loopback, own_address
 from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:

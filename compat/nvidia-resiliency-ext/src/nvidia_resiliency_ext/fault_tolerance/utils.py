@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.ids import node_name
 from undaunted.base.process import open_pidfd, state, wait_pidfd
 from undaunted.base.text import format_ranks
-from undaunted.coordinator.topology.infra_rank import infrastructure_rank
+from undaunted.coordinator.topology import infrastructure_rank
 from undaunted.fault_tolerance import ipc_messages
 from undaunted.fault_tolerance.data import knows_rank, who_am_i
 from undaunted.fault_tolerance.funnel.config import leaf_of
@@ -31,7 +31,7 @@ _ENDED = ("", "Z", "X")
 def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
     """Return this node's place in the order that the scheduler gives its nodes, -1 = not known.
 
-    See `undaunted.coordinator.topology.infra_rank.infrastructure_rank` for what says it.
+    See `undaunted.coordinator.topology.infrastructure_rank` for what says it.
 
     Args:
         skip_nodename_logic: leave out what reads names of nodes.

@@ -30,12 +30,11 @@ from undaunted.coordinator.service.following import Following
 from undaunted.coordinator.service.former import left_behind
 from undaunted.coordinator.service.host import Host
 from undaunted.coordinator.service.leading import Leading
-from undaunted.coordinator.wire import tls
 from undaunted.coordinator.wire.address import Address
-from undaunted.coordinator.wire.errors import WireError
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
-from undaunted.coordinator.wire.token import TokenError
 from undaunted.fault_tolerance import cycle_info_files, job_access
 from undaunted.fault_tolerance.agent.orders.candidacy import Candidacy
 
@@ -108,7 +107,7 @@ class SharedOrders:
         """Listen, lead if this is the host, and look for the leader."""
         try:
             await self._begin()
-        except (WireError, TokenError, tls.TlsError, EtcdError, ValueError) as error:
+        except (WireError, TokenError, TlsError, EtcdError, ValueError) as error:
             self._leave(m.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:

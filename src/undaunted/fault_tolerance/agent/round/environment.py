@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import epoch
-from undaunted.coordinator.wire import token
+from undaunted.coordinator.wire import credentials
 from undaunted.fault_tolerance import cycle_info_place
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
 
@@ -31,7 +31,7 @@ def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dic
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
     env.pop("UNDAUNTED_FAULTS", None)
-    for secret in (token.VARIABLE, TOKEN_VARIABLE):  # what launchers know each other by
+    for secret in (credentials.TOKEN_VARIABLE, TOKEN_VARIABLE):  # what launchers know each other by
         env.pop(secret, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if nproc_per_node > 1:

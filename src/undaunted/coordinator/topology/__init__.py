@@ -1,1 +1,0 @@
-"""Where this node stands: its place in the scheduler's order, its NVLink domain, its group."""
