@@ -8,7 +8,7 @@ stamp := $(VENV)/.undaunted-setup
 pytest := $(bin)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-unit test-e2e test-docs test-torch test-gpu lint format types docs bench clean
+.PHONY: help setup system demo test test-unit test-e2e test-docs test-torch test-gpu lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -57,6 +57,9 @@ format: setup ## let ruff repair what it can
 
 types: setup ## mypy, strict
 	$(bin)/mypy
+
+generated: setup ## write the pages of docs/ that are made from code
+	@$(bin)/python -m scripts.generated
 
 docs: setup ## build the documentation into site/, strictly
 	@# not --quiet: warnings that are not shown do not count as failures

@@ -1,13 +1,12 @@
-"""Writes docs/nvrx-names.md from the tables in compat/nvidia-resiliency-ext/names.
+"""docs/nvrx-names.md, from the tables in compat/nvidia-resiliency-ext/names.
 
-The tables are checked against the modules first: what they promise is there, what they call missing
-is not, and no module is left out.
+``problems`` checks the tables against the modules: what they promise is there, what they call
+missing is not, and no module is left out.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = REPOSITORY / "compat/nvidia-resiliency-ext"
-PAGE = REPOSITORY / "docs/nvrx-names.md"
 ROOT = "nvidia_resiliency_ext"
 # Tables in the order of the page, with their headings.
 TABLES = {
@@ -35,7 +33,7 @@ Why it is built as it is: [design](design/compat.md).
 A name of NVRx that is not listed is an inner part of it that undaunted has no use for. What is not
 built raises `ImportError`, so that programs that try an import go on without it.
 
-<!-- Written by scripts/nvrx_names.py from compat/nvidia-resiliency-ext/names: do not edit. -->
+<!-- Generated from compat/nvidia-resiliency-ext/names: make generated -->
 """
 
 
@@ -119,16 +117,3 @@ def _differs(row: dict[str, Any]) -> str:
     parts = [row["differs"]] if "differs" in row else []
     parts += [f"No `{name}`: {why}" for name, why in row.get("missing", {}).items()]
     return " ".join(parts)
-
-
-def main() -> int:
-    """Write the page, and return 1 if a table is stale."""
-    stale = problems()
-    PAGE.write_text(page())
-    for problem in stale:
-        print(problem, file=sys.stderr)
-    return 1 if stale else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,5 @@
-from pathlib import Path
-
-from undaunted.cli.help import run_document, run_help
+from undaunted.cli.help import run_help
 from undaunted.cli.options import OPTIONS
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
-
-
-def test_document_is_current():
-    assert DOCUMENT.read_text() == run_document(), (
-        "run: python -m undaunted.cli.help > docs/command-line.md"
-    )
 
 
 def test_help_fits_a_terminal_and_knows_every_option():

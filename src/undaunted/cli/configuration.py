@@ -8,7 +8,7 @@ from undaunted.fault_tolerance.config import FaultToleranceConfig
 _HEAD = """\
 # Configuration
 
-<!-- Generated: python -m undaunted.cli.configuration > docs/configuration.md -->
+<!-- Generated: make generated -->
 
 Every setting of in-job restart is a field of `FaultToleranceConfig`, a key of a YAML file, an
 option `--ft-...` and a variable `PET_FT_...`. The names are those of NVRx, of all its versions.
@@ -100,7 +100,3 @@ def _row(field: str) -> str:
     names = [f"`{field}`"] + [f"`--{alias}`" for alias in option.aliases]
     meaning = option.help + (" (*not built*)" if option.not_built else "")
     return f"| {', '.join(names)} | `{kind}` | `{option.default}` | {meaning} |\n"
-
-
-if __name__ == "__main__":
-    print(document(), end="")

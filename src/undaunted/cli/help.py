@@ -40,7 +40,7 @@ _NOTES = (
 _DOCUMENT_HEAD = """\
 # Command line
 
-<!-- Generated: python -m undaunted.cli.help > docs/command-line.md -->
+<!-- Generated: make generated -->
 
 `undaunted run` starts a program as so many workers on this node, watches them, and restarts all of
 them when one crashes or hangs. `ft_launcher` is the same command under the name users of NVRx know.
@@ -150,7 +150,3 @@ def _table_row(option: Option) -> str:
     spellings = f"`{_spellings(option)}`".replace("|", "\\|")
     cells = (spellings, default, f"`{option.variable}`", option.help)
     return "| " + " | ".join(cells) + " |\n"
-
-
-if __name__ == "__main__":
-    print(run_document(), end="")

@@ -1,26 +1,20 @@
-"""The schema of the journal for readers in other languages: a page, and a JSON Schema.
-
-python -m undaunted.journal.schema > docs/journal-schema.md
-python -m undaunted.journal.schema --json > docs/journal-schema.json
-"""
+"""The schema of the journal for readers in other languages: a page, and a JSON Schema."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from typing import Any, Union, get_args
 
 import msgspec
 
 from undaunted.journal import event, events
 from undaunted.journal.events import SCHEMA, AnyEvent
-from undaunted.journal.schema_words import MEANING
 
 _HEAD = """\
 # Schema of the journal
 
-<!-- Generated: python -m undaunted.journal.schema > docs/journal-schema.md -->
+<!-- Generated: make generated -->
 
 `RUN_DIR/journal-NODE.jsonl` has one JSON object per line, at most 1 MiB long. What each kind of
 event means and holds is below; a field whose value is its default is left out. How the file is
@@ -39,6 +33,68 @@ Schema {schema}. Fields and kinds are only added: skip those you do not know. Th
 
 Moments in nanoseconds are CLOCK_MONOTONIC: they can be compared within one boot of one machine.
 """
+# What a field means whose name says the same in every event.
+MEANING = {
+    "action": "what was decided, asked for, or recommended",
+    "argv": "the user's program with its arguments",
+    "at_ns": "when the rank did that, CLOCK_MONOTONIC",
+    "boot_id": "of the machine, as in /proc/sys/kernel/random/boot_id",
+    "checks": "those that were made",
+    "count": "how many events are missing",
+    "description": "in the words of the rank",
+    "detail": "what is known so far, in words",
+    "devices": "how many devices were looked at",
+    "duration_ns": "how long it took",
+    "elastic": "whether the number of nodes may change",
+    "exception": "type and message of an unhandled exception",
+    "exit_code": "of the process; null if a signal ended it",
+    "first_iteration": "the lowest that a rank began with",
+    "import_ns": "how long the imports took",
+    "iteration": "by `undaunted.step`",
+    "kind": "of the failure",
+    "last_iteration": "the highest begun",
+    "least": "how many nodes the job needs",
+    "limit_source": "where the limit comes from: an option, `learned`, `calculated`",
+    "limits": "by what is limited, in seconds; null = no limit",
+    "line": "one line for the user",
+    "local_rank": "number of the rank on its node",
+    "master_addr": "address at which ranks meet",
+    "master_port": "port at which ranks meet",
+    "max_restarts": "how often the job may be restarted",
+    "mode": "`warm` or `fresh`",
+    "modules": "what was imported",
+    "most": "how many nodes can take part",
+    "name": "which",
+    "node": "name of a node",
+    "nproc_per_node": "ranks of this node",
+    "number": "of the round",
+    "outcome": "how the job has ended",
+    "path": "of a file",
+    "pid": "process id",
+    "pids": "process ids, in the order of local ranks",
+    "problem": "what is wrong, empty if nothing is",
+    "rank": "global rank",
+    "ranks": "global ranks",
+    "reason": "why, in words",
+    "restarts_left": "how many restarts remain",
+    "run_id": "name of the run",
+    "schema": "of the file: the number above",
+    "seconds": "for how long",
+    "signal": "name of a signal, such as `SIGKILL`",
+    "since_ns": "when it happened, CLOCK_MONOTONIC",
+    "sources": "by the same names: where each limit comes from",
+    "stacks": "path of the file with the evidence in full",
+    "subject": "what was checked",
+    "text": "in words",
+    "timeout_s": "how long it might take",
+    "traceback": "of the exception, as Python prints it",
+    "unkillable": "process ids",
+    "version": "of undaunted",
+    "victims": "names of nodes",
+    "waiting": "global ranks",
+    "worker_start": "`warm` or `fresh`, as was asked for",
+    "world_size": "ranks of the job",
+}
 PARTS = (events.JobNodes, events.CheckResult)
 _ATTRIBUTE = re.compile(r"^ {4}(\w[\w, ]*): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 _NAMES = {int: "integer", float: "number", str: "string", bool: "true or false"}
@@ -123,7 +179,3 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.default is msgspec.NODEFAULT:
         return ""
     return f"`{msgspec.json.encode(field.default).decode()}`"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json_schema() if sys.argv[1:] == ["--json"] else page())

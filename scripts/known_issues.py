@@ -1,14 +1,7 @@
-"""The table of all known issues in docs/doctor.md, from the data file.
-
-    python -m undaunted.doctor.page docs/doctor.md
-
-writes everything after the page's mark anew.
-"""
+"""The tables of known issues in docs/doctor.md: everything after the page's mark."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.doctor.checks.software import NAMES
@@ -17,7 +10,7 @@ from undaunted.doctor.known_issues import FEATURES, known_issues
 if TYPE_CHECKING:
     from undaunted.doctor.known_issues import Issue, MessageIssue, VariableIssue, VersionIssue
 
-MARK = "<!-- Generated from here on: python -m undaunted.doctor.page docs/doctor.md -->\n"
+MARK = "<!-- Generated from here on: make generated -->\n"
 _OPENING = """
 *Severity* is the worst it can be. *?* marks what no source says exactly; such rows never fail. A
 row *for* a feature is looked at only with `--for FEATURE`.
@@ -98,9 +91,3 @@ def _affected(issue: VersionIssue) -> str:
 
 def _variables(issue: VariableIssue) -> str:
     return f"{', '.join(f'`{name}`' for name in issue.variables)}: {issue.wanted}"
-
-
-if __name__ == "__main__":
-    for _name in sys.argv[1:]:
-        _path = Path(_name)
-        _path.write_text(with_tables(_path.read_text("utf-8")), "utf-8")

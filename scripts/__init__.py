@@ -1,0 +1,1 @@
+"""Set-up, and pages of the documentation that are made from code."""
