@@ -8,7 +8,7 @@ from typing import Any, Union, get_args
 
 import msgspec
 
-from undaunted.journal import event, events
+from undaunted.journal import events
 from undaunted.journal.events import SCHEMA, AnyEvent
 
 _HEAD = """\
@@ -102,7 +102,7 @@ _NAMES = {int: "integer", float: "number", str: "string", bool: "true or false"}
 
 def page() -> str:
     """Return the text of docs/journal-schema.md."""
-    parts = [_HEAD.format(schema=SCHEMA, common="\n".join(_rows(event.Event)))]
+    parts = [_HEAD.format(schema=SCHEMA, common="\n".join(_rows(events.Event)))]
     parts += [_of_kind(kind) for kind in get_args(AnyEvent)]
     parts += ["## Parts of events\n", *(_described(part, "###") for part in PARTS)]
     return "\n".join(parts)
@@ -117,7 +117,7 @@ def json_schema() -> str:
     return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
 
 
-def _of_kind(kind: type[event.Event]) -> str:
+def _of_kind(kind: type[events.Event]) -> str:
     return _described(kind, "##", str(kind.__struct_config__.tag))
 
 
@@ -133,7 +133,7 @@ def _described(struct: type[msgspec.Struct], heading: str, name: str = "") -> st
 
 def _rows(struct: type[msgspec.Struct]) -> list[str]:
     """Return a row for each field that not every event has."""
-    common = () if struct is event.Event else event.Event.__struct_fields__
+    common = () if struct is events.Event else events.Event.__struct_fields__
     meaning = _meanings(inspect.getdoc(struct) or "")
     return [
         f"| `{field.encode_name}` | {_type(field.type)} | {_default(field)} "
@@ -154,8 +154,8 @@ def _meanings(text: str) -> dict[str, str]:
 
 
 def _type(of: Any) -> str:
-    if of in (event.Nanoseconds, event.Seconds):
-        return "nanoseconds" if of is event.Nanoseconds else "seconds"
+    if of in (events.Nanoseconds, events.Seconds):
+        return "nanoseconds" if of is events.Nanoseconds else "seconds"
     if of in _NAMES:
         return _NAMES[of]
     origin, args = getattr(of, "__origin__", None), get_args(of)

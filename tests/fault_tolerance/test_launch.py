@@ -20,7 +20,7 @@ from undaunted.fault_tolerance.launch_config import LaunchConfig
 from undaunted.journal import events, lines
 
 if TYPE_CHECKING:
-    from undaunted.journal.event import Event
+    from undaunted.journal.events import Event
 
 DEADLINE_S = 60.0
 FUNCTIONS = """

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.journal import sample
 from tests.journal.sample import at
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.inprocess import InProcessRestart, inprocess_restarts
-from undaunted.journal.inprocess_events import InProcessPhase
 from undaunted.journal.render import plain, render_round, render_run
 from undaunted.journal.restarts import summarize
 

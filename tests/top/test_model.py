@@ -9,7 +9,7 @@ from tests.journal import sample
 from tests.journal.sample import at
 from tests.top.pages import SECOND, look, stepping
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 from undaunted.progress.reader import RingEvent
 from undaunted.top.model import Job, Launch, Model
 from undaunted.top.pages import Look

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.journal import sample
 from tests.journal.sample import at
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.metrics.tally import Tally
 from undaunted.top import nodes
 from undaunted.top.nodes import Node

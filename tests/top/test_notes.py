@@ -7,7 +7,7 @@ import pytest
 from tests.journal import sample
 from tests.journal.sample import at
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 from undaunted.top.notes import Note, merged, note_of, ring_note
 
 

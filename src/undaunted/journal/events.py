@@ -12,15 +12,35 @@ older build would misread a journal.
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Annotated, Union
 
 import msgspec
 
-from undaunted.journal.event import Event as Event  # noqa: PLC0414 - users look here for all of them
-from undaunted.journal.event import Nanoseconds, Ranks, Seconds
-from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
-
 SCHEMA = 1
+
+# Bounded, so that no number in a damaged journal is too large to calculate with.
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+# What takes ranks one by one must not be led by a damaged line into filling the memory.
+Ranks = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class Event(
+    msgspec.Struct, kw_only=True, tag_field="event", frozen=True, omit_defaults=True, gc=False
+):
+    """What every event carries.
+
+    Attributes:
+        t: CLOCK_MONOTONIC of the node, nanoseconds.
+        wall: Unix time, seconds.
+        node: name of the node that wrote it.
+        round: number of the round, -1 before the first.
+    """
+
+    t: Nanoseconds
+    wall: Seconds = 0.0
+    node: str = ""
+    round: int = -1
 
 
 class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
@@ -195,6 +215,49 @@ class RoundStopped(Event, tag="round_stopped", frozen=True, kw_only=True):
     """No process of the round is left. ``unkillable`` lists pids that would not die."""
 
     unkillable: list[int] = []
+
+
+class InProcessPhase(Event, tag="inprocess_phase", frozen=True, kw_only=True):
+    """A part of getting a function that is restarted inside its processes to run again.
+
+    Attributes:
+        call: how many calls of such functions there were before.
+        epoch: which restart of the call, from 1; the one that is under way.
+        phase: ``detect`` (at ``t`` the epoch before is over, for ``reasons``); ``abort``, ``stop``,
+            ``finalize``, ``health`` and others that ranks name (the longest time of a rank);
+            ``agree`` (what else it took until all were known to be ready); ``re-enter`` (at ``t``
+            the ``members`` are told to run the function).
+        took_s: seconds; of ``detect`` how long the function had run, of ``re-enter`` since
+            ``detect``.
+        rank: whose time it is; the last one that was ready, of ``agree``; -1 = nobody's.
+        members: how many ranks take part from now on.
+        lost: which ranks of the job do not any more.
+        reasons: one line per reason.
+    """
+
+    call: int
+    epoch: int
+    phase: str
+    took_s: Seconds = 0.0
+    rank: int = -1
+    members: int = 0
+    lost: list[int] = []
+    reasons: list[str] = []
+
+
+class InProcessCall(Event, tag="inprocess_call", frozen=True, kw_only=True):
+    """A call of a function that is restarted inside its processes.
+
+    ``call``: how many such calls there were before. ``what``: ``begun``, ``finished`` in all of the
+    ``members``, ``ended`` (it cannot go on, for ``text``), ``resumed`` (somebody else decides about
+    it). ``epoch``: the one that is on.
+    """
+
+    call: int
+    epoch: int
+    what: str
+    members: int = 0
+    text: str = ""
 
 
 class MemoryReclaimed(Event, tag="memory_reclaimed", frozen=True, kw_only=True):

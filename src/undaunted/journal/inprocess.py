@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.journal.event import Event
+    from undaunted.journal.events import Event
 
 _NS = 1_000_000_000
 _TIMED = ("abort", "stop", "finalize", "health", "collect", "agree")

@@ -11,8 +11,8 @@ from collections import Counter, deque
 from msgspec import structs
 
 from undaunted.journal import events as e
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.goodput import Account, account
-from undaunted.journal.inprocess_events import InProcessPhase
 from undaunted.journal.metrics.tally import Tally
 from undaunted.top.notes import OF_RANKS, Note, note_of, worth_a_note
 

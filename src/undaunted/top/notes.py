@@ -9,7 +9,7 @@ import msgspec
 
 from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from undaunted.chaos.trials.outcome import Note, Outcome
 from undaunted.chaos.trials.plan import Planned
 from undaunted.digests.record import FORWARD, STEP, UPDATE, Record
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tests.journal.sample import MS, RUN, at, begin
 from undaunted.journal import events as e
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.goodput import account
-from undaunted.journal.inprocess_events import InProcessPhase
 from undaunted.journal.metrics.tally import Tally
 from undaunted.journal.restarts import summarize
 

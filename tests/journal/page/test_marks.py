@@ -10,7 +10,7 @@ import pytest
 from tests.journal.page.jobs import job, journal, two
 from tests.journal.sample import MS, RUN, at
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.page import marks as module
 from undaunted.journal.page.marks import KINDS
 from undaunted.journal.page.timeline import timeline

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
-from undaunted.journal.event import Event
+from undaunted.journal.events import Event
 from undaunted.journal.metrics.family import Family
 from undaunted.journal.query import Group, every, first
 from undaunted.journal.restarts import summarize

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import numbers_of
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.goodput import ACCOUNTED
-from undaunted.journal.inprocess_events import InProcessPhase
 
 if TYPE_CHECKING:
-    from undaunted.journal.event import Event
+    from undaunted.journal.events import Event
 
 # What rounds, phases and times are made of; progress is kept apart.
 _KEPT = {e.JournalOpened, *ACCOUNTED} - {e.RoundProgress}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import format_duration
 from undaunted.journal import events as e
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.page.columns import Texts, differences, to_ms
 
 if TYPE_CHECKING:

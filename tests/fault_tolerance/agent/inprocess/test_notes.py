@@ -8,7 +8,7 @@ from tests.fault_tolerance.agent.inprocess.told import Told
 from undaunted.fault_tolerance.agent.inprocess.notes import Notes
 from undaunted.inprocess.core.commands import Note
 from undaunted.inprocess.core.messages import Reason
-from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
+from undaunted.journal.events import InProcessCall, InProcessPhase
 
 REASONS = (Reason("EXCEPTION", 1, 1, "ValueError('x')"), Reason("TERMINATED", 3))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from undaunted.journal.event import Event
+    from undaunted.journal.events import Event
 
 
 class Told:

@@ -9,8 +9,7 @@ from undaunted.attribution.peer_failed import failed_rank
 from undaunted.base.text import one_line
 from undaunted.chaos.trials.checker.values import Blame, Finding
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.journal.events import Verdict
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase, Verdict
 from undaunted.journal.query import every, first
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from undaunted.chaos.trials.checker.lives import Start
-from undaunted.journal.events import RoundStarted
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import InProcessPhase, RoundStarted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.journal.events import FailureDetected, RankMilestone, RoundStarted
-from undaunted.journal.inprocess_events import InProcessPhase
+from undaunted.journal.events import FailureDetected, InProcessPhase, RankMilestone, RoundStarted
 from undaunted.journal.query import every, first
 
 if TYPE_CHECKING:

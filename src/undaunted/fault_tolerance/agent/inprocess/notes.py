@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, format_duration, one_line
-from undaunted.journal.inprocess_events import InProcessCall, InProcessPhase
+from undaunted.journal.events import InProcessCall, InProcessPhase
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.telling.scribe import Scribe

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round.round import Round
     from undaunted.fault_tolerance.metrics_config import MetricsConfig
     from undaunted.fault_tolerance.run_config import RunConfig
-    from undaunted.journal.event import Event
+    from undaunted.journal.events import Event
     from undaunted.journal.metrics.endpoint import Endpoint
     from undaunted.journal.metrics.family import Family
     from undaunted.journal.metrics.push import Push
