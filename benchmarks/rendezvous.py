@@ -122,8 +122,7 @@ async def _leader(nodes: int) -> None:
     from undaunted.coordinator.core import leader_messages as c
     from undaunted.coordinator.core.config import PolicyConfig
     from undaunted.coordinator.core.leader import Leader
-    from undaunted.coordinator.service.host import Host
-    from undaunted.coordinator.service.leading import Leading
+    from undaunted.coordinator.service.leading import Leading, Listener
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.server import Server
 
@@ -158,13 +157,13 @@ async def _leader(nodes: int) -> None:
             return commands
 
     leader = Counted(config)
-    host = Host()
-    host.leading = Leading(leader, terms, None, keep=keep, done=lambda _: None)
-    server = Server("127.0.0.1:0", host, terms)
+    listener = Listener()
+    listener.leading = Leading(leader, terms, None, keep=keep, done=lambda _: None)
+    server = Server("127.0.0.1:0", listener, terms)
     server.nodes = nodes
     await server.start()
     _say(port=server.port)
-    host.leading.begin()
+    listener.leading.begin()
     await over
     rounds = seen["rounds"] - 1
     cpu, messages = time.process_time() - seen["cpu"], seen["messages"]

@@ -15,9 +15,8 @@ from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.protocol import MAX_LINK_BYTES, Ledger
 from undaunted.coordinator.service import ledger_file
-from undaunted.coordinator.service.former import left_behind
-from undaunted.coordinator.service.host import Host
-from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.asking import left_behind
+from undaunted.coordinator.service.leading import Leading, Listener
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
@@ -79,9 +78,9 @@ async def _serve(config: AloneConfig) -> int:
     known, lives = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client)
     leader = _leader(config, known if lives else Ledger(run_id="", epoch=known.epoch))
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
-    host = Host()
+    listener = Listener()
     files = cycle_info_files.of(config.cycle_info, _say)
-    host.leading = Leading(
+    listener.leading = Leading(
         leader,
         terms,
         tls.client,
@@ -91,19 +90,19 @@ async def _serve(config: AloneConfig) -> int:
         say=_say,
         beside=Controlling(_notes, _say),
     )
-    server = Server(_address(config, token), host, terms, tls=tls.server, remark=_say)
+    server = Server(_address(config, token), listener, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
     server.longest = MAX_LINK_BYTES
     logs = None if config.funnel is None else _log_servers(config, config.funnel)
     try:
         await server.start()
         _say(_first_line(config, server.port, leader))
-        host.leading.begin()
+        listener.leading.begin()
         if logs is not None:
             logs.begin()
         why = await over
     finally:
-        await host.leading.close()
+        await listener.leading.close()
         await server.close("the coordinator ends")
         kept.close(remove=leader.policy.ended)
         if files is not None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.base.timers import Timers, lease_clock_ns
-from undaunted.coordinator.etcd import campaign_messages as e
+from undaunted.coordinator.etcd import campaign
 from undaunted.coordinator.etcd.campaign import Campaign
 from undaunted.coordinator.etcd.client import Client, EtcdError
 
@@ -80,19 +80,19 @@ class Campaigning:
 
     def begin(self) -> None:
         """Find out who leads, or lead."""
-        self._feed(e.Begin())
+        self._feed(campaign.Begin())
 
     def keep(self, ledger: Ledger) -> None:
         """Have a ledger written to etcd; `Launcher.persisted` says when it is there."""
-        self._feed(e.Keep(ledger))
+        self._feed(campaign.Keep(ledger))
 
     def step_down(self) -> None:
         """Let it be decided anew who leads, since the leader here has stood down by itself."""
-        self._feed(e.StepDown())
+        self._feed(campaign.StepDown())
 
     def withdraw(self, *, erase: bool = False) -> None:
         """Take part no more; ``erase``: the job is over."""
-        self._feed(e.Withdraw(erase))
+        self._feed(campaign.Withdraw(erase))
         self._timers.cancel()
 
     async def close(self, *, erase: bool = False) -> None:
@@ -107,45 +107,45 @@ class Campaigning:
 
     # --- events and commands --------------------------------------------------------------------
 
-    def _feed(self, event: e.Event) -> None:
+    def _feed(self, event: campaign.Event) -> None:
         for command in self._campaign.handle(event, lease_clock_ns()):
             self._carry_out(command)
 
-    def _carry_out(self, command: e.Command) -> None:
+    def _carry_out(self, command: campaign.Command) -> None:
         match command:
-            case e.Look():
+            case campaign.Look():
                 if self._looking is not None:
                     self._looking.cancel()
                 self._looking = self._start(self._look())
-            case e.Claim():
+            case campaign.Claim():
                 self._start(self._claim())
-            case e.Renew(lease=lease):
+            case campaign.Renew(lease=lease):
                 self._start(self._renew(lease))
-            case e.Write(ledger=ledger, revision=revision):
+            case campaign.Write(ledger=ledger, revision=revision):
                 self._start(self._write(ledger, revision))
-            case e.Release():
+            case campaign.Release():
                 task = self._start(self._release(command))
                 self._releasing.add(task)
                 task.add_done_callback(self._releasing.discard)
-            case e.SetTimer(name=name, delay_s=delay_s):
-                self._timers.set(name, delay_s, partial(self._feed, e.TimerFired(name)))
+            case campaign.SetTimer(name=name, delay_s=delay_s):
+                self._timers.set(name, delay_s, partial(self._feed, campaign.TimerFired(name)))
             case _:
                 self._tell_launcher(command)
 
-    def _tell_launcher(self, command: e.Command) -> None:
+    def _tell_launcher(self, command: campaign.Command) -> None:
         launcher = self._launcher
         match command:
-            case e.Lead(epoch=epoch, ledger=ledger):
+            case campaign.Lead(epoch=epoch, ledger=ledger):
                 launcher.lead(epoch, ledger)
-            case e.StandDown(reason=reason):
+            case campaign.StandDown(reason=reason):
                 launcher.depose(reason)
-            case e.Persisted(version=version):
+            case campaign.Persisted(version=version):
                 launcher.persisted(version)
-            case e.Follow(address=address, reason=reason):
+            case campaign.Follow(address=address, reason=reason):
                 launcher.leader_at(address, reason)
-            case e.GiveUp(reason=reason):
+            case campaign.GiveUp(reason=reason):
                 launcher.give_up(reason)
-            case e.Say(text=text):
+            case campaign.Say(text=text):
                 launcher.say(text)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -163,27 +163,27 @@ class Campaigning:
             async for seen in self._client.changes(first.revision + 1):
                 self._feed(seen)
         except EtcdError as error:
-            self._feed(e.Failed("look", str(error), error.final))
+            self._feed(campaign.Failed("look", str(error), error.final))
 
     async def _claim(self) -> None:
         try:
             self._feed(await self._client.claim(self._address, self._incarnation))
         except EtcdError as error:
-            self._feed(e.Failed("claim", str(error), error.final))
+            self._feed(campaign.Failed("claim", str(error), error.final))
 
     async def _renew(self, lease: int) -> None:
         try:
             self._feed(await self._client.renew(lease))
         except EtcdError as error:
-            self._feed(e.Failed("renew", str(error)))
+            self._feed(campaign.Failed("renew", str(error)))
 
     async def _write(self, ledger: Ledger, revision: int) -> None:
         try:
             self._feed(await self._client.write(ledger, revision))
         except EtcdError as error:
-            self._feed(e.Failed("write", str(error), ledger=ledger))
+            self._feed(campaign.Failed("write", str(error), ledger=ledger))
 
-    async def _release(self, release: e.Release) -> None:
+    async def _release(self, release: campaign.Release) -> None:
         try:
             if release.erase:
                 await self._client.erase(release.erase)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base.timers import lease_clock_ns
-from undaunted.coordinator.etcd import campaign_messages as e
+from undaunted.coordinator.etcd import campaign
 from undaunted.coordinator.protocol import Ledger
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ class Client:
 
     # --- what a campaign asks -------------------------------------------------------------------
 
-    async def leader(self) -> e.Seen:
+    async def leader(self) -> campaign.Seen:
         """Read the leader's key."""
         found = await self._ask("KV", "Range", self._rpc.RangeRequest(key=self._leader_key))
         leader = _leadership(found.kvs[0]) if found.kvs else None
-        return e.Seen(leader, found.header.revision)
+        return campaign.Seen(leader, found.header.revision)
 
-    async def changes(self, revision: int) -> AsyncIterator[e.Seen]:
+    async def changes(self, revision: int) -> AsyncIterator[campaign.Seen]:
         """Watch the leader's key from a revision on, until the connection breaks."""
         rpc = self._rpc
         create = rpc.WatchCreateRequest(key=self._leader_key, start_revision=revision)
@@ -104,10 +104,10 @@ class Client:
                 for event in answer.events:
                     gone = event.type == rpc.Event.DELETE
                     leader = None if gone else _leadership(event.kv)
-                    yield e.Seen(leader, event.kv.mod_revision)
+                    yield campaign.Seen(leader, event.kv.mod_revision)
         raise EtcdError(self._problem("the watch has ended"))
 
-    async def claim(self, address: str, incarnation: str) -> e.Won | e.NotWon:
+    async def claim(self, address: str, incarnation: str) -> campaign.Won | campaign.NotWon:
         """Make the leader's key, bound to a new lease, if there is none."""
         rpc, asked_ns = self._rpc, lease_clock_ns()
         lease = secrets.randbits(62) + 1
@@ -123,11 +123,11 @@ class Client:
         kvs = done.responses[-1].response_range.kvs
         if done.succeeded:
             ledger = _ledger(kvs[0].value) if kvs else None
-            return e.Won(lease, done.header.revision, asked_ns, ledger)
+            return campaign.Won(lease, done.header.revision, asked_ns, ledger)
         await self.release(lease)
-        return e.NotWon(_leadership(kvs[0]) if kvs else None)
+        return campaign.NotWon(_leadership(kvs[0]) if kvs else None)
 
-    async def renew(self, lease: int) -> e.Renewed | e.LeaseGone:
+    async def renew(self, lease: int) -> campaign.Renewed | campaign.LeaseGone:
         """Renew a lease."""
         asked_ns = lease_clock_ns()
         async with self._talk("Lease", "LeaseKeepAlive", limit_s=self._limit_s) as call:
@@ -135,14 +135,14 @@ class Client:
             answer = await call.read()
         if not answer:
             raise EtcdError(self._problem("no answer"))
-        return e.Renewed(lease, asked_ns) if answer.TTL > 0 else e.LeaseGone(lease)
+        return campaign.Renewed(lease, asked_ns) if answer.TTL > 0 else campaign.LeaseGone(lease)
 
-    async def write(self, ledger: Ledger, revision: int) -> e.Written | e.NotWritten:
+    async def write(self, ledger: Ledger, revision: int) -> campaign.Written | campaign.NotWritten:
         """Write the ledger if the leader's key is of ``revision``."""
         value = msgspec.json.encode(ledger)
         put = self._rpc.PutRequest(key=self._ledger_key, value=value)
         done = await self._while_leading(revision, self._op(put=put))
-        return e.Written(ledger.version) if done else e.NotWritten()
+        return campaign.Written(ledger.version) if done else campaign.NotWritten()
 
     async def erase(self, revision: int) -> None:
         """Delete the ledger if the leader's key is of ``revision``."""
@@ -286,12 +286,12 @@ def _credentials(access: Access) -> Any:
     return ssl_channel_credentials(ca, key, cert)
 
 
-def _leadership(kv: Any) -> e.Leadership:
+def _leadership(kv: Any) -> campaign.Leadership:
     try:
         leader = msgspec.json.decode(kv.value, type=_Leader)
     except msgspec.MsgspecError as error:
         raise EtcdError(f"{kv.key.decode()} in etcd is not ours ({error})", final=True) from None
-    return e.Leadership(leader.address, leader.incarnation, kv.lease, kv.create_revision)
+    return campaign.Leadership(leader.address, leader.incarnation, kv.lease, kv.create_revision)
 
 
 def _ledger(value: bytes) -> Ledger:

@@ -1,22 +1,25 @@
-"""One question to another member, and its answer."""
+"""Questions to other members of the job, one connection each."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 
 if TYPE_CHECKING:
     import ssl
 
-    from undaunted.coordinator import protocol as p
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
 
 # Members ask each other again every second.
 ANSWER_S = 1.0
+# Members of a job that has ended, which `left_behind` asks at the same time.
+_AT_ONCE = 64
 
 
 class _Answer:
@@ -56,3 +59,30 @@ async def ask(
     finally:
         if connection is not None:
             connection.close("no answer in time")
+
+
+async def left_behind(
+    directory: str, endpoint: str, run_id: str, terms: Terms, tls: ssl.SSLContext | None
+) -> tuple[p.Ledger, bool]:
+    """Return what an earlier coordinator of this job has left, and whether any member lives.
+
+    A job is known by its run id and by where it meets.
+
+    Without a file, or with one of another job, the ledger is empty.
+
+    Raises:
+        ValueError: the file is no ledger.
+    """
+    known = await asyncio.to_thread(ledger_file.read, directory, endpoint)
+    if known is None or known.run_id != run_id:
+        return p.Ledger(run_id=""), False
+    question = p.Miss(node="", incarnation="", epoch=known.epoch)
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def lives(seat: p.Seat) -> bool:
+        async with slots:
+            answer = await ask(seat.address, question, terms, tls)
+        return isinstance(answer, p.MissAnswer) and answer.incarnation == seat.incarnation
+
+    seats = [seat for seat in known.table if seat.address]
+    return known, any(await asyncio.gather(*map(lives, seats)))

@@ -12,7 +12,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core.follower import State
 from undaunted.coordinator.service.asking import ask
-from undaunted.coordinator.service.differences import Differences
+from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import ssl
 
     from undaunted.coordinator.core.follower import Follower
-    from undaunted.coordinator.service.aside import BesideFollower
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
 
@@ -50,6 +49,16 @@ class Node(Protocol):
 
     def say(self, text: str) -> None:
         """Show a line."""
+
+
+class BesideFollower(Protocol):
+    """Runs beside a follower. Called on the loop; must not block; see `BesideLeader`."""
+
+    def linked(self, connection: Connection | None) -> None:
+        """A leader is followed over this connection, perhaps another one; None = there is none."""
+
+    def received(self, aside: p.Aside) -> None:
+        """The leader that is followed has said something."""
 
 
 class _Uplink:

@@ -4,23 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.leader import State
 from undaunted.coordinator.service.asking import ask
-from undaunted.coordinator.service.differences import Differences
+from undaunted.coordinator.service.option_differences import Differences
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
     from undaunted.coordinator.core.leader import Leader
-    from undaunted.coordinator.service.aside import BesideLeader
+    from undaunted.coordinator.service.following import Following
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
+
+# Followers and members that ask say so at once.
+FIRST_MESSAGE_S = 5.0
+
+
+class BesideLeader(Protocol):
+    """Runs beside one leader. Called on the loop; must not block.
+
+    It speaks with what runs beside the followers, by `Aside` over their connections; nothing here
+    knows what that means.
+    """
+
+    def received(self, connection: Connection, aside: p.Aside) -> None:
+        """A follower has said something."""
+
+    def closed(self, connection: Connection, reason: str, *, silent: bool) -> None:
+        """A connection of a follower has ended.
+
+        Args:
+            connection: over which something may have been received.
+            reason: for people.
+            silent: the leader or the network has ended it: the other side may live, and not know
+                it.
+        """
+
+    def close(self) -> None:
+        """The leader has ended, or somebody else leads now."""
 
 
 class Leading:
@@ -153,3 +180,54 @@ class Leading:
     async def _ask(self, command: c.Ask) -> None:
         answer: Any = await ask(command.address, command.message, self._terms, self._tls)
         self._feed(c.Answered(command.node, answer))
+
+
+class Listener:
+    """Handler of the connections to a node: its followers, where it leads, and asking members.
+
+    Attributes:
+        leading: the leader that is served here, None = none.
+        following: of this node; None = this is no node, but a coordinator alone.
+    """
+
+    def __init__(self) -> None:
+        self._silent: dict[Connection, asyncio.TimerHandle] = {}
+        self.leading: Leading | None = None
+        self.following: Following | None = None
+
+    def opened(self, connection: Connection) -> None:
+        """Wait for the first message, not for ever."""
+        late = f"it has not said what it wants within {FIRST_MESSAGE_S:g} s"
+        loop = asyncio.get_running_loop()
+        self._silent[connection] = loop.call_later(FIRST_MESSAGE_S, connection.drop, late)
+
+    def received(self, connection: Connection, message: Any) -> None:
+        """Pass a message on: a question to the follower, all others to the leader."""
+        self._has_spoken(connection)
+        if isinstance(message, p.Miss | p.Claim):
+            self._asked(connection, message)
+        elif self.leading is not None:
+            self.leading.received(connection, message)
+        else:
+            reason = "this node does not lead the job"
+            connection.send(p.Refused(reason=reason, leader=self._leader()))
+            connection.close(reason)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """Tell the leader."""
+        self._has_spoken(connection)
+        if self.leading is not None:
+            self.leading.closed(connection, reason)
+
+    def _has_spoken(self, connection: Connection) -> None:
+        if (timer := self._silent.pop(connection, None)) is not None:
+            timer.cancel()
+
+    def _asked(self, connection: Connection, question: p.Miss | p.Claim) -> None:
+        if self.following is not None:
+            self.following.asked(connection, question)
+        else:
+            connection.close("there is nobody to ask here")
+
+    def _leader(self) -> str:
+        return "" if self.following is None else self.following.follower.leader

@@ -7,7 +7,7 @@ import pytest
 
 from undaunted.coordinator.core.leader import State
 from undaunted.coordinator.protocol import Ledger
-from undaunted.coordinator.service.host import Host
+from undaunted.coordinator.service.leading import Listener
 from undaunted.fault_tolerance.agent.orders import candidacy
 
 
@@ -37,19 +37,19 @@ class Party:
         monkeypatch.setattr(candidacy, "Campaigning", Campaign)
         nodes = SimpleNamespace(store="etcd://e:1", lease_s=5.0)
         config: Any = SimpleNamespace(node="b", run_id="job", nodes=nodes)
-        self.host: Any = Host()
-        self.host.following = SimpleNamespace(
+        self.listener: Any = Listener()
+        self.listener.following = SimpleNamespace(
             follower=SimpleNamespace(knows=SimpleNamespace(promised=promised)),
             leader_at=lambda *what: self.said.append(("leader at", *what)),
         )
         self.candidacy = candidacy.Candidacy(
-            config, "host-b:1", "b1", self.host, self.lead, self.said.append, self.said.append
+            config, "host-b:1", "b1", self.listener, self.lead, self.said.append, self.said.append
         )
         self.campaign: Any = self.candidacy._campaigning
 
     def lead(self, epoch: int, ledger: Ledger) -> None:
         self.said.append(("lead", epoch, ledger))
-        self.host.leading = SimpleNamespace(
+        self.listener.leading = SimpleNamespace(
             leader=self,
             persisted=lambda version: self.said.append(("persisted", version)),
             deposed=lambda reason: self.said.append(("deposed", reason)),
@@ -102,7 +102,7 @@ def test_the_leader_is_told_what_concerns_it(party):
 def test_the_follower_is_told_who_leads(party):
     party.candidacy.leader_at("host-a:1", "")
     assert party.said == [("leader at", "host-a:1", "")]
-    party.host.following = None
+    party.listener.following = None
     party.candidacy.leader_at("host-c:1", "")
     assert len(party.said) == 1
 
@@ -111,7 +111,7 @@ def test_a_node_that_is_done_leads_on_if_it_does(party):
     party.candidacy.lead(7, Ledger(run_id=""))
     party.candidacy.node_is_done()
     assert party.campaign.done == []
-    party.host.leading = None
+    party.listener.leading = None
     party.candidacy.node_is_done()
     assert party.campaign.done == ["withdrawn"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from undaunted.coordinator.core.leader import Leader
     from undaunted.coordinator.protocol import Ledger
-    from undaunted.coordinator.service.host import Host
+    from undaunted.coordinator.service.leading import Listener
     from undaunted.fault_tolerance.run_config import RunConfig
 
 
@@ -26,7 +26,7 @@ class Candidacy:
         config: the run; its nodes have a store.
         address: of this launcher.
         incarnation: of this launcher.
-        host: whom it tells.
+        listener: of this node; its leader and its follower are told who leads.
         lead: begins to lead, with an epoch and the ledger of the leader before.
         give_up: ends this launcher.
         say: shows a line.
@@ -40,7 +40,7 @@ class Candidacy:
         config: RunConfig,
         address: str,
         incarnation: str,
-        host: Host,
+        listener: Listener,
         lead: Callable[[int, Ledger], None],
         give_up: Callable[[str], None],
         say: Callable[[str], None],
@@ -48,7 +48,7 @@ class Candidacy:
         nodes = config.nodes
         assert nodes is not None
         self._node, self._incarnation = config.node, incarnation
-        self._host = host
+        self._listener = listener
         self._begin_to_lead, self._give_up, self._say = lead, give_up, say
         self._leader: Leader | None = None
         self._campaigning = Campaigning(
@@ -73,7 +73,7 @@ class Candidacy:
 
     def node_is_done(self) -> None:
         """This node does not take part any more; it goes on leading if others need that."""
-        if self._host.leading is None:
+        if self._listener.leading is None:
             self._campaigning.withdraw()
 
     def leading_is_over(self) -> None:
@@ -93,29 +93,29 @@ class Candidacy:
         if ledger.leader not in {"", self._node}:
             before = ledger.leader
             self._say(f"this node takes over the coordination of the job from node {before}")
-        following = self._host.following
+        following = self._listener.following
         promised = 0 if following is None else following.follower.knows.promised
         if promised >= epoch:  # an etcd that has lost everything
             epoch = election.next_epoch(promised, self._incarnation)
         self._begin_to_lead(epoch, ledger)
-        leading = self._host.leading
+        leading = self._listener.leading
         self._leader = None if leading is None else leading.leader
 
     def depose(self, reason: str) -> None:
         """Serve it no more."""
         self._say(f"this node coordinates the job no more: {reason}")
-        if self._host.leading is not None:
-            self._host.leading.deposed(reason)
+        if self._listener.leading is not None:
+            self._listener.leading.deposed(reason)
 
     def persisted(self, version: int) -> None:
         """A ledger is in etcd."""
-        if self._host.leading is not None:
-            self._host.leading.persisted(version)
+        if self._listener.leading is not None:
+            self._listener.leading.persisted(version)
 
     def leader_at(self, address: str, reason: str) -> None:
         """Another one leads, or nobody."""
-        if self._host.following is not None:
-            self._host.following.leader_at(address, reason)
+        if self._listener.following is not None:
+            self._listener.following.leader_at(address, reason)
 
     def give_up(self, reason: str) -> None:
         """This launcher cannot take part."""

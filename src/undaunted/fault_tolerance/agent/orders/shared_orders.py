@@ -26,10 +26,9 @@ from undaunted.coordinator.core.leader import State as LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.client import EtcdError
 from undaunted.coordinator.service import ledger_file
+from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.following import Following
-from undaunted.coordinator.service.former import left_behind
-from undaunted.coordinator.service.host import Host
-from undaunted.coordinator.service.leading import Leading
+from undaunted.coordinator.service.leading import Leading, Listener
 from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
@@ -81,7 +80,7 @@ class SharedOrders:
         self._settings = job_access.settings(config, config.nodes)
         self._terms = Terms(config.run_id, build, node=config.node)
         self._tls = job_access.Contexts()
-        self._host = Host()
+        self._listener = Listener()
         self._servers: list[Server] = []
         self._timers = Timers()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,7 +100,7 @@ class SharedOrders:
     @property
     def leads(self) -> bool:
         """Whether this node leads the job now."""
-        return self._host.leading is not None
+        return self._listener.leading is not None
 
     async def join(self) -> None:
         """Listen, lead if this is the host, and look for the leader."""
@@ -135,8 +134,8 @@ class SharedOrders:
 
     def post(self, event: m.Event) -> None:
         """Report something to the leader."""
-        if self._host.following is not None:
-            self._host.following.tell(translation.report(event))
+        if self._listener.following is not None:
+            self._listener.following.tell(translation.report(event))
         elif isinstance(event, m.NodeUnhealthy):
             self._leave(m.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
         elif isinstance(event, m.Preempted):
@@ -148,14 +147,14 @@ class SharedOrders:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._host.following is not None:
-            await self._host.following.close()
-        leading = self._host.leading
+        if self._listener.following is not None:
+            await self._listener.following.close()
+        leading = self._listener.leading
         if leading is not None and leading.is_needed:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._led.wait(), leading.leader.linger_s + 1)
-        if self._host.leading is not None:
-            await self._host.leading.close()
+        if self._listener.leading is not None:
+            await self._listener.leading.close()
         await asyncio.gather(*self._closing, return_exceptions=True)
         for server in self._servers:
             await server.close("the launcher ends")
@@ -181,7 +180,7 @@ class SharedOrders:
     async def _listen_on(self, port: int) -> int:
         host = "" if self._terms.token else "127.0.0.1"
         server = Server(
-            f"{host}:{port}", self._host, self._terms, tls=self._tls.server, remark=self._say
+            f"{host}:{port}", self._listener, self._terms, tls=self._tls.server, remark=self._say
         )
         server.nodes = self._nodes.max_nodes
         server.longest = p.MAX_LINK_BYTES
@@ -197,7 +196,7 @@ class SharedOrders:
         self._timers.set("host", _HOST_AGAIN_S, lambda: self._start(self._host_again(known)))
 
     async def _host_again(self, known: p.Ledger) -> None:
-        following = self._host.following
+        following = self._listener.following
         if following is None or following.follower.state is not FollowerState.SEEKING:
             self._not_listening = ""
             return
@@ -228,7 +227,7 @@ class SharedOrders:
             self._config,
             address,
             self._incarnation,
-            self._host,
+            self._listener,
             lambda epoch, ledger: self._lead(epoch, ledger, ""),
             self.give_up,
             self._say,
@@ -262,7 +261,7 @@ class SharedOrders:
             lost,
             silent,
         )
-        leading = self._host.leading = Leading(
+        leading = self._listener.leading = Leading(
             leader,
             self._terms,
             self._tls.client,
@@ -302,15 +301,15 @@ class SharedOrders:
                 settings=self._settings,
             )
         )
-        self._host.following = Following(
+        self._listener.following = Following(
             follower, self._terms, self._tls.client, self, self._inprocess
         )
-        self._host.following.begin()
+        self._listener.following.begin()
         self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
 
     async def _look_at_past(self) -> None:
         """Nobody answers: perhaps the job is over."""
-        following = self._host.following
+        following = self._listener.following
         if following is not None and following.follower.state is FollowerState.SEEKING:
             from undaunted.fault_tolerance.agent.orders.past import last_end  # seldom needed
 
@@ -337,7 +336,7 @@ class SharedOrders:
 
     def stand_down(self) -> None:
         """Somebody else leads."""
-        leading, self._host.leading = self._host.leading, None
+        leading, self._listener.leading = self._listener.leading, None
         if leading is not None:
             closing = asyncio.get_running_loop().create_task(leading.close())
             self._closing.add(closing)
@@ -388,8 +387,8 @@ class SharedOrders:
                 return
             address = self._nodes.address
         known = f.TableKnown(ledger.pending_round, ledger.version, address, port)
-        assert self._host.following is not None
-        self._host.following.table_known(known)
+        assert self._listener.following is not None
+        self._listener.following.table_known(known)
 
     def _leave(self, outcome: m.Outcome, reason: str) -> None:
         """End without an order."""
@@ -397,14 +396,14 @@ class SharedOrders:
         self._turns.take(partial(self._obey, end))
 
     def _last_round(self) -> int:
-        following = self._host.following
+        following = self._listener.following
         ledger = None if following is None else following.follower.knows.ledger
         return -1 if ledger is None else ledger.round
 
     def _leading_done(self, leading: Leading) -> None:
-        if self._host.leading is not leading:
+        if self._listener.leading is not leading:
             return
-        self._host.leading = None
+        self._listener.leading = None
         self._goes_on = leading.leader.state is LeaderState.DEPOSED
         if self._candidacy is not None:
             self._candidacy.leading_is_over()

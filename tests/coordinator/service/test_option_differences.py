@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.service.differences import Differences
+from undaunted.coordinator.service.option_differences import Differences
 
 OWN = {"--nnodes": "2", "--elastic": "", "--max-restarts": "3"}
 
