@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.formation import RETURN_S
-from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S
-from undaunted.coordinator.core.rounds import State
+from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S, State
 
 
 class TestExclusion:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.messages import Blamed
-from undaunted.coordinator.core.roster import name_some
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from undaunted.coordinator import protocol as p
-    from undaunted.coordinator.core.policy import PolicyConfig
+    from undaunted.coordinator.core.config import PolicyConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,39 +3,273 @@
 Events come from nodes, commands go to them (see `messages`). There is no clock, socket or thread in
 here, so that the same code runs inside a single agent, behind a server, and in a simulator.
 
-This module says what each event means; how rounds follow one another, and the states, are in
-`rounds`. Reports about a round that is over are stale and ignored. When the job has ended, a node
-that joins is told the outcome; nothing else is heard.
+States::
+
+    FORMING    waiting for enough nodes, or for a quorum
+    PREPARING  the nodes of the next round are learning its table
+    RUNNING    a round runs
+    STOPPING   every node of the round has been told to stop; `JobPolicy.after` says what follows
+    ENDED      the outcome is decided and sent; nothing changes it
+
+Reports about a round that is over are stale and ignored. When the job has ended, a node that joins
+is told the outcome; nothing else is heard.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core import messages as m
+from undaunted.base.text import format_duration
 from undaunted.coordinator.core import placement
-from undaunted.coordinator.core.blame import Cause
-from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.members import Members
-from undaunted.coordinator.core.roster import name_some
-from undaunted.coordinator.core.rounds import Ending, Rounds, State
+from undaunted.coordinator.core.blame import Blame, Cause
+from undaunted.coordinator.core.formation import Formation, name_some
+from undaunted.coordinator.core.messages import (
+    Command,
+    Decided,
+    End,
+    Event,
+    ExclusionRequested,
+    NodeFailed,
+    NodeFinished,
+    NodeInfo,
+    NodeJoined,
+    NodeLost,
+    NodeReturns,
+    NodeStopped,
+    NodeUnhealthy,
+    Outcome,
+    Place,
+    Preempted,
+    QuorumLost,
+    QuorumRegained,
+    RankLost,
+    Remark,
+    SetTimer,
+    ShutdownRequested,
+    Start,
+    Stop,
+    TableAccepted,
+    TimerFired,
+)
+from undaunted.coordinator.core.placement import Placement
+from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations, ProgressTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, KeysView, Mapping
 
-__all__ = ["JobPolicy", "PolicyConfig", "State"]
+    from undaunted.coordinator.core.config import PolicyConfig
+    from undaunted.coordinator.core.formation import Roster
 
 # SIGTERM to SIGKILL when nothing is lost by being quick: a peer is dead or hung, so the others
 # wait in communication, where a Python-level SIGTERM handler cannot run.
 GRACE_AFTER_FAILURE_S = 2.0
 # The same when the ranks are healthy and may want to save something.
 GRACE_ON_REQUEST_S = 15.0
+# How much longer than the grace a node may take to report that it has stopped: processes that
+# cannot be killed, health checks and the wait for device memory are part of that.
+STOP_MARGIN_S = 180.0
+_MISUSE = (
+    "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
+    "are called with wrong arguments"
+)
+
+
+class State(enum.Enum):
+    """See the module's documentation."""
+
+    FORMING = enum.auto()
+    PREPARING = enum.auto()
+    RUNNING = enum.auto()
+    STOPPING = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the job ends. ``budget``: why a failure is not followed by a restart."""
+
+    outcome: Outcome
+    reason: str
+    budget: str = ""
 
 
 @dataclass(slots=True)
-class JobPolicy(Rounds):
-    """See the module's documentation. Feed events to `handle`, carry out what it returns."""
+class Member:
+    """A node's part in the round.
+
+    Attributes:
+        place: which ranks it has.
+        finished: every rank exited with 0.
+        lost: nobody hears of it any more; whatever it reports later tells only who is to blame.
+        all_ok: when it stopped, every rank had exited with 0.
+        iterations, misuse: known once it has stopped, see `messages.NodeStopped`.
+        signals: that its ranks were told to stop by.
+    """
+
+    place: Place
+    finished: bool = False
+    lost: bool = False
+    all_ok: bool = False
+    iterations: Iterations = NO_ITERATIONS
+    misuse: bool | None = None
+    signals: set[int] = field(default_factory=set)
+
+
+class Members:
+    """The nodes of one round, and how far each of them is. Every change takes constant time.
+
+    Attributes:
+        seats: group ranks by node.
+        lost_ranks: how many nodes that have finished went on without.
+    """
+
+    def __init__(self, places: Iterable[Place] = ()) -> None:
+        self._all = {place.node: Member(place) for place in places}
+        self.seats = {node: member.place.group_rank for node, member in self._all.items()}
+        self._running = dict.fromkeys(self._all)  # neither finished nor failed, stopped or lost
+        self._whole = dict.fromkeys(self._all)  # running, with all their ranks
+        self._unstopped = dict.fromkeys(self._all)  # processes may be left, and it will report
+        self._finished = 0
+        self.lost_ranks = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def all(self) -> Iterable[Member]:
+        """In the order of group ranks."""
+        return self._all.values()
+
+    @property
+    def unstopped(self) -> KeysView[str]:
+        """Nodes that have not reported that they stopped, and are there."""
+        return self._unstopped.keys()
+
+    @property
+    def any_runs(self) -> bool:
+        """Whether a node still works."""
+        return bool(self._running)
+
+    @property
+    def finished(self) -> int:
+        """How many nodes have finished."""
+        return self._finished
+
+    @property
+    def healthy(self) -> int:
+        """How many nodes have finished, or work with all their ranks."""
+        return self._finished + len(self._whole)
+
+    def works(self, node: str) -> bool:
+        """Whether ranks of the node run, as far as is known."""
+        return node in self._running
+
+    def has_finished(self, node: str) -> bool:
+        """Whether every rank of the node has exited with 0."""
+        return self._all[node].finished
+
+    def is_there(self, node: str) -> bool:
+        """Whether the node takes part and has not been lost."""
+        return node in self._all and not self._all[node].lost
+
+    def finish(self, node: str, lost_ranks: int = 0) -> None:
+        """Every rank of the node exited with 0, but for some that others went on without."""
+        member = self._all[node]
+        if node in self._running:
+            self.fail(node)
+            member.finished = member.all_ok = True
+            self._finished += 1
+            self.lost_ranks += lost_ranks
+
+    def lose_rank(self, node: str) -> None:
+        """The node goes on without one of its ranks."""
+        self._whole.pop(node, None)
+
+    def fail(self, node: str) -> None:
+        """The node's ranks do not work any more."""
+        self._running.pop(node, None)
+        self._whole.pop(node, None)
+
+    def stop(
+        self, node: str, *, all_ok: bool, iterations: Iterations, misuse: bool | None = None
+    ) -> None:
+        """No process is left on the node."""
+        if all_ok:
+            self.finish(node)
+        member = self._all[node]
+        member.all_ok, member.iterations, member.misuse = all_ok, iterations, misuse
+        self._unstopped.pop(node, None)
+        self.fail(node)
+
+    def lose(self, node: str) -> None:
+        """The node does not answer any more."""
+        self.fail(node)
+        self._all[node].lost = True
+        self._unstopped.pop(node, None)
+
+    def stops(
+        self, nodes: Iterable[str], number: int, reason: str, grace_s: float, signal: int
+    ) -> list[Stop]:
+        """Orders to stop round ``number`` on ``nodes``, for those that have not stopped.
+
+        Nobody gets the same signal once more: it would interrupt what a handler does about the
+        first.
+        """
+        told = [
+            node
+            for node in nodes
+            if node in self._unstopped and signal not in self._all[node].signals
+        ]
+        for node in told:
+            self._all[node].signals.add(signal)
+        return [Stop(node, number, reason, grace_s, signal) for node in told]
+
+
+@dataclass(slots=True)
+class JobPolicy:
+    """See the module's documentation. Feed events to `handle`, carry out what it returns.
+
+    Attributes:
+        config: the job's.
+        state: see the module's documentation.
+        round: the last one that was started, -1 = none.
+        restarts_used: of the budget.
+        prepared: the last one that another leader has prepared, and perhaps started somewhere.
+        ending: how the job ended, None = it has not.
+        formation: of the next round.
+        members: of the last round.
+        blame: for its end.
+        tracker: of progress.
+        after: how the job ends after it, None = another round follows.
+        no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
+        gone: why nodes have left the job since the last round, "" = none has.
+    """
+
+    config: PolicyConfig
+    state: State = State.FORMING
+    round: int = -1
+    restarts_used: int = 0
+    prepared: int = -1
+    ending: Ending | None = None
+    formation: Formation = field(init=False)
+    members: Members = field(default_factory=Members)
+    blame: Blame = field(default_factory=Blame)
+    tracker: ProgressTracker = field(init=False)
+    after: Ending | None = None
+    no_quorum: str = ""
+    gone: str = ""
+    _why: str = ""  # the last round was stopped
+    _announced: bool = False  # a restart, and it has not begun
+    _counted: bool = False  # and it uses the budget
+
+    def __post_init__(self) -> None:
+        """Begin with nothing known."""
+        c = self.config
+        self.formation = Formation(c)
+        limits = (c.max_no_progress_cycles, c.min_progress_iterations)
+        self.tracker = ProgressTracker(*limits, max_restarts=c.max_restarts)
 
     @classmethod
     def restored(
@@ -43,7 +277,7 @@ class JobPolicy(Rounds):
         config: PolicyConfig,
         *,
         round: int,  # noqa: A002 - called so everywhere
-        nodes: Iterable[m.NodeInfo],
+        nodes: Iterable[NodeInfo],
         prepared: int = -1,
         restarts_used: int = 0,
         excluded: Mapping[str, str] | None = None,
@@ -59,7 +293,7 @@ class JobPolicy(Rounds):
                 are not there, NodeJoined of spares. None at all: it waits for nodes.
             prepared: highest number of a round that was prepared; it is not used again, since some
                 node may have begun that round.
-            restarts_used: see `Rounds`.
+            restarts_used: of the budget.
             excluded: see the property.
             reached: see `progress`.
             stalled: see `progress`.
@@ -91,7 +325,7 @@ class JobPolicy(Rounds):
         return self.state is State.PREPARING
 
     @property
-    def places(self) -> tuple[m.Place, ...]:
+    def places(self) -> tuple[Place, ...]:
         """Of the last round that was started."""
         return tuple(member.place for member in self.members.all)
 
@@ -105,71 +339,91 @@ class JobPolicy(Rounds):
         """The highest iteration reached, and one text per round in a row without progress."""
         return self.tracker.known
 
-    def handle(self, event: m.Event) -> list[m.Command]:  # noqa: C901, PLR0912 - a case each
+    @property
+    def next_round(self) -> int:
+        """Number of the next round."""
+        return max(self.round, self.prepared) + 1
+
+    @property
+    def roster(self) -> Roster:
+        """Who is known."""
+        return self.formation.roster
+
+    @property
+    def in_round(self) -> bool:
+        """Whether reports about the round matter."""
+        return self.state in {State.RUNNING, State.STOPPING}
+
+    @property
+    def restarts_left(self) -> int:
+        """Restarts the job may still take."""
+        return max(0, self.config.max_restarts - self.restarts_used)
+
+    def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - a case each
         """Take one event; return the commands it causes, in order."""
         if self.ending is not None:
             return self._too_late(event, self.ending)
         match event:
-            case m.NodeJoined():
+            case NodeJoined():
                 return self._joined(event.info)
-            case m.NodeLost():
+            case NodeLost():
                 return self._lost(event)
-            case m.NodeReturns(node=node):
+            case NodeReturns(node=node):
                 self.roster.returning.add(node)
                 return []
-            case m.TableAccepted():
+            case TableAccepted():
                 return self._accepted(event)
-            case m.Preempted():
+            case Preempted():
                 return self._preempted(event)
-            case m.NodeUnhealthy():
+            case NodeUnhealthy():
                 return self._unhealthy(event)
-            case m.QuorumLost():
+            case QuorumLost():
                 return self._quorum_lost(event)
-            case m.QuorumRegained():
+            case QuorumRegained():
                 return self._quorum_regained()
-            case m.TimerFired():
+            case TimerFired():
                 return self._timer(event)
         if not self.in_round or event.round != self.round or event.node not in self.members.seats:
             return []  # stale, or from a stranger
         match event:
-            case m.NodeFailed():
+            case NodeFailed():
                 return self._failed(event)
-            case m.RankLost():
+            case RankLost():
                 return self._rank_lost(event)
-            case m.NodeFinished():
+            case NodeFinished():
                 return self._finished(event)
-            case m.NodeStopped():
+            case NodeStopped():
                 return self._stopped(event)
-            case m.ExclusionRequested():
+            case ExclusionRequested():
                 return self._exclusion_requested(event)
-            case m.ShutdownRequested():
+            case ShutdownRequested():
                 return self._shutdown_requested(event)
 
     # --- nodes come and go ----------------------------------------------------------------------
 
-    def _too_late(self, event: m.Event, ending: Ending) -> list[m.Command]:
-        if not isinstance(event, m.NodeJoined):
+    def _too_late(self, event: Event, ending: Ending) -> list[Command]:
+        if not isinstance(event, NodeJoined):
             return []
-        return [m.End(event.info.name, ending.outcome, ending.reason)]
+        return [End(event.info.name, ending.outcome, ending.reason)]
 
-    def _joined(self, info: m.NodeInfo) -> list[m.Command]:
+    def _joined(self, info: NodeInfo) -> list[Command]:
         if info.name in self.roster.here:
             self.roster.here[info.name] = info
             return []
         if reason := self.roster.excluded.get(info.name):
-            return [m.End(info.name, m.Outcome.EXCLUDED, reason)]
+            return [End(info.name, Outcome.EXCLUDED, reason)]
         self.roster.join(info)
         if self.state is State.FORMING:
-            return self.form()
+            return self._form()
         if self.state is not State.RUNNING:
             return []
-        return [m.SetTimer("joined", self.round, self.config.last_call_s)]
+        return [SetTimer("joined", self.round, self.config.last_call_s)]
 
-    def _lost(self, event: m.NodeLost) -> list[m.Command]:
+    def _lost(self, event: NodeLost) -> list[Command]:
         node = event.node
         self.roster.lose(node, returns=event.returns)
         if self.state is State.FORMING or node in self.formation.prepared:
-            return self.form()
+            return self._form()
         if not self.in_round or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
         worked, finished = self.members.works(node), self.members.has_finished(node)
@@ -177,24 +431,24 @@ class JobPolicy(Rounds):
         if not finished:
             self.blame.lost(node, event.reason)
         if self.state is State.STOPPING:
-            return self.over_if_stopped()
+            return self._over_if_stopped()
         return self._node_down(node, event.reason) if worked else self._finish_if_done()
 
-    def _preempted(self, event: m.Preempted) -> list[m.Command]:
+    def _preempted(self, event: Preempted) -> list[Command]:
         node = event.node
         reason = f"the launcher on node {node} received {event.signal_name}"
         if not self._takes_part(node):
             alone = not (self.roster.here.keys() - {node})
             if self.state is not State.RUNNING and (alone or self.round >= 0):
                 self.gone = reason
-            return self._go_on_without(node, m.Outcome.PREEMPTED, reason)
+            return self._go_on_without(node, Outcome.PREEMPTED, reason)
         self.roster.leaving[node] = reason
         grace_s = self.config.term_timeout_s
         if self.state is State.RUNNING:
-            return self.stop_round(reason, None, grace_s, signal=event.signal)
-        return [*self.stops(reason, grace_s, event.signal)]
+            return self._stop_round(reason, None, grace_s, signal=event.signal)
+        return [*self._stops(reason, grace_s, event.signal)]
 
-    def _unhealthy(self, event: m.NodeUnhealthy) -> list[m.Command]:
+    def _unhealthy(self, event: NodeUnhealthy) -> list[Command]:
         node, reason = event.node, f"node {event.node} is unhealthy: {event.reason}"
         takes_part = self._takes_part(node)
         if takes_part and event.round != self.round:
@@ -202,7 +456,7 @@ class JobPolicy(Rounds):
         self.roster.unhealthy[node] = reason
         if takes_part:
             return self._bar(node, reason, self._grace_s(GRACE_AFTER_FAILURE_S))
-        return self._go_on_without(node, m.Outcome.EXCLUDED, reason)
+        return self._go_on_without(node, Outcome.EXCLUDED, reason)
 
     def _takes_part(self, node: str) -> bool:
         """Whether the round must be over before the node can be dismissed."""
@@ -210,47 +464,47 @@ class JobPolicy(Rounds):
             return self.members.is_there(node)
         return self.state is State.RUNNING and node in self.members.unstopped
 
-    def _go_on_without(self, node: str, outcome: m.Outcome, reason: str) -> list[m.Command]:
+    def _go_on_without(self, node: str, outcome: Outcome, reason: str) -> list[Command]:
         """Nothing runs on the node: dismiss it at once."""
-        commands = self.dismiss(node, outcome, reason)
+        commands = self._dismiss(node, outcome, reason)
         if self.state is State.FORMING or node in self.formation.prepared:
-            commands += self.form()
+            commands += self._form()
         return commands
 
     # --- what happens in a round ----------------------------------------------------------------
 
-    def _accepted(self, event: m.TableAccepted) -> list[m.Command]:
+    def _accepted(self, event: TableAccepted) -> list[Command]:
         if self.state is not State.PREPARING or event.round != self.next_round:
             return []
-        joined = m.SetTimer("joined", self.next_round, self.config.last_call_s)
+        joined = SetTimer("joined", self.next_round, self.config.last_call_s)
         more = len(self.roster.here) > len(self.formation.prepared)
-        return [*self.start(event), *([joined] if more else [])]
+        return [*self._start(event), *([joined] if more else [])]
 
-    def _failed(self, event: m.NodeFailed) -> list[m.Command]:
+    def _failed(self, event: NodeFailed) -> list[Command]:
         node = event.node
         self.blame.failed(node, event.detail, victim=event.victim)
         if self.state is not State.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         self.members.fail(node)
-        return self._node_down(node, self.told(Cause(node, event.detail)))
+        return self._node_down(node, self._told(Cause(node, event.detail)))
 
-    def _rank_lost(self, event: m.RankLost) -> list[m.Command]:
+    def _rank_lost(self, event: RankLost) -> list[Command]:
         if self.state is not State.RUNNING or not self.members.works(event.node):
             return []
         self.members.lose_rank(event.node)
-        why = self.told(Cause(event.node, event.detail))
+        why = self._told(Cause(event.node, event.detail))
         if self._enough_healthy():
-            return [m.Remark(f"{why}; {self._healthy} are left with all their ranks")]
+            return [Remark(f"{why}; {self._healthy} are left with all their ranks")]
         self.blame.failed(event.node, event.detail)
-        return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), m.Outcome.FAILED)
+        return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), Outcome.FAILED)
 
-    def _finished(self, event: m.NodeFinished) -> list[m.Command]:
+    def _finished(self, event: NodeFinished) -> list[Command]:
         if self.state is not State.RUNNING:
             return []
         self.members.finish(event.node, event.lost)
         return self._finish_if_done()
 
-    def _stopped(self, event: m.NodeStopped) -> list[m.Command]:
+    def _stopped(self, event: NodeStopped) -> list[Command]:
         node = event.node
         self.blame.judged(node, event.verdict, victim=event.victim)
         if node not in self.members.unstopped:
@@ -260,41 +514,41 @@ class JobPolicy(Rounds):
             node, all_ok=event.all_ok, iterations=event.iterations, misuse=event.misuse
         )
         if self.state is State.STOPPING:
-            return self.over_if_stopped()
+            return self._over_if_stopped()
         if worked:
             detail = event.verdict or "its ranks were stopped"
             self.blame.failed(node, detail, victim=event.victim)
-            return self._node_down(node, self.told(Cause(node, detail)))
+            return self._node_down(node, self._told(Cause(node, detail)))
         if reason := self.roster.barred(node):
-            return self.dismiss(node, m.Outcome.EXCLUDED, reason)
+            return self._dismiss(node, Outcome.EXCLUDED, reason)
         return self._finish_if_done()
 
-    def _exclusion_requested(self, event: m.ExclusionRequested) -> list[m.Command]:
+    def _exclusion_requested(self, event: ExclusionRequested) -> list[Command]:
         said = f": {event.description}" if event.description else ""
         reason = f"a rank on node {event.node} asked for its node to be excluded{said}"
         self.roster.excluded[event.node] = reason
         return self._bar(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
 
-    def _shutdown_requested(self, event: m.ShutdownRequested) -> list[m.Command]:
+    def _shutdown_requested(self, event: ShutdownRequested) -> list[Command]:
         said = f": {event.description}" if event.description else ""
         reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
-        ending = Ending(m.Outcome.NO_RESTART, reason)
+        ending = Ending(Outcome.NO_RESTART, reason)
         if self.state is State.RUNNING:
-            return self.stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
-        return self.instead_of_restart(ending)
+            return self._stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
+        return self._instead_of_restart(ending)
 
-    def _bar(self, node: str, reason: str, grace_s: float) -> list[m.Command]:
+    def _bar(self, node: str, reason: str, grace_s: float) -> list[Command]:
         """A node of the round takes part in no other one."""
         self.blame.failed(node, reason)
-        ending = self.hopeless(reason)
+        ending = self._hopeless(reason)
         if self.state is State.STOPPING:
-            return [] if ending is None else self.instead_of_restart(ending)
+            return [] if ending is None else self._instead_of_restart(ending)
         if not self.members.works(node):
             return []
         self.members.fail(node)
         if ending is not None and not self._enough_healthy():
-            return self.stop_round(reason, ending, grace_s)
-        return self._node_down(node, reason, grace_s, m.Outcome.EXCLUDED)
+            return self._stop_round(reason, ending, grace_s)
+        return self._node_down(node, reason, grace_s, Outcome.EXCLUDED)
 
     # --- what follows ---------------------------------------------------------------------------
 
@@ -303,8 +557,8 @@ class JobPolicy(Rounds):
         node: str,
         why: str,
         grace_s: float | None = None,
-        outcome: m.Outcome = m.Outcome.FAILED,
-    ) -> list[m.Command]:
+        outcome: Outcome = Outcome.FAILED,
+    ) -> list[Command]:
         """A node does not work any more: go on without it, or restart, or end the job."""
         if grace_s is None:
             grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
@@ -312,7 +566,7 @@ class JobPolicy(Rounds):
             return self._restart(why, grace_s, outcome)
         stops = self.members.stops([node], self.round, why, grace_s, 15)
         text = f"{why}; {self._healthy} go on"
-        return [*stops, m.Remark(text), *self._finish_if_done()]
+        return [*stops, Remark(text), *self._finish_if_done()]
 
     @property
     def _healthy(self) -> str:
@@ -322,16 +576,16 @@ class JobPolicy(Rounds):
         """Whether the round goes on although a node of it does not work any more."""
         return self.config.min_healthy and self.members.healthy >= self.config.min_nodes
 
-    def _restart(self, why: str, grace_s: float, outcome: m.Outcome) -> list[m.Command]:
+    def _restart(self, why: str, grace_s: float, outcome: Outcome) -> list[Command]:
         if self.restarts_left == 0:
             limit = self.config.max_restarts
             budget = f"no restart is left of {limit}" if limit else "--max-restarts is 0"
             ending = Ending(outcome, f"{why}; {budget}", budget)
-            return self.stop_round(why, ending, grace_s)
+            return self._stop_round(why, ending, grace_s)
         self.restarts_used += 1
-        return self.stop_round(why, None, grace_s, counted=True)
+        return self._stop_round(why, None, grace_s, counted=True)
 
-    def _finish_if_done(self) -> list[m.Command]:
+    def _finish_if_done(self) -> list[Command]:
         if self.members.any_runs:
             return []
         reason = "every rank exited with 0"
@@ -342,56 +596,56 @@ class JobPolicy(Rounds):
                 f", but for {lost} that was lost" if lost == 1 else f", but for {lost} lost ones"
             )
         grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
-        return self.stop_round("the work is done", Ending(m.Outcome.FINISHED, reason), grace_s)
+        return self._stop_round("the work is done", Ending(Outcome.FINISHED, reason), grace_s)
 
     def _grace_s(self, by_cause_s: float) -> float:
         return by_cause_s if self.config.stop_timeout_s is None else self.config.stop_timeout_s
 
     # --- the leader's own events ----------------------------------------------------------------
 
-    def _quorum_lost(self, event: m.QuorumLost) -> list[m.Command]:
+    def _quorum_lost(self, event: QuorumLost) -> list[Command]:
         self.no_quorum = f"no quorum: {event.reason}"
         if self.state is State.PREPARING:
-            return self.form()
+            return self._form()
         if self.state is State.STOPPING:
-            return [*self.hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)]
+            return [*self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)]
         if self.state is not State.RUNNING:
             return []
         self.blame.lost("", self.no_quorum)
         # However much was asked for: others may start a round as soon as this time is over.
-        return self._restart(self.no_quorum, GRACE_AFTER_FAILURE_S, m.Outcome.FAILED)
+        return self._restart(self.no_quorum, GRACE_AFTER_FAILURE_S, Outcome.FAILED)
 
-    def _quorum_regained(self) -> list[m.Command]:
+    def _quorum_regained(self) -> list[Command]:
         self.no_quorum = ""
         self.roster.returning |= self.roster.lost  # it was the leader that was cut off
         if self.state is not State.FORMING:
             return []
-        return self.form() if self.after is None else self.end(self.after)
+        return self._form() if self.after is None else self._end(self.after)
 
-    def _timer(self, event: m.TimerFired) -> list[m.Command]:
+    def _timer(self, event: TimerFired) -> list[Command]:
         upcoming = self.state in {State.FORMING, State.PREPARING}
         if event.round != (self.next_round if upcoming else self.round):
             return []
         match event.name, self.state:
             case "last_call", State.FORMING:
                 self.formation.last_call_over()
-                return self.form()
+                return self._form()
             case "return", State.FORMING:
                 self.formation.return_over()
-                return self.form()
+                return self._form()
             case "remark", State.FORMING:
                 return self.formation.remark(event.round)
             case "join", State.FORMING:
-                return self.form_timed_out()
+                return self._form_timed_out()
             case "prepare", State.PREPARING:
-                return self.prepare_timed_out(event.silent)
+                return self._prepare_timed_out(event.silent)
             case "joined", State.RUNNING:
                 return self._grow() or self._name_spares()
             case "stop", State.STOPPING:
-                return self.stop_timed_out()
+                return self._stop_timed_out()
         return []
 
-    def _grow(self) -> list[m.Command]:
+    def _grow(self) -> list[Command]:
         """Take in nodes that have joined an elastic job."""
         if not self.config.elastic or self.members.finished:
             return []
@@ -401,8 +655,243 @@ class JobPolicy(Rounds):
         if then <= now:
             return []
         reason = f"nodes have joined: the job grows from {now} to {then} nodes"
-        return self.stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))
+        return self._stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))
 
-    def _name_spares(self) -> list[m.Command]:
+    def _name_spares(self) -> list[Command]:
         spares = [node for node in self.roster.here if node not in self.members.seats]
-        return [m.Remark(f"spare nodes: {name_some(spares)}")] if spares else []
+        return [Remark(f"spare nodes: {name_some(spares)}")] if spares else []
+
+    # --- towards the next round -----------------------------------------------------------------
+
+    def _form(self) -> list[Command]:
+        """Prepare the next round, or wait for nodes, or end where waiting is no use."""
+        self.state = State.FORMING
+        seats = self.members.seats
+        commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
+        if self.formation.prepared:
+            self.state = State.PREPARING
+        elif self.formation.problem and not self.no_quorum:
+            ending = self._hopeless() or self._deserted()
+            return commands if ending is None else self._end(ending)
+        return commands
+
+    def _fits(self) -> bool:
+        """Whether the nodes that are there and stay are enough for a round."""
+        return isinstance(self.formation.choose(self.members.seats), Placement)
+
+    def _hopeless(self, reason: str = "") -> Ending | None:
+        """Say whether too many nodes are excluded, the last one for ``reason``."""
+        needed, barred = self.config.min_nodes, self.roster.all_barred
+        if not barred:
+            return None
+        known = max(self.config.most_nodes, len(self.roster.seen | barred))
+        if known - len(barred) >= needed or self._fits():
+            return None
+        reason = reason or self.roster.last_barred
+        if known > 1:
+            reason += f"; {len(barred)} of {known} nodes are excluded, {needed} are needed"
+        return Ending(Outcome.EXCLUDED, reason)
+
+    def _deserted(self) -> Ending | None:
+        """Nodes have left in order, and the others are too few: they are not waited for."""
+        if not self.gone or self.formation.returning(self.members.seats):
+            return None
+        return Ending(Outcome.PREEMPTED, self.gone)
+
+    def _form_timed_out(self) -> list[Command]:
+        """Nodes have been waited for long enough."""
+        self.formation.last_call_over()
+        self.formation.return_over()
+        commands = self._form()
+        if self.state is not State.FORMING:
+            return commands
+        limit = format_duration(self.formation.limit_s(self.next_round))
+        reason = f"nothing else came within {limit}: {self.formation.describe()}"
+        if self._why:
+            cause = self.blame.first_cause
+            why = self._why if cause is None else cause.text
+            reason += f"; round {self.round} had been stopped because of this: {why}"
+        return self._end(self.after or Ending(Outcome.FAILED, reason))
+
+    def _prepare_timed_out(self, silent: Collection[str]) -> list[Command]:
+        """The table has been waited for long enough: go on without nodes that do not confirm it."""
+        limit = format_duration(self.config.join_timeout_s)
+        if not silent:
+            reason = f"round {self.next_round} could not be started within {limit}: no quorum has "
+            reason += "confirmed that it knows the table, or an older round may still run"
+            return self._end(Ending(Outcome.FAILED, reason))
+        commands: list[Command] = []
+        for node in silent:
+            reason = f"node {node} has not confirmed the table of round {self.next_round} within "
+            reason += f"{limit}, though it is heard of: start its launcher again"
+            self.roster.unhealthy[node] = reason
+            commands += self._dismiss(node, Outcome.EXCLUDED, reason)
+        return commands + self._form()
+
+    def _start(self, accepted: TableAccepted) -> list[Command]:
+        """Start the round that has been prepared."""
+        places = self.formation.prepared.values()
+        self.formation.prepared = {}
+        self.round = self.next_round
+        self.state = State.RUNNING
+        self.members = Members(places)
+        self.blame = Blame()
+        self.after, self.gone, self._why = None, "", ""
+        self._announced = self._counted = False
+        world_size = sum(place.slots for place in places)
+        return [
+            Start(
+                node=place.node,
+                round=self.round,
+                group_rank=place.group_rank,
+                group_world_size=len(places),
+                first_rank=place.first_rank,
+                slots=place.slots,
+                world_size=world_size,
+                max_restarts=self.config.max_restarts,
+                master_addr=accepted.master_addr,
+                master_port=accepted.master_port,
+            )
+            for place in places
+        ]
+
+    # --- the end of a round ---------------------------------------------------------------------
+
+    def _stop_round(
+        self,
+        reason: str,
+        after: Ending | None,
+        grace_s: float,
+        *,
+        signal: int = 15,
+        counted: bool = False,
+    ) -> list[Command]:
+        """Stop the round on all nodes.
+
+        Args:
+            reason: why.
+            after: what follows, None = another round; nodes that leave must leave enough for it.
+            grace_s: between signal and SIGKILL.
+            signal: for the ranks.
+            counted: the restart uses the budget; it has been taken off already.
+        """
+        self.state = State.STOPPING
+        self.after, self._why, self._counted = after, reason, counted
+        self._announced = after is None and (not self.roster.leaving or self._fits())
+        action = "restart" if self._announced else "end"
+        why = reason if after is None else after.reason
+        commands: list[Command] = [Decided(self.round, action, why, self.restarts_left)]
+        commands += self._stops(reason, grace_s, signal)
+        commands.append(SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
+        return commands + self._over_if_stopped()
+
+    def _stops(self, reason: str, grace_s: float, signal: int = 15) -> list[Stop]:
+        """Orders for all nodes that have not stopped."""
+        return self.members.stops(self.members.seats, self.round, reason, grace_s, signal)
+
+    def _hurry(self, reason: str, grace_s: float) -> list[Stop]:
+        """Orders that leave less time to all nodes that have not stopped."""
+        return [Stop(node, self.round, reason, grace_s) for node in self.members.unstopped]
+
+    def _stop_timed_out(self) -> list[Command]:
+        """Go on without nodes that do not report that they have stopped."""
+        commands: list[Command] = []
+        for node in list(self.members.unstopped):
+            reason = f"node {node} has not reported in time that its ranks are stopped"
+            self.roster.unhealthy[node] = reason
+            self.members.lose(node)
+            commands += self._dismiss(node, Outcome.EXCLUDED, reason)
+        return commands + self._over_if_stopped()
+
+    def _over_if_stopped(self) -> list[Command]:
+        """Go on once nothing of the round is left anywhere."""
+        if self.members.unstopped:
+            return []
+        finished = self.after is not None and self.after.outcome is Outcome.FINISHED
+        blamed = None if finished else self.blame.verdict(self.round)
+        commands: list[Command] = [] if blamed is None else [blamed]
+        if self.after is None:
+            self.after = self._no_next_round()
+        if self.after is None:
+            return [*commands, *self._let_go(), *self._form()]
+        self.after = self._with_first_cause(self.after)
+        if self.no_quorum and not finished:
+            return [*commands, *self._let_go(), *self._form()]
+        return commands + self._end(self.after)
+
+    def _instead_of_restart(self, ending: Ending) -> list[Command]:
+        """The round is being stopped already: do not start another one after it."""
+        if self.after is not None:
+            return []
+        self.after = ending
+        return self._call_off_restart(ending.reason)
+
+    def _call_off_restart(self, reason: str) -> list[Command]:
+        if not self._announced:
+            return []
+        self.restarts_used -= self._counted
+        self._announced = self._counted = False
+        return [Decided(self.round, "end", reason, self.restarts_left)]
+
+    def _no_next_round(self) -> Ending | None:
+        """Why the restart that was planned does not take place."""
+        leaving = next(iter(self.roster.leaving.values()), "")
+        if leaving:
+            if all(member.all_ok for member in self.members.all):
+                done = f"{leaving}, and every rank exited with 0"
+                return Ending(Outcome.FINISHED, done)
+            if not self._fits():
+                return Ending(Outcome.PREEMPTED, leaving)
+        if self._counted and self._is_misuse:
+            return Ending(Outcome.FAILED, f"{self._why}; {_MISUSE}", _MISUSE)
+        if self._counted:
+            seen = [member.iterations for member in self.members.all]
+            if stuck := self.tracker.round_over(self.round, seen):
+                return Ending(Outcome.NO_RESTART, stuck)
+        return None
+
+    @property
+    def _is_misuse(self) -> bool:
+        """Whether the program cannot be meant to run as it was called; a restart is of no use."""
+        ends = {member.misuse for member in self.members.all}
+        begun = any(member.iterations.last is not None for member in self.members.all)
+        return self.round == 0 and True in ends and False not in ends and not begun
+
+    def _with_first_cause(self, ending: Ending) -> Ending:
+        """What was reported first need not be what happened first."""
+        cause = self.blame.first_cause
+        if not ending.budget or cause is None:
+            return ending
+        return Ending(ending.outcome, f"{self._told(cause)}; {ending.budget}")
+
+    def _told(self, cause: Cause) -> str:
+        """What happened, with the node where there are several."""
+        return cause.line if len(self.members) == 1 else cause.text
+
+    def _let_go(self) -> list[Command]:
+        """Between two rounds: dismiss who does not take part any more, say what is remarkable."""
+        commands: list[Command] = []
+        for node, reason in list(self.roster.leaving.items()):
+            self.gone = reason
+            commands += self._dismiss(node, Outcome.PREEMPTED, reason)
+        for node in [node for node in self.members.seats if self.roster.barred(node)]:
+            if node in self.roster.here:
+                commands += self._dismiss(node, Outcome.EXCLUDED, self.roster.barred(node))
+        seen = [member.iterations for member in self.members.all]
+        if self._counted and (text := self.tracker.remark(seen)):
+            commands.append(Remark(text))
+        return commands
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _dismiss(self, node: str, outcome: Outcome, reason: str) -> list[Command]:
+        """The job goes on without a node on which nothing runs."""
+        self.roster.go(node)
+        return [End(node, outcome, reason)]
+
+    def _end(self, ending: Ending) -> list[Command]:
+        """End the job for everybody who is there."""
+        commands = self._call_off_restart(ending.reason)
+        self.state, self.ending = State.ENDED, ending
+        ends = [End(node, ending.outcome, ending.reason) for node in self.roster.here]
+        return [*commands, *ends]

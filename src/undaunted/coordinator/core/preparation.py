@@ -13,7 +13,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.roster import name_some
+from undaunted.coordinator.core.formation import name_some
 
 if TYPE_CHECKING:
     from undaunted.coordinator.core.record import Record

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from undaunted.coordinator.core.formation import Roster, name_some
 from undaunted.coordinator.core.messages import NodeInfo
-from undaunted.coordinator.core.roster import Roster, name_some
 
 
 def test_candidates_are_here_and_stay() -> None:

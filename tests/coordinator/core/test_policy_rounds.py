@@ -5,9 +5,8 @@ from __future__ import annotations
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy, State
 from undaunted.coordinator.core.progress import Iterations
-from undaunted.coordinator.core.rounds import STOP_MARGIN_S, State
 
 
 def remarks(job: Driver) -> list[str]:
