@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.inprocess.rank.fake_guard import FakeGuard
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.communication import c10d
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.rank import connection
@@ -19,7 +19,7 @@ def _no_group_is_kept() -> Iterator[None]:
     """What a call that is over keeps until the next epoch."""
     yield
     c10d.release()
-    background.settle()
+    threads.settle()
 
 
 @pytest.fixture

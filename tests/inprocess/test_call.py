@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import pytest
 
 from tests.inprocess.rank.calls import call, parameters
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.call import CallWrapper
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
@@ -117,7 +117,7 @@ def test_threads_that_release_something_have_ended_when_the_call_returns(guard: 
     def release() -> None:
         threading.Event().wait(0.3)
 
-    started = call(lambda: background.start(release, "release"))
+    started = call(lambda: threads.start(release, "release"))
     assert not started.is_alive()
 
 

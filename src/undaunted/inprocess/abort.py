@@ -7,17 +7,20 @@ is fatal: what cannot be aborted is said in the log, and ended by the hard timeo
 from __future__ import annotations
 
 import abc
+import importlib
+import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undaunted.inprocess.communication import c10d, creation, flight_recorder, registry
+from undaunted.inprocess.communication import c10d, creation, registry
+from undaunted.journal import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from undaunted.inprocess.state import FrozenState
-
 
 _DUMP_DEADLINE_S = 10.0
 
@@ -61,12 +64,12 @@ class AbortTorchDistributed(Abort):
 
     def _dump(self, state: FrozenState) -> None:
         path = self.torch_fr_trace_path or os.environ.get("NVRX_FR_TRACE_PATH")
-        if not path or not c10d.is_initialized() or not flight_recorder.is_recording(os.environ):
+        if not path or not c10d.is_initialized() or not is_recording(os.environ):
             return
         rank = state.rank if state.active_rank is None else state.active_rank
         registry.run(
             f"Dump of the Flight Recorder to {path}",
-            lambda: flight_recorder.dump(path, state.iteration, rank, c10d.backends()),
+            lambda: dump_flight_recorder(path, state.iteration, rank, c10d.backends()),
             _DUMP_DEADLINE_S,
         )
 
@@ -134,3 +137,56 @@ def _release_transformer_engine() -> None:
         if manager is not None:
             manager.reset()
             return
+
+
+_log = logging.getLogger("nvrx")
+
+MAX_DUMP_BYTES = 64 * 1024 * 1024
+# torch reads the first of these that it knows.
+_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+
+
+def is_recording(environment: Mapping[str, str]) -> bool:
+    """Return whether the environment asks for a recorder of some size."""
+    return any(environment.get(name, "").strip().lstrip("0").isdigit() for name in _SIZES)
+
+
+def dump_path(directory: str, iteration: int, rank: int) -> Path:
+    """Return where the dump of a rank goes: ``DIRECTORY/iter_ITERATION/_dump_RANK.json``."""
+    return Path(directory) / f"iter_{iteration}" / f"_dump_{rank}.json"
+
+
+def dump_flight_recorder(
+    directory: str, iteration: int, rank: int, backends: Collection[str]
+) -> None:
+    """Write this rank's records as JSON, without stacks; nothing where torch records nothing.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    records = _records(backends)
+    if records is None:
+        return
+    if len(records) > MAX_DUMP_BYTES:
+        _log.warning(
+            "The Flight Recorder holds %d bytes, more than %d: not written. Lower %s",
+            len(records),
+            MAX_DUMP_BYTES,
+            _SIZES[0],
+        )
+        return
+    path = dump_path(directory, iteration, rank)
+    files.replace_text(os, str(path), records.decode("utf-8", "replace"))
+
+
+def _records(backends: Collection[str]) -> bytes | None:
+    bindings = importlib.import_module("torch._C._distributed_c10d")
+    names = ["_dump_fr_trace_json"]
+    if "nccl" in backends:  # it has a recorder of its own
+        names.insert(0, "_dump_nccl_trace_json")
+    for name in names:
+        function: Any = getattr(bindings, name, None)
+        if function is not None:
+            records: bytes = function(includeCollectives=True, onlyActive=False)
+            return records
+    return None

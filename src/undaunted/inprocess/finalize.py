@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
-from undaunted.inprocess.bounded import call_within
+from undaunted.inprocess.threads import call_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,18 +6,21 @@ import abc
 import logging
 import os
 from datetime import timedelta
+from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undaunted.health.check import Check, Finding, Settings, has_gpus
+from undaunted.health.check import INFINIBAND, Check, Finding, Settings, has_gpus, nics
 from undaunted.health.checks.gpu import Gpus
 from undaunted.health.checks.nic_counters import NicCounters
 from undaunted.health.checks.nvlink import NvLinks
-from undaunted.inprocess.bounded import call_within, cuda
-from undaunted.inprocess.devices import nearest_nics, visible_device
 from undaunted.inprocess.exception import HealthCheckError, RestartError
 from undaunted.inprocess.exception import TimeoutError as TookTooLong
+from undaunted.inprocess.threads import call_within, cuda
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from undaunted.inprocess.state import FrozenState
 
 _logger = logging.getLogger("nvrx")
@@ -178,3 +181,59 @@ class ChainedNicHealthCheck(_DeviceCheck):
             return None
         check.run(self._seen)  # keeps what the counters are now
         return check
+
+
+_GPUS = "proc/driver/nvidia/gpus"  # a directory for each, named by its PCI address
+
+
+def visible_device(index: int, environ: Mapping[str, str]) -> str | None:
+    """Return what names the rank's GPU as in ``CUDA_VISIBLE_DEVICES``; None = it has none.
+
+    Args:
+        index: among those the process may use; where it may use one, that is its own.
+        environ: of the process.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(index)
+    entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
+    if len(entries) == 1:
+        return entries[0]
+    return entries[index] if index < len(entries) else None
+
+
+def nearest_nics(gpu: int, root: str) -> list[str]:
+    """Return the InfiniBand devices that are nearest to a GPU in the tree of PCI bridges.
+
+    Args:
+        gpu: as the driver counts.
+        root: where ``/proc`` and ``/sys`` are.
+
+    Returns:
+        All devices if where the GPU is cannot be found out, or they are all equally far.
+    """
+    present = nics(root)
+    there = _gpu_path(gpu, root)
+    common = {nic: _common(there, _path(Path(root, INFINIBAND, nic, "device"))) for nic in present}
+    most = max(common.values(), default=0)
+    return [nic for nic in present if common[nic] == most]
+
+
+def _gpu_path(gpu: int, root: str) -> tuple[str, ...]:
+    try:
+        addresses = sorted(os.listdir(Path(root, _GPUS)))
+    except OSError:
+        return ()
+    if gpu >= len(addresses):
+        return ()
+    return _path(Path(root, "sys/bus/pci/devices", addresses[gpu].lower()))
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """Return how many steps two paths have in common."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+
+
+def _path(link: Path) -> tuple[str, ...]:
+    """Return the bridges on the way to a device, and the device."""
+    return link.resolve().parts if link.exists() else ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.communication import c10d
 
 NAME = "torch.distributed.distributed_c10d"
@@ -103,7 +103,7 @@ def test_a_destroyed_group_is_kept_until_the_functions_frames_are_gone(
     assert module._world.pg_map == {}
     assert kept() is not None
     c10d.release()
-    background.settle()
+    threads.settle()
     assert kept() is None
     c10d.release()
 

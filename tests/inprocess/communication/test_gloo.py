@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.inprocess.communication import event_loops, gloo, sockets
+from undaunted.inprocess.communication import gloo, sockets
+from undaunted.inprocess.communication.sockets import Descriptor, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +42,7 @@ def test_the_loop_of_a_group_is_found(
     if how == "unnamed":
         monkeypatch.setattr(gloo, "_LOOP_NAME", "other")
     if how == "busy":
-        monkeypatch.setattr(event_loops, "waits", no_waits)
+        monkeypatch.setattr(gloo, "waits", no_waits)
     (loop,) = gloo.find_loops()
     assert [address[0] for one in loop if (address := sockets.listening_address(one))]
     assert all(sockets.is_tcp_or_pipe(one) for one in loop)
@@ -124,9 +127,9 @@ def test_a_loop_that_cannot_be_looked_at_is_said(
 ) -> None:
     caplog.set_level(logging.WARNING, "nvrx")
     # A thread of its own, as those of gloo get their name a moment after they begin.
-    monkeypatch.setattr(event_loops, "thread_names", lambda: {1: gloo._LOOP_NAME})
-    monkeypatch.setattr(event_loops, "waits", no_waits)
-    monkeypatch.setattr(event_loops, "epoll_descriptors", list)
+    monkeypatch.setattr(gloo, "thread_names", lambda: {1: gloo._LOOP_NAME})
+    monkeypatch.setattr(gloo, "waits", no_waits)
+    monkeypatch.setattr(gloo, "epoll_descriptors", list)
     assert gloo.find_loops() == []
     assert "event loops of gloo cannot be looked at" in caplog.text
 
@@ -135,3 +138,64 @@ def test_a_loop_that_cannot_be_looked_at_is_said(
 def test_late_connections(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", value)
     assert gloo.connects_late() == expected
+
+
+WATCHED = """pos:	0
+flags:	02
+mnt_id:	17
+ino:	1038
+tfd:       12 events:       19 data:     562a0da61ac0  pos:0 ino:232672 sdev:9
+tfd:        7 events: 80000019 data:     562a0da66bd8  pos:0 ino:2a sdev:f
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "machine", "expected"),
+    [
+        ("232 0xa 0x7ff8 0x40 0xa 0x0 0x0 0x7f 0x7f\n", "x86_64", 10),
+        ("281 0x3 0x7f 0x400 0xffffffff 0x0 0x8 0x7f 0x7f", "x86_64", 3),
+        ("22 0xa 0x7ff8 0x40 0xa 0x0 0x0 0x7f 0x7f", "aarch64", 10),
+        ("22 0xa 0x7ff8 0x40 0xa 0x0 0x0 0x7f 0x7f", "x86_64", None),
+        ("232 0xa 0x7ff8 0x40 0xa 0x0 0x0 0x7f 0x7f", "unknown", None),
+        ("0 0x0 0x7f 0x2000 0x0 0x0 0x0 0x7f 0x7f", "x86_64", None),
+        ("running", "x86_64", None),
+        ("-1 0x7f 0x7f", "x86_64", None),
+        ("", "x86_64", None),
+    ],
+)
+def test_system_calls(call: str, machine: str, expected: int | None) -> None:
+    assert gloo.parse_wait(call, machine) == expected
+
+
+def test_watched_descriptors() -> None:
+    expected = [Descriptor(12, 0x232672), Descriptor(7, 0x2A)]
+    assert gloo.parse_watched(WATCHED) == expected
+    assert gloo.parse_watched("pos: 0\ntfd: 3\n\n") == []
+
+
+@pytest.fixture
+def loop() -> Iterator[tuple[int, int, socket.socket]]:
+    """A thread in epoll_wait: its id, its epoll descriptor, what it watches."""
+    near, far = socket.socketpair()
+    with near, far, select.epoll() as epoll:
+        epoll.register(near, select.EPOLLIN)
+        thread = threading.Thread(target=lambda: epoll.poll(30))
+        thread.start()
+        assert thread.native_id is not None
+        try:
+            yield thread.native_id, epoll.fileno(), near
+        finally:
+            far.sendall(b"x")
+            thread.join(30)
+
+
+def test_a_thread_that_waits_is_found(loop: tuple[int, int, socket.socket]) -> None:
+    tid, epoll_fd, watched = loop
+    assert tid in gloo.thread_names()
+    found = gloo.waits([tid, threading.get_native_id(), 1 << 22], patience_s=0.05)
+    assert list(found) == [tid], "not this thread, which runs, and not one that does not exist"
+    assert found[tid] == epoll_fd
+    assert epoll_fd in gloo.epoll_descriptors()
+    assert watched.fileno() not in gloo.epoll_descriptors()
+    assert gloo.watched(epoll_fd) == [describe(watched.fileno())]
+    assert gloo.watched(watched.fileno()) == []

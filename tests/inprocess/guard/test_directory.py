@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.ports import two_free_ports
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import directory as module
-from undaunted.inprocess.guard.directory import KEY, Place, directory
+from undaunted.inprocess.guard.directory import KEY, Place, directory, host_for_ranks
 
 TOKEN = "a token of twenty characters"
 TORCHRUN = {
@@ -178,7 +178,7 @@ class Meeting:
 
     def second_finds(self) -> Future[Place]:
         found: Future[Place] = Future()
-        background.start(lambda: found.set_result(self.of(1).find()), "test")
+        threads.start(lambda: found.set_result(self.of(1).find()), "test")
         return found
 
 
@@ -252,3 +252,36 @@ def test_a_real_store_of_torchrun() -> None:
             store_kwargs={},
             timeout_s=0.5,
         ).find()
+
+
+@pytest.mark.parametrize(
+    ("environ", "host"),
+    [
+        ({}, "127.0.0.1"),
+        ({"MASTER_ADDR": "localhost"}, "127.0.0.1"),
+        ({"MASTER_ADDR": "127.0.0.2"}, "127.0.0.1"),
+        ({"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0"}, "127.0.0.1"),
+        ({"SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "node0"}, "127.0.0.1"),
+        ({"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "node0"}, "10.0.0.7"),
+        # What restarts have made of it does not count.
+        ({"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "1", "MASTER_ADDR": "node0"}, "10.0.0.7"),
+    ],
+)
+def test_under_which_address_others_reach_this_machine(
+    environ: dict[str, str], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "own_address", lambda master: "10.0.0.7")
+    assert host_for_ranks(environ, 2) == host
+    assert host_for_ranks(environ, 1) == ""
+
+
+def test_a_master_whose_name_leads_to_loopback_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "own_address", lambda master: "127.0.0.1")
+    assert (
+        host_for_ranks({"MASTER_ADDR": "node0"}, 2) == "node0"
+    )  # as /etc/hosts of some systems has it
+
+
+def test_a_master_that_nobody_knows() -> None:
+    with pytest.raises(InternalError, match="MASTER_ADDR"):
+        host_for_ranks({"MASTER_ADDR": "no.such.host.invalid"}, 2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.epoch_store import EpochStore
 
@@ -34,7 +34,7 @@ def _what_torch_keeps() -> None:
 @pytest.fixture(autouse=True)
 def _threads_end() -> Iterator[None]:
     yield
-    background.settle(20)
+    threads.settle(20)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_every_epoch_has_a_fresh_one_over_the_same_connections(
 def test_nothing_is_kept_of_earlier_epochs(server: EpochStore, client: EpochStore) -> None:
     for epoch in range(3):
         begin(server, client, epoch)
-        background.settle(20)
+        threads.settle(20)
         for store in (server, client):
             store.get().set(f"{epoch}", "")
         assert {key.partition("/")[0] for key in tcp(server).list_keys()} == {f"{epoch}"}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.inprocess.rank.calls import call
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.monitor_thread import RankShouldRestart
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.interrupt import SIGNAL
@@ -507,7 +507,7 @@ def test_an_error_elsewhere_waits_for_a_thread_in_atomic(guard: FakeGuard) -> No
 
     def train(wrapper: CallWrapper) -> int:
         if wrapper.iteration == 0:
-            background.start(lambda: save(wrapper), "test")
+            threads.start(lambda: save(wrapper), "test")
             assert saving.wait(LONG_S)
             raise RuntimeError
         order.append("again")

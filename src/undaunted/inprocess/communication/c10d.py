@@ -9,7 +9,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +97,7 @@ def release() -> None:
     if _destroyed:
         groups = _destroyed.copy()
         _destroyed.clear()
-        background.start(groups.clear, "release")
+        threads.start(groups.clear, "release")
 
 
 def forget_unfinished() -> None:

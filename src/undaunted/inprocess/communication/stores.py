@@ -1,25 +1,46 @@
-"""Ending a wait in a TCPStore without an end to the store."""
+"""Serving and using torch's TCPStore so that whoever waits for it, or in it, can be interrupted.
+
+torch's constructor does not come back for a signal. Where nobody serves, or the connection breaks
+while it waits for the server's answer, it tries again until its timeout is over: minutes. So
+`StoreClient` runs it in a thread of its own, with a short timeout, again and again.
+
+A client has one connection, and torch sends one request at a time: who waits for a key keeps all
+others of this process waiting. To end the wait, the connection is ended. New connections are
+avoided, as torch looks up the names of the addresses at both ends: `StoreConnection` is used in one
+epoch after the other, and ended only if somebody waits in it; `interrupted` puts a new connection
+in the place of the one that was ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import re
 import socket
+import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base import name_server
+from undaunted.coordinator.wire.address import is_loopback
+from undaunted.inprocess import threads
 from undaunted.inprocess.communication import sockets
+from undaunted.inprocess.exception import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
+
+    from undaunted.coordinator.wire.address import Address
 
 _log = logging.getLogger("nvrx")
 
 # A server is slow to answer while it looks up names.
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 _ACCEPT_TIMEOUT_S = 1.0
+_BACKLOG = 4096
 _FD = re.compile(r"SocketImpl\(fd=(\d+),")
 
 
@@ -83,3 +104,203 @@ def connection(client: Any, among: set[sockets.Descriptor]) -> sockets.Descripto
     # A client's text has its descriptor; but it takes look-ups of names, seconds where these fail.
     match = _FD.search(repr(client))
     return sockets.describe(int(match[1])) if match else None
+
+
+_LOOPBACK = "127.0.0.1"
+_ALL = ("::", "0.0.0.0")  # noqa: S104 - compared with
+# Longer from one attempt to the next: a server that many connect to at once may be slow.
+_FIRST_ATTEMPT_S = 2.0
+# How much later than the last attempt the thread may be done.
+_MARGIN_S = 5.0
+
+
+class StoreClient:
+    """Connects to one server, once."""
+
+    def __init__(self, server: Address, timeout: timedelta) -> None:
+        """Prepare.
+
+        Args:
+            server: where it listens.
+            timeout: of connecting to it, and of the store's operations.
+        """
+        self._server = server
+        self._timeout = timeout
+        self._done = threading.Event()
+        self._given_up = False
+        self._store: Any = None
+        self._error: Exception | None = None
+
+    def connect(self) -> Any:
+        """Return the store.
+
+        Raises:
+            InternalError: it was given up.
+            RuntimeError: nobody serves it; torch says why.
+        """
+        threads.start(self._connect, "store")
+        self._done.wait(self._timeout.total_seconds() + _MARGIN_S)
+        if self._store is None:
+            raise self._error or InternalError(f"the store at {self._server} cannot be reached")
+        return self._store
+
+    def give_up(self) -> None:
+        """Have `connect` raise, and end the connection of its attempt, for its thread to end."""
+        self._given_up = True
+        self._done.set()
+        for one in sockets.all_sockets():
+            peer = sockets.peer(one)
+            if peer is not None and peer[1] == self._server.port and self._may_be_at(peer[0]):
+                sockets.shut_down(one)
+
+    def _may_be_at(self, number: str) -> bool:
+        """Whether a host's number is that of the server; names are not looked up."""
+        host, number = self._server.host, number.removeprefix("::ffff:")
+        return number == host or is_loopback(number) or not _is_numeric(host)
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        longest_s = _FIRST_ATTEMPT_S
+        while not self._given_up and (left_s := deadline - time.monotonic()) > 0:
+            try:
+                self._store = self._attempt(min(longest_s, left_s))
+                break
+            except Exception as error:  # noqa: BLE001 - raised in `connect`
+                self._error = error
+            longest_s *= 2
+        self._done.set()
+
+    def _attempt(self, timeout_s: float) -> Any:
+        import torch.distributed as dist
+
+        with name_server.asked_again_soon():
+            store = dist.TCPStore(
+                self._server.host,
+                self._server.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_s),
+            )
+        store.set_timeout(self._timeout)
+        return store
+
+
+def serve_store(listening: socket.socket, timeout: timedelta) -> Any:
+    """Return a store that this process serves at a socket, which is torch's from now on."""
+    import torch.distributed as dist
+
+    host, port, *_ = listening.getsockname()
+    with name_server.asked_again_soon():
+        return dist.TCPStore(
+            _LOOPBACK if host in _ALL else host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timeout,
+            master_listen_fd=listening.detach(),
+        )
+
+
+def _is_numeric(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+# Within this time a request is answered where nobody waits, seconds.
+_ANSWER_S = 0.1
+
+
+class StoreConnection:
+    """Of this process to a server, which may be in this process as well.
+
+    Attributes:
+        client: torch's store.
+    """
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        """Connect.
+
+        Args:
+            connect: returns a new TCPStore.
+
+        Raises:
+            RuntimeError: it does not succeed.
+        """
+        before = sockets.all_sockets()
+        self.client = connect()
+        self._socket = connection(self.client, sockets.all_sockets() - before)
+
+    def is_whole(self) -> bool:
+        """Return whether the connection is up, as far as is known here."""
+        return self._socket is not None and sockets.is_established(self._socket)
+
+    def is_free(self) -> bool:
+        """Return whether nobody waits in it: a request is answered soon."""
+        answered = threading.Event()
+
+        def ask() -> None:
+            self.client.num_keys()
+            answered.set()
+
+        _start(ask)
+        return answered.wait(_ANSWER_S)
+
+    def end(self) -> None:
+        """Have those who wait in it get an error, now and later."""
+        if self._socket is not None:
+            sockets.shut_down(self._socket)
+
+    def forget(self, prefix: str) -> None:
+        """Delete the keys that begin with ``prefix``, in a thread beside.
+
+        A store of torch 2.8 or older cannot name its keys: there they stay.
+        """
+        list_keys: Callable[[], list[str]] = getattr(self.client, "list_keys", list)
+
+        def delete() -> None:
+            for key in list_keys():
+                if key.startswith(prefix):
+                    self.client.delete_key(key)
+
+        _start(delete)
+
+
+def _start(run: Callable[[], None]) -> None:
+    """Run something that ends with an error when the connection is ended."""
+
+    def quietly() -> None:
+        with contextlib.suppress(RuntimeError):
+            run()
+
+    threads.start(quietly, "store")
+
+
+def listen(host: str, port: int = 0) -> socket.socket:
+    """Listen at an address of this machine; at all of them if a name is given.
+
+    Args:
+        host: an address of this machine, or a name.
+        port: 0 = any that is free.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    try:
+        version = ipaddress.ip_address(host.partition("%")[0]).version
+    except ValueError:
+        host, version = "", 6 if socket.has_dualstack_ipv6() else 4
+    return _listen(socket.AF_INET6 if version == 6 else socket.AF_INET, host, port)
+
+
+def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if port:  # connections of who listened there before do not matter
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock

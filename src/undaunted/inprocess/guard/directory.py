@@ -29,13 +29,11 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from undaunted.base.deadline import within
-from undaunted.coordinator.wire.address import UNIX, Address, own_host
+from undaunted.coordinator.wire.address import UNIX, Address, is_loopback, own_address, own_host
 from undaunted.coordinator.wire.credentials import TOKEN_VARIABLE, TokenError, find_token
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
+from undaunted.inprocess.communication.stores import StoreClient, listen, serve_store
 from undaunted.inprocess.exception import InternalError
-from undaunted.inprocess.rank import listening
-from undaunted.inprocess.rank.listening import on_one_machine
-from undaunted.inprocess.rank.store_client import StoreClient, serve_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,7 +198,7 @@ class _Meeting(_Published):
 
         store = None
         if job_rank == 0:
-            store = _serve(listening.own_host(environ, world_size), where.port, timeout_s)
+            store = _serve(host_for_ranks(environ, world_size), where.port, timeout_s)
         self._is_ours = store is not None
         if store is None:
             store = _connect(where, job_rank, timeout_s)
@@ -226,7 +224,7 @@ class _Meeting(_Published):
         super().publish(port)
         if self._is_ours:
             # Until then the port is not free for the function. Who does not come is named later.
-            waiting = background.start(self._wait_for_readers, "meeting")
+            waiting = threads.start(self._wait_for_readers, "meeting")
             waiting.join(self._timeout_s)
 
     def _wait_for_readers(self) -> None:
@@ -287,7 +285,7 @@ def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:
 def _serve(host: str, port: int, timeout_s: float) -> Any:
     """Return a store that listens there, at this machine; None = the port is taken."""
     try:
-        sock = listening.listen(host, port)
+        sock = listen(host, port)
     except OSError:
         return None
     store = serve_store(sock, dt.timedelta(seconds=timeout_s))
@@ -352,3 +350,41 @@ def _number(port: str) -> int:
 def _reachable(master: str) -> str:
     """Return under which name other nodes reach this machine."""
     return within(_LOOK_UP_S, lambda: own_host(master), socket.gethostname())
+
+
+def on_one_machine(host: str, world_size: int, environ: Mapping[str, str]) -> bool:
+    """Whether the launcher says that all ranks are here, or the address cannot be reached else.
+
+    Args:
+        host: ``MASTER_ADDR``, or what stands for it.
+        world_size: as the launcher has set it: restarts change the variable.
+        environ: the environment.
+    """
+    if environ.get("LOCAL_WORLD_SIZE") == str(world_size):
+        return True
+    return environ.get("SLURM_STEP_NUM_NODES") == "1" or host == "localhost" or is_loopback(host)
+
+
+def host_for_ranks(environ: Mapping[str, str], world_size: int) -> str:
+    """Return where other ranks reach this machine; "" = there are none.
+
+    That is loopback on one machine, else the address from which this machine would speak to
+    ``MASTER_ADDR``, or that name itself if it leads to loopback here.
+
+    Args:
+        environ: the environment.
+        world_size: as the launcher has set it.
+
+    Raises:
+        InternalError: ``MASTER_ADDR`` cannot be looked up.
+    """
+    if world_size == 1:
+        return ""
+    master = environ.get("MASTER_ADDR", "")
+    if not master or on_one_machine(master, world_size, environ):
+        return _LOOPBACK
+    try:
+        here = own_address(master)
+    except OSError as error:
+        raise InternalError(f"MASTER_ADDR={master!r} cannot be looked up: {error}") from error
+    return master if is_loopback(here) else here

@@ -14,11 +14,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire.address import Address, parse_address
+from undaunted.inprocess.communication.stores import (
+    StoreClient,
+    StoreConnection,
+    listen,
+    serve_store,
+)
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.rank.forks import forget_in_children
-from undaunted.inprocess.rank.listening import listen
-from undaunted.inprocess.rank.store_client import StoreClient, serve_store
-from undaunted.inprocess.rank.store_connection import StoreConnection
 
 if TYPE_CHECKING:
     import datetime as dt

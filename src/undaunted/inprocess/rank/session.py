@@ -9,11 +9,12 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.core.messages import Enter
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.guard import start
+from undaunted.inprocess.guard.directory import host_for_ranks
 from undaunted.inprocess.rank import connection
 from undaunted.inprocess.rank.alone import Alone, StoppedGuard
 from undaunted.inprocess.rank.connection import Connection
@@ -21,7 +22,6 @@ from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.gate import Gate
 from undaunted.inprocess.rank.inbox import Inbox
 from undaunted.inprocess.rank.interrupt import Interrupter
-from undaunted.inprocess.rank.listening import own_host
 from undaunted.inprocess.rank.termination import Termination
 from undaunted.inprocess.rank.watcher import Wake, Watcher
 from undaunted.inprocess.state import State
@@ -105,7 +105,7 @@ class Session:
         """
         with contextlib.ExitStack() as undo:
             undo.enter_context(_ONE_AT_A_TIME.held())
-            undo.callback(background.settle, _SETTLE_S)
+            undo.callback(threads.settle, _SETTLE_S)
             self.connection = connection.current() or connection.replace(
                 lambda: _connect(parameters, base_store)
             )
@@ -226,4 +226,4 @@ def _stopped_guard(pid: int, parameters: Parameters) -> StoppedGuard:
 
 def _store(parameters: Parameters, base_store: Any, job_size: int) -> EpochStore:
     timeout = (parameters.store_kwargs or {}).get("timeout", _STORE_TIMEOUT)
-    return EpochStore(own_host(os.environ, job_size), timeout, base_store)
+    return EpochStore(host_for_ranks(os.environ, job_size), timeout, base_store)

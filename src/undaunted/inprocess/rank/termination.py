@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from undaunted.inprocess import background
+from undaunted.inprocess import threads
 from undaunted.inprocess.core.messages import Finished, Stop
 from undaunted.inprocess.rank.inbox import Broken
 
@@ -125,7 +125,7 @@ class Termination:
         if self._gate.terminate(self._message_of(self._verdict)):
             self._stage = _Stage.ABORTING
             self._aborted.clear()
-            background.start(self._abort_and_wake, "abort")
+            threads.start(self._abort_and_wake, "abort")
 
     def _abort_and_wake(self) -> None:
         try:
