@@ -38,7 +38,6 @@ PROGRAMS = (
     "undaunted.checkpointing.writer.program",
     "undaunted.cli.main",
     "undaunted.fault_tolerance.funnel.program",
-    "undaunted.fault_tolerance.rank_monitor.server",
     "undaunted.inprocess.guard.program",
 )
 

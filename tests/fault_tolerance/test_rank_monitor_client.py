@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.settings import settings_of
 from undaunted.fault_tolerance import (
     RankMonitorClient,
     RankMonitorClientError,
@@ -18,7 +19,6 @@ from undaunted.fault_tolerance import (
 from undaunted.fault_tolerance.calculated_limits import with_calculated
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import decode_request
-from undaunted.fault_tolerance.rank_monitor.settings import settings_of
 from undaunted.fault_tolerance.timeouts_calc import HeartbeatTimeouts, SectionTimeouts
 from undaunted.fault_tolerance.timeouts_sync import SynchronizationError
 from undaunted.progress import writer as writer_module

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.launch import LaunchError as LaunchError
     from undaunted.fault_tolerance.launch import elastic_launch as elastic_launch
     from undaunted.fault_tolerance.launch_config import LaunchConfig as LaunchConfig
-    from undaunted.fault_tolerance.profiling import FaultToleranceProfiler as FaultToleranceProfiler
-    from undaunted.fault_tolerance.profiling import ProfilingEvent as ProfilingEvent
-    from undaunted.fault_tolerance.profiling import profiling_events as profiling_events
-    from undaunted.fault_tolerance.profiling import record_profiling_event as record_profiling_event
     from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient as RankMonitorClient
     from undaunted.fault_tolerance.rank_monitor_client import (
         RankMonitorClientError as RankMonitorClientError,
@@ -36,10 +32,6 @@ _MODULES = {
     "LaunchConfig": "launch_config",
     "LaunchError": "launch",
     "elastic_launch": "launch",
-    "FaultToleranceProfiler": "profiling",
-    "ProfilingEvent": "profiling",
-    "profiling_events": "profiling",
-    "record_profiling_event": "profiling",
     "SimulatedFaultParams": "simulated_faults",
     "parse_simulated_fault_params": "simulated_faults",
     "setup_simulated_fault": "simulated_faults",
@@ -49,10 +41,8 @@ _MODULES = {
 
 __all__ = [
     "FaultToleranceConfig",
-    "FaultToleranceProfiler",
     "LaunchConfig",
     "LaunchError",
-    "ProfilingEvent",
     "RankMonitorClient",
     "RankMonitorClientError",
     "SimulatedFaultParams",
@@ -60,10 +50,19 @@ __all__ = [
     "WorkloadControlRequest",
     "elastic_launch",
     "parse_simulated_fault_params",
-    "profiling_events",
-    "record_profiling_event",
     "setup_simulated_fault",
 ]
+
+# Where names are now that only programs written for NVRx use.
+_MOVED = {
+    "FaultToleranceProfiler": "shared_utils.profiling",
+    "ProfilingEvent": "shared_utils.profiling",
+    "profiling": "shared_utils.profiling",
+    "profiling_events": "shared_utils.profiling",
+    "record_profiling_event": "shared_utils.profiling",
+    "ipc_connector": "fault_tolerance.ipc_connector",
+    "rank_monitor": "fault_tolerance.rank_monitor_server",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -73,4 +72,9 @@ def __getattr__(name: str) -> object:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
+    if name in _MOVED:
+        raise ImportError(
+            f"undaunted.fault_tolerance.{name} is in nvidia_resiliency_ext.{_MOVED[name]} now, "
+            "of undaunted's package nvidia-resiliency-ext"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

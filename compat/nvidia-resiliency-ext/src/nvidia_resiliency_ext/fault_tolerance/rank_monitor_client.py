@@ -6,19 +6,19 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.connection import (
+    Connection,
+    MonitorUnavailableError,
+    connect,
+)
 from nvidia_resiliency_ext.fault_tolerance.config import FaultToleranceConfig
 from nvidia_resiliency_ext.fault_tolerance.data import (
     FT_LAUNCHER_IPC_SOCKET_ENV_VAR,
     FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
     RankInfo,
 )
+from nvidia_resiliency_ext.fault_tolerance.ipc_connector import IpcConnector
 from undaunted.fault_tolerance.data import who_am_i
-from undaunted.fault_tolerance.ipc_connector import IpcConnector
-from undaunted.fault_tolerance.rank_monitor.connection import (
-    Connection,
-    MonitorUnavailableError,
-    connect,
-)
 from undaunted.fault_tolerance.rank_monitor_client import (
     RankMonitorClient as UndauntedClient,
 )

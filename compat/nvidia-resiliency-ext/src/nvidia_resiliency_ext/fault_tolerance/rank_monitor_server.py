@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from undaunted.fault_tolerance.rank_monitor.settings import settings_of
-from undaunted.fault_tolerance.rank_monitor.start import (
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.settings import settings_of
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.start import (
     INIT_TIMEOUT_S,
     RankMonitorProcess,
     start,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RankMonitorServer:
-    """Starts rank monitors; see `undaunted.fault_tolerance.rank_monitor`."""
+    """Starts rank monitors; see docs/design/compat.md."""
 
     RANK_MONITOR_INIT_TIMEOUT = INIT_TIMEOUT_S
 
@@ -66,7 +66,7 @@ class RankMonitorServer:
         Raises:
             OSError: the path cannot be used.
         """
-        from undaunted.fault_tolerance.rank_monitor.server import serve
+        from nvidia_resiliency_ext.fault_tolerance._rank_monitor.server import serve
 
         del is_restarter_logger
         event = rank_monitor_ready_event

@@ -11,11 +11,11 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from nvidia_resiliency_ext.fault_tolerance import _ipc_messages as ipc_messages
 from undaunted.base.ids import node_name
 from undaunted.base.process import open_pidfd, state, wait_pidfd
 from undaunted.base.text import format_ranks
 from undaunted.coordinator.topology import infrastructure_rank
-from undaunted.fault_tolerance import ipc_messages
 from undaunted.fault_tolerance.data import knows_rank, who_am_i
 from undaunted.fault_tolerance.funnel.config import leaf_of
 
@@ -164,7 +164,7 @@ def recv_all(sock: socket.socket, n: int) -> bytes:
 
 
 def read_obj_from_ipc_socket(sock: socket.socket, raise_exc: bool = False) -> Any:
-    """Return a message, see `undaunted.fault_tolerance.ipc_messages`; None = there is none.
+    """Return a message, see `_ipc_messages`; None = there is none.
 
     Args:
         sock: connected.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.base.process import module_command, wait_readable
-from undaunted.fault_tolerance.rank_monitor.settings import settings_of
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.settings import settings_of
+from undaunted.base.process import code_command, wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 INIT_TIMEOUT_S = 180.0
 _LONGEST_REASON = 1000
-_PROGRAM = "undaunted.fault_tolerance.rank_monitor.server"
+# Our own package may lie where this process alone looks for it.
+_PLACE = str(Path(__file__).parents[3])
+_PROGRAM = (
+    "sys.path.append(sys.argv.pop(1)); "
+    "from nvidia_resiliency_ext.fault_tolerance._rank_monitor.server import main; sys.exit(main())"
+)
 
 
 class RankMonitorProcess:
@@ -88,7 +94,7 @@ def start(
     ready, ready_of_child = os.pipe()
     try:
         process = subprocess.Popen(
-            module_command(_PROGRAM, str(ready_of_child)),
+            code_command(_PROGRAM, _PLACE, str(ready_of_child)),
             stdin=subprocess.PIPE,
             env=env,
             pass_fds=[ready_of_child],

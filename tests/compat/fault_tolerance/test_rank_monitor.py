@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor import connection, start
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.connection import (
+    MonitorUnavailableError,
+    connect,
+)
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.settings import settings_of
 from undaunted.base.process import open_pidfd, wait_pidfd
 from undaunted.fault_tolerance import FaultToleranceConfig, RankMonitorClient
-from undaunted.fault_tolerance.rank_monitor import connection, start
-from undaunted.fault_tolerance.rank_monitor.connection import MonitorUnavailableError, connect
-from undaunted.fault_tolerance.rank_monitor.settings import settings_of
 
 LONG_S = 60.0
 SRC = Path(__file__).parents[3] / "src"
@@ -25,7 +28,7 @@ SRC = Path(__file__).parents[3] / "src"
 RANK = """
 import signal, sys
 from undaunted.fault_tolerance import RankMonitorClient
-from undaunted.fault_tolerance.rank_monitor.connection import connect
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.connection import connect
 connection = connect(sys.argv[1], 3, 60)
 client = RankMonitorClient()
 client.init_workload_monitoring()
@@ -139,12 +142,23 @@ def test_what_needs_a_launcher_is_refused(monitor, tmp_path):
 
 
 @pytest.mark.e2e
+def test_nothing_is_imported_from_the_current_directory(tmp_path, monkeypatch):
+    for name in ("asyncio", "logging", "msgspec", "undaunted"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a decoy was imported')")
+    monkeypatch.chdir(tmp_path)
+    process = start.start(FaultToleranceConfig(), str(tmp_path / "m"))
+    process.terminate()
+    process.join(LONG_S)
+    assert process.exitcode == 0
+
+
+@pytest.mark.e2e
 def test_it_ends_with_the_process_that_started_it(tmp_path):
     code = f"""
         import sys
         sys.path.insert(0, {str(SRC)!r})
         from undaunted.fault_tolerance import FaultToleranceConfig
-        from undaunted.fault_tolerance.rank_monitor.start import start
+        from nvidia_resiliency_ext.fault_tolerance._rank_monitor.start import start
         print(start(FaultToleranceConfig(), {str(tmp_path / "m")!r}).pid, flush=True)
         sys.stdin.read()
     """

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.journal.sample import RUN, at
-from undaunted.fault_tolerance import profiling
-from undaunted.fault_tolerance.profiling import (
+from nvidia_resiliency_ext.shared_utils import profiling
+from nvidia_resiliency_ext.shared_utils.profiling import (
     FaultToleranceProfiler,
     ProfilingEvent,
     ProfilingRecord,
     profiling_events,
     record_profiling_event,
 )
+from tests.journal.sample import RUN, at
 from undaunted.journal import events as journal
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def test_event_of_a_rank_reaches_the_journal(
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(
-        "from undaunted.fault_tolerance import ProfilingEvent, record_profiling_event\n"
-        "record_profiling_event(ProfilingEvent.RENDEZVOUS_COMPLETED, rank=0)\n"
+        "from nvidia_resiliency_ext.shared_utils import profiling\n"
+        "profiling.record_profiling_event(profiling.ProfilingEvent.RENDEZVOUS_COMPLETED, rank=0)\n"
     )
     config = LaunchConfig(1, 1, 1, worker_start="fresh", run_dir="run", max_restarts=0)
     elastic_launch(config, "train.py")()

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.connection import GOODBYE, LONGEST, peer
+from nvidia_resiliency_ext.fault_tolerance._rank_monitor.settings import MonitorSettings
 from undaunted.attribution.evidence import expired_in_words
 from undaunted.base.process import open_pidfd, signal_pidfd
 from undaunted.base.unix_sockets import listen_at
 from undaunted.fault_tolerance import calculated_limits
 from undaunted.fault_tolerance.agent.ranks.watch import Listener, PageWatch
-from undaunted.fault_tolerance.rank_monitor.connection import GOODBYE, LONGEST, peer
-from undaunted.fault_tolerance.rank_monitor.settings import MonitorSettings
 from undaunted.progress.area import MailboxRequest, PageArea
 
 if TYPE_CHECKING:
@@ -235,7 +235,3 @@ def _remove(path: str, place: tuple[int, int]) -> None:
 
 def _say(line: str) -> None:
     print(f"[undaunted] rank monitor: {line}", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

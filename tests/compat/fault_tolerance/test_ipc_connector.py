@@ -4,14 +4,11 @@ import socket
 
 import pytest
 
-from undaunted.fault_tolerance import (
-    WorkloadAction,
-    WorkloadControlRequest,
-    ipc_connector,
-    ipc_messages,
-)
+from nvidia_resiliency_ext.fault_tolerance import _ipc_messages as ipc_messages
+from nvidia_resiliency_ext.fault_tolerance import ipc_connector
+from nvidia_resiliency_ext.fault_tolerance.ipc_connector import IpcConnector
+from undaunted.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from undaunted.fault_tolerance.data import RankInfo
-from undaunted.fault_tolerance.ipc_connector import IpcConnector
 
 
 @pytest.fixture
