@@ -76,7 +76,7 @@ def test_version_is_one(metadata) -> None:
 def test_commands_resolve(wheel: zipfile.ZipFile) -> None:
     name = next(n for n in wheel.namelist() if n.endswith("entry_points.txt"))
     commands = re.findall(r"^(\w+) = ([\w.]+):(\w+)$", wheel.read(name).decode(), re.MULTILINE)
-    assert {command for command, _, _ in commands} == {"undaunted", "ft_launcher", "log_aggregator"}
+    assert {command for command, _, _ in commands} == {"undaunted", "ft_launcher"}
     for _, module, function in commands:
         assert callable(getattr(importlib.import_module(module), function))
 

@@ -1,7 +1,7 @@
 import os
 
+from nvidia_resiliency_ext.shared_utils._messages.files import FILE_NAME
 from undaunted.cli.messages import launcher_messages, message_directory
-from undaunted.logs.message_files import FILE_NAME
 
 
 def test_directory():

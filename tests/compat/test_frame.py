@@ -162,7 +162,10 @@ def test_scripts_are_those_of_undaunted() -> None:
     tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
     ours = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
     undaunteds = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
-    assert ours == {name: undaunteds[name] for name in ("ft_launcher", "nvrx-control")}
+    assert ours == {
+        **{name: undaunteds[name] for name in ("ft_launcher", "nvrx-control")},
+        "log_aggregator": "nvidia_resiliency_ext.shared_utils.log_aggregator:main",
+    }
 
 
 @pytest.mark.e2e

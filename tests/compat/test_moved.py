@@ -15,6 +15,10 @@ MOVED = {
         "ipc_connector": "fault_tolerance.ipc_connector",
         "rank_monitor": "fault_tolerance.rank_monitor_server",
     },
+    "undaunted.logs": {
+        "LogConfig": "shared_utils.log_manager",
+        "setup_logger": "shared_utils.log_manager",
+    },
 }
 
 

@@ -203,45 +203,6 @@ def test_the_log_aggregator_is_a_program():
     assert "--log-dir" in result.stdout or "directory" in result.stdout
 
 
-def test_log_manager(tmp_path):
-    from nvidia_resiliency_ext.shared_utils.log_manager import LogConfig, setup_logger
-
-    logger = setup_logger(force_reset=True, log_file=tmp_path / "all.log")
-    assert logger.name == LogConfig.name == "nvrx"
-    logger.info("hello")
-    assert "hello" in (tmp_path / "all.log").read_text()
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-        handler.close()
-
-
-def test_a_log_manager_and_the_log_of_a_node(tmp_path):
-    from nvidia_resiliency_ext.shared_utils.log_manager import LogManager
-    from nvidia_resiliency_ext.shared_utils.log_node_local_tmp import NodeLogAggregator
-
-    there = str(tmp_path / "messages")
-    manager = LogManager(node_local_tmp_dir=there, node_local_tmp_prefix="trainer")
-    assert (manager.logger.name, manager.node_local_tmp_dir) == ("nvrx", there)
-    aggregator = NodeLogAggregator(
-        log_dir=str(tmp_path / "logs"), temp_dir=there, log_file="node.log", en_chrono_ord=True
-    )
-    aggregator.start_aggregator()
-    manager.logger.info("hello")
-    aggregator.shutdown()
-    assert "hello" in (tmp_path / "logs" / "node.log").read_text()
-    for handler in list(manager.logger.handlers):
-        manager.logger.removeHandler(handler)
-        handler.close()
-
-
-def test_the_directory_of_messages_has_to_be_known(tmp_path, monkeypatch):
-    from nvidia_resiliency_ext.shared_utils.log_node_local_tmp import NodeLogAggregator
-
-    monkeypatch.delenv("NVRX_NODE_LOCAL_TMPDIR", raising=False)
-    with pytest.raises(ValueError, match="NVRX_NODE_LOCAL_TMPDIR"):
-        NodeLogAggregator(str(tmp_path))
-
-
 def test_profiling(caplog):
     from nvidia_resiliency_ext.shared_utils.profiling import (
         FaultToleranceProfiler,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nvidia_resiliency_ext.shared_utils import log_aggregator
 from tests.e2e.launcher import launched
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def test_a_plug_in_chooses_the_files(tmp_path: Path) -> None:
 
 LOGGING = """
     import logging, os
-    from undaunted.logs import LogConfig, setup_logger
+    from nvidia_resiliency_ext.shared_utils.log_manager import LogConfig, setup_logger
     setup_logger()
     logger = logging.getLogger(LogConfig.name)
     logger.info("begun")
@@ -119,7 +120,9 @@ def test_messages_of_ranks_and_launcher_are_put_together(tmp_path: Path) -> None
     variables = {"NVRX_NODE_LOCAL_TMPDIR": str(messages), "SLURMD_NODENAME": "node7"}
     with launched(tmp_path, LOGGING, *options, **variables) as run:
         assert run.finish() == 0, run.text
-    lines = (tmp_path / "run" / "nvrx-node7.log").read_text().splitlines()
+    aggregate = ["--log-file", str(tmp_path / "node.log"), "--temp-dir", str(messages), "--once"]
+    assert log_aggregator.main(aggregate) == 0
+    lines = (tmp_path / "node.log").read_text().splitlines()
     assert lines == sorted(lines)
     text = "\n".join(lines)
     killed = text.index("about to be killed")

@@ -104,8 +104,8 @@ def test_torch_must_not_be_initialized(guard: FakeGuard, monkeypatch: pytest.Mon
 def test_the_beginning_and_the_end_of_a_call_can_be_logged(
     guard: FakeGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "nvrx")
-    assert call(lambda: logging.getLogger("nvrx").debug("inside")) is None
+    caplog.set_level(logging.DEBUG, "undaunted")
+    assert call(lambda: logging.getLogger("undaunted").debug("inside")) is None
     begins, inside, ends = [each.getMessage() for each in caplog.records]
     assert "rank 0: call 0 begins" in begins
     assert f"pid={os.getpid()}, monitor_process=" in begins

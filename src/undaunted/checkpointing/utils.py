@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-_default_logger = logging.getLogger("nvrx")
+_default_logger = logging.getLogger("undaunted")
 _stack: ContextVar[tuple[tuple[str, logging.Logger], ...]] = ContextVar("stack", default=())
 
 

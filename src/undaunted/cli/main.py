@@ -29,18 +29,16 @@ Commands:
   top       show what every rank of a run is doing now, live
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
-  log-aggregator
-            put the nvrx messages of a node together in one file
 
 undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator.
 """
-_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor", "log-aggregator")
-_SIMULATE_MOVED = (
-    "undaunted: error: 'simulate' is no command any more; the simulator runs from a checkout of "
-    "undaunted: python -m simulator"
-)
+_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor")
+_MOVED = {
+    "simulate": "it is part of a checkout of undaunted: python -m simulator",
+    "log-aggregator": "it is log_aggregator of undaunted's package nvidia-resiliency-ext",
+}
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 
@@ -58,7 +56,7 @@ def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = words[0] if words else ""
     if command in _COMMANDS:
-        module = import_module(f"undaunted.cli.{command.replace('-', '_')}")
+        module = import_module(f"undaunted.cli.{command}")
         code: int = module.main(words[1:])
         return code
     if command in {"-h", "--help", "help"}:
@@ -86,8 +84,8 @@ def nvrx_control() -> int:
 def _complaint(command: str) -> str:
     if not command:
         return _HELP.rstrip()
-    if command == "simulate":
-        return _SIMULATE_MOVED
+    if command in _MOVED:
+        return f"undaunted: error: {command!r} is no command any more: {_MOVED[command]}"
     if command.startswith("-") or command.endswith(".py"):
         return f"undaunted: error: {command!r} is no command; to run a script: undaunted run ..."
     import difflib

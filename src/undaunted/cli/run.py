@@ -157,7 +157,6 @@ def build_config(parsed: Parsed, environ: Mapping[str, str], cwd: str) -> tuple[
         health_checks=health_checks(parsed, cwd),
         health_check_interval_s=values["ft-node-health-check-interval"],
         launcher_log=values["ft-nvrx-logfile"] or launcher_messages(message_dir),
-        message_dir=message_dir,
         logs_specs=values["logs-specs"],
         stdout_filters=values["duplicate-stdout-filters"],
         stderr_filters=values["duplicate-stderr-filters"],

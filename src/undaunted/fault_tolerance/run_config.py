@@ -69,8 +69,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         health_checks: what makes this node unhealthy; the devices and the socket are filled in.
         health_check_interval_s: time between two checks in a round, where they are cheap.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
-        message_dir: absolute path of the directory of messages of the ``nvrx`` logger, which are
-            put together in the run directory; "" = none.
         stdout_filters, stderr_filters: lines shown on that stream of the console that contain one
             of these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
         logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
@@ -132,7 +130,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
-    message_dir: str = ""
     stdout_filters: list[str] = []
     stderr_filters: list[str] = []
     logs_specs: str = ""

@@ -139,7 +139,7 @@ def _release_transformer_engine() -> None:
             return
 
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 MAX_DUMP_BYTES = 64 * 1024 * 1024
 # torch reads the first of these that it knows.

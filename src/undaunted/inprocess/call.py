@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.wrap import Wrapper
 
 
-_logger = logging.getLogger("nvrx")
+_logger = logging.getLogger("undaunted")
 
 
 class CallWrapper:

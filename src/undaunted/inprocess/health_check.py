@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from undaunted.inprocess.state import FrozenState
 
-_logger = logging.getLogger("nvrx")
+_logger = logging.getLogger("undaunted")
 
 
 class FaultCounterExceeded(RestartError):  # noqa: N818 - the name users know

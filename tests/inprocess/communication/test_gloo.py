@@ -125,7 +125,7 @@ def test_visitors_have_the_numbers_of_all_peers(monkeypatch: pytest.MonkeyPatch)
 def test_a_loop_that_cannot_be_looked_at_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "nvrx")
+    caplog.set_level(logging.WARNING, "undaunted")
     # A thread of its own, as those of gloo get their name a moment after they begin.
     monkeypatch.setattr(gloo, "thread_names", lambda: {1: gloo._LOOP_NAME})
     monkeypatch.setattr(gloo, "waits", no_waits)

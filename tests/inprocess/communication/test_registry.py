@@ -32,7 +32,7 @@ def test_each_function_is_called_once() -> None:
 
 
 def test_an_unknown_backend_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "nvrx")
+    caplog.set_level(logging.WARNING, "undaunted")
     registry.abort({"mpi", "fake"})
     registry.abort({"mpi"})
     assert [record.message for record in caplog.records if "'mpi'" in record.message] == [

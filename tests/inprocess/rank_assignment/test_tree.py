@@ -136,7 +136,7 @@ def test_a_process_joins_and_is_told_the_keys() -> None:
 
 
 def test_the_log_tells_what_has_become_of_a_rank(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="nvrx")
+    caplog.set_level("INFO", logger="undaunted")
     job = Job(3, lambda: Tree([Layer(max_ranks=2, flag=RESERVE)]))
     assert not caplog.messages
     job.lose([0])

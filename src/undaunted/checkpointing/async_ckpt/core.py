@@ -36,7 +36,7 @@ __all__ = [
     "abort_nvrx_checkpoint",
 ]
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 
 class AsyncCaller(ABC):

@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from types import TracebackType
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 _PAGE = 4096
 _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", 14)
 _TOUCH_PAGES = getattr(mmap, "MADV_POPULATE_WRITE", 23)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from undaunted.checkpointing.local.shard import Head
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 _NAME = re.compile(r"iter_([0-9]{7,20})_([0-9]{1,10})_local\.pt")
 _TEMPORARY = re.compile(r"\.iter_[0-9]+_[0-9]+_local\.pt\.[0-9a-z]+\.tmp")
 _RANK = re.compile(r"[0-9]{1,10}")

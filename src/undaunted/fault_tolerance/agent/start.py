@@ -49,14 +49,8 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
         print(f"[undaunted] {_cannot_start(config, error)}", file=sys.stderr)
         return _CANNOT_START
     from undaunted.fault_tolerance.agent.agent import serve
-    from undaunted.fault_tolerance.output.node_log import NodeLog
 
-    node_log = NodeLog(config)
-    _say(node_log.start())
-    try:
-        return serve(config, front, begun)
-    finally:
-        _say(node_log.close())
+    return serve(config, front, begun)
 
 
 def _listen(config: RunConfig) -> socket.socket | None:
@@ -65,11 +59,6 @@ def _listen(config: RunConfig) -> socket.socket | None:
     from undaunted.fault_tolerance.metrics_access import listen
 
     return listen(config.metrics)
-
-
-def _say(problem: str) -> None:
-    if problem:
-        print(f"[undaunted] {problem}", file=sys.stderr)
 
 
 def _cannot_start(config: RunConfig, error: OSError) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from datetime import timedelta
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 _SETTLE_S = 0.05  # how long who waited in the store may take to come back
 _ROUNDS = 10

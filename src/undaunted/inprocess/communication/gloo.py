@@ -32,7 +32,7 @@ from undaunted.inprocess.communication.sockets import Descriptor
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 _LOOP_NAME = "gloo_tcp_loop"
 _PATIENCE_S = 0.02

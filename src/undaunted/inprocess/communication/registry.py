@@ -11,7 +11,7 @@ from undaunted.inprocess.communication import c10d, gloo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 DEADLINE_S = 30.0
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from undaunted.coordinator.wire.address import Address
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 # A server is slow to answer while it looks up names.
 _CONNECT_TIMEOUT = timedelta(seconds=10)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TEXT = 1000  # characters
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 
 def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:

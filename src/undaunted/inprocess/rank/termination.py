@@ -32,7 +32,7 @@ _LONGEST_S = 1.0
 # When the pause has become that long, seconds, it may be that it waits for others again.
 _INSIST_S = 0.2
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 
 class _Stage(enum.Enum):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.rank.page import Page
     from undaunted.inprocess.rank.termination import Termination
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 
 
 class Wake:

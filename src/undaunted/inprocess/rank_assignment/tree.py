@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.rank_assignment.layer import Layer
     from undaunted.inprocess.state import State
 
-_logger = logging.getLogger("nvrx")
+_logger = logging.getLogger("undaunted")
 _FOR_JOINED = "inprocess_tree_keys"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from undaunted.logs.aggregator import Aggregator
-from undaunted.logs.config import LogConfig
+from nvidia_resiliency_ext.shared_utils._messages.aggregator import Aggregator
+from nvidia_resiliency_ext.shared_utils.log_manager import LogConfig
 
 _CLOSE_S = 60.0
 

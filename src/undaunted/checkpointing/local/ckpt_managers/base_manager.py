@@ -54,7 +54,7 @@ __all__ = [
     "SameMachineReplicationException",
 ]
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 TIMEOUT_S = 1800.0
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.local.replication.strategies import ReplicationStrategy
     from undaunted.checkpointing.local.shard import Head
 
-_log = logging.getLogger("nvrx")
+_log = logging.getLogger("undaunted")
 _READ_THREADS = 4
 _T = TypeVar("_T")
 

@@ -1,6 +1,6 @@
 import logging
 
-from undaunted.logs.config import LogConfig
+from nvidia_resiliency_ext.shared_utils.log_manager import LogConfig
 
 
 def test_defaults():

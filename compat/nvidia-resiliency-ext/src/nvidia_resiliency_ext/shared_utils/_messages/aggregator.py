@@ -16,11 +16,11 @@ import time
 from itertools import islice
 from typing import Any
 
+from nvidia_resiliency_ext.shared_utils._messages.files import check_directory
+from nvidia_resiliency_ext.shared_utils._messages.merge import Merger
+from nvidia_resiliency_ext.shared_utils._messages.sources import Sources
 from undaunted.logs.growth import Growth
 from undaunted.logs.log_file import LogFile
-from undaunted.logs.merge import Merger
-from undaunted.logs.message_files import check_directory
-from undaunted.logs.sources import Sources
 
 HOLD_S = 1.0
 _BATCH_S = 0.05  # processes that log all the time wake us at most this often

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.logs.message_files import FILE_NAME, LONGEST_MESSAGE_BYTES
+from nvidia_resiliency_ext.shared_utils._messages.files import FILE_NAME, LONGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

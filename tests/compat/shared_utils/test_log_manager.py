@@ -3,12 +3,13 @@ import re
 
 import pytest
 
-from undaunted.logs import LogConfig, setup_logger
-from undaunted.logs import logger as logger_module
+from nvidia_resiliency_ext.shared_utils import log_manager
+from nvidia_resiliency_ext.shared_utils.log_manager import LogConfig, LogManager, setup_logger
+from nvidia_resiliency_ext.shared_utils.log_node_local_tmp import NodeLogAggregator
 
 LINE = (
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z \[%s\] \[\S+\] "
-    r"\[workload:3\(1\) infra:\?\(\?\)\] test_logger.py:\d+ %s\n"
+    r"\[workload:3\(1\) infra:\?\(\?\)\] test_log_manager.py:\d+ %s\n"
 )
 
 
@@ -21,11 +22,20 @@ def environment(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "1")
     yield
-    logger = logging.getLogger(LogConfig.name)
-    for handler in logger.handlers[:]:
-        if hasattr(handler, logger_module._OURS):
-            logger.removeHandler(handler)
-            handler.close()
+    for logger in log_manager._loggers():
+        for handler in logger.handlers[:]:
+            if hasattr(handler, log_manager._OURS):
+                logger.removeHandler(handler)
+                handler.close()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+
+
+def test_what_undaunted_says_goes_to_the_same_place(capsys):
+    setup_logger()
+    setup_logger(force_reset=True)
+    logging.getLogger("undaunted").info("one")
+    assert re.fullmatch(LINE % ("INFO", "one"), capsys.readouterr().err)
 
 
 def test_console(capsys, monkeypatch):
@@ -90,3 +100,29 @@ def test_tracebacks_keep_their_indents(tmp_path):
     assert lines[1] == "Traceback (most recent call last):"
     assert lines[2].startswith('  File "')
     assert lines[-1].startswith("ValueError: ")
+
+
+def test_the_logger_has_its_name(tmp_path):
+    logger = setup_logger(force_reset=True, log_file=tmp_path / "all.log")
+    assert logger.name == LogConfig.name == "nvrx"
+    logger.info("hello")
+    assert "hello" in (tmp_path / "all.log").read_text()
+
+
+def test_a_log_manager_and_the_log_of_a_node(tmp_path):
+    there = str(tmp_path / "messages")
+    manager = LogManager(node_local_tmp_dir=there, node_local_tmp_prefix="trainer")
+    assert (manager.logger.name, manager.node_local_tmp_dir) == ("nvrx", there)
+    aggregator = NodeLogAggregator(
+        log_dir=str(tmp_path / "logs"), temp_dir=there, log_file="node.log", en_chrono_ord=True
+    )
+    aggregator.start_aggregator()
+    manager.logger.info("hello")
+    aggregator.shutdown()
+    assert "hello" in (tmp_path / "logs" / "node.log").read_text()
+
+
+def test_the_directory_of_messages_has_to_be_known(tmp_path, monkeypatch):
+    monkeypatch.delenv("NVRX_NODE_LOCAL_TMPDIR", raising=False)
+    with pytest.raises(ValueError, match="NVRX_NODE_LOCAL_TMPDIR"):
+        NodeLogAggregator(str(tmp_path))

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from undaunted.logs import sources as sources_module
-from undaunted.logs.sources import CHUNK_BYTES, Sources
+from nvidia_resiliency_ext.shared_utils._messages import sources as sources_module
+from nvidia_resiliency_ext.shared_utils._messages.sources import CHUNK_BYTES, Sources
 
 
 @pytest.fixture

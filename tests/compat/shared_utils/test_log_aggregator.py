@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from undaunted.cli.log_aggregator import main
+from nvidia_resiliency_ext.shared_utils.log_aggregator import main
 from undaunted.logs.stamps import stamp
 
 DEADLINE_S = 10.0
@@ -82,7 +82,7 @@ def test_what_is_in_the_way_is_named(tmp_path, directory, capsys):
     (tmp_path / "file").touch()
     argv = ["--temp-dir", str(directory), "--log-file", str(tmp_path / "file" / "log"), "--once"]
     assert main(argv) == 1
-    assert f"log-aggregator: {tmp_path}/file/log: Not a dir" in capsys.readouterr().err
+    assert f"log_aggregator: {tmp_path}/file/log: Not a dir" in capsys.readouterr().err
     missing = str(tmp_path / "missing")
     assert main(["--temp-dir", missing, "--log-file", str(tmp_path / "log"), "--once"]) == 1
     assert f"there is no directory {missing}" in capsys.readouterr().err

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from undaunted.logs import aggregator as aggregator_module
+from nvidia_resiliency_ext.shared_utils._messages import aggregator as aggregator_module
+from nvidia_resiliency_ext.shared_utils._messages.aggregator import Aggregator, InUseError
+from nvidia_resiliency_ext.shared_utils._messages.files import MessageFiles
 from undaunted.logs import log_file
-from undaunted.logs.aggregator import Aggregator, InUseError
-from undaunted.logs.message_files import MessageFiles
 from undaunted.logs.stamps import stamp
 
 DEADLINE_S = 10.0

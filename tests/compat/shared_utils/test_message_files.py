@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from undaunted.logs import message_files
-from undaunted.logs.message_files import (
+from nvidia_resiliency_ext.shared_utils._messages import files as message_files
+from nvidia_resiliency_ext.shared_utils._messages.files import (
     FILE_NAME,
     LONGEST_MESSAGE_BYTES,
     Appender,

@@ -22,7 +22,7 @@ RANKS = 3
 MESSAGES = 2000
 LOGGING = """
     import os
-    from undaunted.logs import setup_logger
+    from nvidia_resiliency_ext.shared_utils.log_manager import setup_logger
     logger = setup_logger()
     for number in range(2000):
         logger.info("message %d of rank %s\\n  more of it", number, os.environ["RANK"])
@@ -43,7 +43,7 @@ def wait_for_size(path: Path, size: int) -> None:
 def test_no_message_is_lost_when_an_aggregator_is_killed(tmp_path: Path) -> None:
     messages, log, over = tmp_path / "messages", tmp_path / "node.log", tmp_path / "over"
     program = "\n".join(line[4:] for line in LOGGING.splitlines())
-    command = ["-m", "undaunted.cli.main", "log-aggregator", "--log-file", str(log)]
+    command = ["-m", "nvidia_resiliency_ext.shared_utils.log_aggregator", "--log-file", str(log)]
     command += ["--temp-dir", str(messages), "--wait-file", str(over)]
     variables = {"NVRX_NODE_LOCAL_TMPDIR": str(messages), "NVRX_LOG_MAX_FILE_SIZE_KB": "100"}
     ranks = [start("-c", program, RANK=str(rank), **variables) for rank in range(RANKS)]

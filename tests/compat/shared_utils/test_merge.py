@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.logs.merge import Merger
+from nvidia_resiliency_ext.shared_utils._messages.merge import Merger
 from undaunted.logs.stamps import stamp
 
 
