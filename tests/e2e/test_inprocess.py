@@ -112,6 +112,34 @@ def test_a_lost_rank_comes_back_if_so_wanted(tmp_path: Path) -> None:
         assert replaced["rank"] == 1
 
 
+# Who comes in place of rank 1 waits for something else before it could join the others.
+COMES_TOO_LATE = """
+    import os, signal, threading
+    from undaunted import inprocess
+
+    if "UNDAUNTED_INPROCESS_REJOIN" in os.environ:
+        threading.Event().wait()
+
+    @inprocess.Wrapper()
+    def train(call: inprocess.CallWrapper):
+        if call.iteration == 0 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait(None if call.iteration == 0 else 0.1)
+
+    train()
+"""
+
+
+def test_a_job_ends_although_a_rank_that_was_started_again_has_not_joined(tmp_path: Path) -> None:
+    wanted = ("--ft-restart-policy", "min-healthy", "--ft-restart-lost-ranks")
+    with launched(tmp_path, COMES_TOO_LATE, *RANKS, *wanted) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        (replaced,) = launcher.events("rank_replaced")
+        exited = launcher.events("rank_exited")[-1]
+        assert (exited["rank"], exited["pid"], exited["by_us"]) == (1, replaced["pid"], True)
+        assert len(launcher.events("round_started")) == 1
+
+
 @pytest.mark.parametrize("policy", ["any-failed", "min-healthy"])
 def test_a_killed_rank_ends_the_round_otherwise(tmp_path: Path, policy: str) -> None:
     restarts = ("--max-restarts", "1", "--ft-restart-policy", policy)

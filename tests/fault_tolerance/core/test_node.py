@@ -107,6 +107,41 @@ def test_a_lost_rank_may_be_started_again() -> None:
     assert machine.handle(m.RankExited(1, 0)) == [m.Watch(on=False), m.ReportFinished()]
 
 
+def test_the_others_may_finish_before_one_that_was_started_again_has_joined_them() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankExited(1, -9, spared=True, again=True))
+    assert machine.handle(m.RankExited(0, 0, absent=frozenset({1}))) == []
+    finished = machine.handle(m.RankExited(2, 0, absent=frozenset({1})))
+    assert finished == [m.Watch(on=False), m.ReportFinished(lost=1)]
+    assert m.SignalRanks((1,), 15) in machine.handle(STOP)
+    assert m.SignalTree(9) in machine.handle(m.RankExited(1, -15))
+    assert machine.handle(m.TreeEmpty()) == [m.ReportStopped(all_ok=True, unkillable=False)]
+
+
+def test_one_that_was_started_again_is_waited_for_once_it_has_joined() -> None:
+    machine = running()
+    machine.handle(m.RankExited(1, -9, spared=True, again=True))
+    assert machine.handle(m.RankExited(0, 0)) == []
+    assert m.ReportFailed("crash", 1, "exit code 1") in machine.handle(m.RankExited(1, 1))
+
+
+def test_others_that_failed_have_not_finished_without_one_that_was_started_again() -> None:
+    machine = running(slots=3)
+    machine.handle(m.RankExited(1, -9, spared=True, again=True))
+    machine.handle(m.RankExited(0, 0, absent=frozenset({1})))
+    commands = machine.handle(m.RankExited(2, 1, absent=frozenset({1})))
+    assert m.ReportFailed("crash", 2, "exit code 1") in commands
+
+
+def test_a_hang_of_one_that_was_started_again_is_none_once_the_others_have_finished() -> None:
+    machine = running()
+    machine.handle(m.RankExited(1, -9, spared=True, again=True))
+    machine.handle(m.LimitPassed(1, "no heartbeat"))
+    machine.handle(m.RankExited(0, 0, absent=frozenset({1})))
+    judged = machine.handle(m.HangJudged(0, (1,), "rank 1 hangs"))
+    assert judged == [m.ReportFinished(lost=1)]
+
+
 def test_nobody_is_started_again_to_join_nobody() -> None:
     machine = running()
     machine.handle(m.RankExited(0, -9, spared=True))
@@ -381,7 +416,12 @@ EVENTS = st.one_of(
     st.just(m.WorkersSpawned()),
     st.just(m.SpawnFailed("x")),
     st.builds(
-        m.RankExited, st.integers(0, 1), st.sampled_from([0, 1, -9]), st.booleans(), st.booleans()
+        m.RankExited,
+        st.integers(0, 1),
+        st.sampled_from([0, 1, -9]),
+        st.booleans(),
+        st.booleans(),
+        st.frozensets(st.integers(0, 1)),
     ),
     st.builds(m.RankErrored, st.integers(0, 1), st.just("x"), st.booleans()),
     st.builds(m.LimitPassed, st.integers(0, 1), st.just("x")),

@@ -16,7 +16,8 @@ States::
     CLEARING   nothing is left; the node is made ready for the next round
 
 A rank that fails while others go on with the function that they have called together is *lost*:
-that is no failure of the round as long as another rank lives, or has exited with 0.
+that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
+is being started again and has not joined the others when all of them have exited with 0.
 
 A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
 left out when no round follows.
@@ -202,6 +203,8 @@ class Node:
         self._exited[event.local_rank] = event.code
         if event.spared and event.code != 0:
             self._lost.add(event.local_rank)
+        if event.absent.issuperset(self.alive) and 0 in self._exited.values():
+            self._lost.update(self.alive)  # the others have finished without them
         if self.state is State.RUNNING:
             commands = self._judge_exit(event.local_rank, event.code)
             return commands + self._replace(event) if event.again else commands
@@ -376,9 +379,9 @@ class Node:
 
     @property
     def _has_worked(self) -> bool:
-        """Whether all have ended, with 0 but for those that were lost."""
+        """Whether all but the lost ones have ended, with 0."""
         codes = [code for rank, code in self._exited.items() if rank not in self._lost]
-        return not self.alive and bool(codes) and not any(codes)
+        return self._lost.issuperset(self.alive) and bool(codes) and not any(codes)
 
     def _round_over(self, problem: str = "") -> list[Command]:
         self.state = State.IDLE

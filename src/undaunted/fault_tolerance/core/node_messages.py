@@ -32,13 +32,15 @@ class RankExited:
     """A rank's process ended; ``code`` is its exit code, or minus the signal's number.
 
     ``spared``: if that is a failure it is none of the round: others go on with the function that
-    they have called together. ``again``: a process in its place could join them.
+    they have called together. ``again``: a process in its place could join them. ``absent``: local
+    ranks that have been started again and have not joined the others, as far as they live.
     """
 
     local_rank: int
     code: int
     spared: bool = False
     again: bool = False
+    absent: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

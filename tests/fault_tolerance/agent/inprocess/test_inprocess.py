@@ -85,11 +85,30 @@ async def test_a_rank_that_took_part_may_return_once_per_process() -> None:
     name = serving.begin()
     assert not serving.inprocess.may_return(0)
     peer = await in_a_call(name)
+    assert serving.inprocess.absent() == set()
     assert serving.inprocess.may_return(0)
     assert not serving.inprocess.may_return(0), "its successor has not taken part"
+    assert serving.inprocess.absent() == {0}
     assert serving.inprocess.goes_on_without(0)
     serving.inprocess.close()
+    assert serving.inprocess.absent() == set()
     peer.sock.close()
+
+
+@on_loop
+async def test_a_rank_that_has_joined_the_others_again_is_not_absent() -> None:
+    serving = Serving(again=True)
+    serving.begin()
+    processes = [TakesPart(), TakesPart()]
+    service: Any = SimpleNamespace(
+        in_call=lambda job_rank: True, rank=lambda job_rank: processes[0], close=lambda: None
+    )
+    serving.inprocess._service = service
+    assert serving.inprocess.may_return(0)
+    assert serving.inprocess.absent() == {0}
+    processes.pop(0)
+    assert serving.inprocess.absent() == set()
+    serving.inprocess.close()
 
 
 @on_loop

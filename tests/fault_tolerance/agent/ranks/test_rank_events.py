@@ -61,6 +61,9 @@ class Node:
     def may_return(self, local_rank: int) -> bool:
         return self.spare
 
+    def absent(self) -> frozenset[int]:
+        return frozenset()
+
     def reap(self) -> None:
         self.heard.append("reaped")
 

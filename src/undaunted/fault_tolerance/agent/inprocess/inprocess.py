@@ -97,16 +97,16 @@ class InProcess:
         """
         if not self._config.restart_lost_ranks or not self.goes_on_without(local_rank):
             return False
-        assert self._service is not None
-        assert self._round is not None
-        gone = self._service.rank(self._round.rank(local_rank))
         before = self._replaced.setdefault(local_rank, [])
-        if gone is None or not gone.has_taken_part:
-            return False
-        if gone in before or len(before) == REPLACEMENTS:
+        gone = self._joined(local_rank)
+        if gone is None or len(before) == REPLACEMENTS:
             return False
         before.append(gone)
         return True
+
+    def absent(self) -> frozenset[int]:
+        """Return the local ranks whose new processes have not joined the others."""
+        return frozenset(rank for rank in self._replaced if self._joined(rank) is None)
 
     def lost(self, local_rank: int, detail: str) -> None:
         """A rank is, and others go on without it."""
@@ -148,6 +148,15 @@ class InProcess:
         return Controlling(self._notes, self._scribe.say)
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    def _joined(self, local_rank: int) -> ServedRank | None:
+        """Return the process of a rank if it has taken part and is not replaced."""
+        assert self._service is not None
+        assert self._round is not None
+        process = self._service.rank(self._round.rank(local_rank))
+        if process is None or process in self._replaced[local_rank]:
+            return None
+        return process if process.has_taken_part else None
 
     def _first_rank(self) -> None:
         """Make what serves the ranks of a round; it accepts the connection that has come."""

@@ -88,7 +88,8 @@ class RankEvents:
         self.watch.rank_ended(rank)
         self._scribe.rank_exited(self._this_round(), worker)
         spared, again = self._inprocess.goes_on_without(rank), self._inprocess.may_return(rank)
-        self._post(m.RankExited(rank, worker.code, spared, again))
+        absent = self._inprocess.absent()
+        self._post(m.RankExited(rank, worker.code, spared, again, absent))
 
     # --- what the node wants --------------------------------------------------------------------
 
