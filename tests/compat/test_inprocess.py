@@ -14,7 +14,13 @@ import pytest
 
 from nvidia_resiliency_ext import inprocess
 from nvidia_resiliency_ext.inprocess import param_utils, utils
-from nvidia_resiliency_ext.inprocess.state import State
+from nvidia_resiliency_ext.inprocess.compose import Compose
+from nvidia_resiliency_ext.inprocess.rank_filter import (
+    ActiveWorldSizeDivisibleBy,
+    MaxActiveWorldSize,
+    RankFilter,
+)
+from nvidia_resiliency_ext.inprocess.state import Mode, State
 from tests.ports import two_free_ports
 
 if TYPE_CHECKING:
@@ -152,3 +158,12 @@ def test_prefixes_of_iterations(tmp_path: Path) -> None:
     inprocess.store.PrefixStore(3, base).set("key", "value")
     assert inprocess.store.PrefixStore("_inprocess_3", base).get("key") == b"value"
     assert isinstance(inprocess.store.PrefixStore(0, base), inprocess.store.StoreMixin)
+
+
+def test_filters_of_ranks() -> None:
+    both = Compose(ActiveWorldSizeDivisibleBy(2), MaxActiveWorldSize(5))
+    assert isinstance(both, RankFilter)
+    state = both(State(4, 8))
+    assert (state.mode, state.active_rank, state.active_world_size) == (Mode.INACTIVE, None, 4)
+    state = both(State(3, 8))
+    assert (state.mode, state.active_rank, state.active_world_size) == (Mode.ACTIVE, 3, 4)

@@ -8,7 +8,7 @@ from tests.inprocess.rank.fake_guard import FakeGuard
 from undaunted.inprocess import threads
 from undaunted.inprocess.communication import c10d
 from undaunted.inprocess.guard import start
-from undaunted.inprocess.rank import connection
+from undaunted.inprocess.rank import guard_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGuard]:
         monkeypatch.delenv(name)
     made = FakeGuard()
     monkeypatch.setattr(start, "connect", lambda *_, **__: made.rank_end)
-    connection.close()
+    guard_link.close()
     yield made
-    connection.close()
+    guard_link.close()
     made.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 
 import pytest
 
 from undaunted import inprocess
-from undaunted.inprocess import rank_assignment, tools
+from undaunted.inprocess import rank_assignment
 from undaunted.inprocess.parameters import Parameters
 
 
@@ -17,16 +18,25 @@ def test_every_name_of_rank_assignment() -> None:
         assert getattr(rank_assignment, name).__name__ == name
 
 
-@pytest.mark.parametrize("package", [inprocess, rank_assignment, tools])
+@pytest.mark.parametrize("package", [inprocess, rank_assignment])
 def test_a_name_that_does_not_exist(package: object) -> None:
     with pytest.raises(AttributeError, match="'nothing'"):
         _ = package.nothing  # type: ignore[attr-defined]
 
 
-def test_older_place_of_fault_injection() -> None:
-    from undaunted.shared_utils import inject_fault
-
-    assert tools.inject_fault.Fault is inject_fault.Fault
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("monitor_thread", "undaunted.inprocess.exception"),
+        ("rank_filter", "nvidia_resiliency_ext.inprocess.rank_filter"),
+        ("sibling_monitor", "nvidia_resiliency_ext.inprocess.sibling_monitor"),
+        ("tools", "undaunted.shared_utils.inject_fault"),
+    ],
+)
+def test_a_name_that_has_moved(name: str, place: str) -> None:
+    with pytest.raises(ImportError, match=place):
+        getattr(inprocess, name)
+    assert importlib.util.find_spec(place) is not None
 
 
 @pytest.mark.torch

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.inprocess.rank.calls import call
 from undaunted.base import process
-from undaunted.inprocess.call import CallWrapper  # noqa: TC001 - looked up at run time
 from undaunted.inprocess.monitor_process import MonitorProcess
+from undaunted.inprocess.wrap import CallWrapper  # noqa: TC001 - looked up at run time
 
 if TYPE_CHECKING:
     import pytest

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.inprocess.rank.calls import call
-from undaunted.inprocess.call import CallWrapper  # noqa: TC001 - looked up at run time
 from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.progress_watchdog import ProgressWatchdog, Timestamp
-from undaunted.inprocess.rank import connection
+from undaunted.inprocess.rank import guard_link
 from undaunted.inprocess.rank.page import Page
+from undaunted.inprocess.wrap import CallWrapper  # noqa: TC001 - looked up at run time
 
 if TYPE_CHECKING:
     from tests.inprocess.rank.fake_guard import FakeGuard
@@ -58,7 +58,7 @@ def test_nothing_is_disturbed_after_the_call(guard: FakeGuard) -> None:
     watchdog = call(itself, None).progress_watchdog
     watchdog.reset()
     assert guard.read_page().phase is Phase.OUTSIDE
-    connection.close()
+    guard_link.close()
     watchdog.ping()
     watchdog.reset()
     assert watchdog.timestamp.auto is not None

@@ -123,7 +123,7 @@ def test_how_the_process_ends(fault: Fault, code: int, said: str) -> None:
     waiting = "while True: pass" if fault is Fault.ASYNC_EXC else "time.sleep(60)"
     program = (
         "import time\n"
-        "from undaunted.inprocess.tools.inject_fault import Fault, inject_fault\n"
+        "from undaunted.shared_utils.inject_fault import Fault, inject_fault\n"
         f"inject_fault((Fault.{fault.name},), 1, 0, 0.0, 1)\n"
         f"{waiting}\n"
     )

@@ -21,28 +21,24 @@ if TYPE_CHECKING:
     from undaunted.inprocess import health_check as health_check
     from undaunted.inprocess import initialize as initialize
     from undaunted.inprocess import monitor_process as monitor_process
-    from undaunted.inprocess import monitor_thread as monitor_thread
     from undaunted.inprocess import nested_restarter as nested_restarter
     from undaunted.inprocess import param_utils as param_utils
     from undaunted.inprocess import progress_watchdog as progress_watchdog
     from undaunted.inprocess import rank_assignment as rank_assignment
-    from undaunted.inprocess import rank_filter as rank_filter
-    from undaunted.inprocess import sibling_monitor as sibling_monitor
     from undaunted.inprocess import state as state
     from undaunted.inprocess import store as store
     from undaunted.inprocess import terminate as terminate
-    from undaunted.inprocess import tools as tools
     from undaunted.inprocess import utils as utils
     from undaunted.inprocess import wrap as wrap
-    from undaunted.inprocess.call import CallWrapper as CallWrapper
     from undaunted.inprocess.compose import Compose as Compose
     from undaunted.inprocess.state import FrozenState as FrozenState
     from undaunted.inprocess.state import Mode as Mode
     from undaunted.inprocess.state import State as State
+    from undaunted.inprocess.wrap import CallWrapper as CallWrapper
     from undaunted.inprocess.wrap import Wrapper as Wrapper
 
 _MODULE_OF = {
-    "CallWrapper": "call",
+    "CallWrapper": "wrap",
     "Compose": "compose",
     "FrozenState": "state",
     "Mode": "state",
@@ -58,20 +54,24 @@ _MODULES = (
     "health_check",
     "initialize",
     "monitor_process",
-    "monitor_thread",
     "nested_restarter",
     "param_utils",
     "progress_watchdog",
     "rank_assignment",
-    "rank_filter",
-    "sibling_monitor",
     "state",
     "store",
     "terminate",
-    "tools",
     "utils",
     "wrap",
 )
+
+# Where names are now that only programs written for NVRx use.
+_MOVED = {
+    "monitor_thread": "undaunted.inprocess.exception has RankShouldRestart",
+    "rank_filter": "nvidia_resiliency_ext.inprocess.rank_filter has it",
+    "sibling_monitor": "nvidia_resiliency_ext.inprocess.sibling_monitor has it",
+    "tools": "undaunted.shared_utils.inject_fault has what was in it",
+}
 
 __all__ = [*_MODULE_OF, *_MODULES]  # noqa: PLE0604 - all of them are text
 
@@ -85,4 +85,6 @@ def __getattr__(name: str) -> object:
         value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
+    if name in _MOVED:
+        raise ImportError(f"undaunted.inprocess.{name} is not there any more: {_MOVED[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from undaunted.inprocess.barriers import StoreMixin
-from undaunted.inprocess.call import CallWrapper
 from undaunted.inprocess.compose import Compose
 from undaunted.inprocess.parameters import Parameters
 from undaunted.inprocess.rank_assignment import ShiftRanks
-from undaunted.inprocess.rank_assignment.active import ActivateAllRanks
+from undaunted.inprocess.rank_assignment.assignments import ActivateAllRanks
+from undaunted.inprocess.wrap import CallWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ import pytest
 
 from tests.inprocess.rank.calls import call
 from undaunted.inprocess import threads
-from undaunted.inprocess.monitor_thread import RankShouldRestart
+from undaunted.inprocess.exception import RankShouldRestart
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.interrupt import SIGNAL
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.inprocess.rank.fake_guard import FakeGuard
-    from undaunted.inprocess.call import CallWrapper
+    from undaunted.inprocess.wrap import CallWrapper
 
 LONG_S = 60.0
 

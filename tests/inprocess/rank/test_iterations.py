@@ -23,9 +23,13 @@ from undaunted.inprocess.core.messages import (
     Record,
 )
 from undaunted.inprocess.core.reading import Phase
-from undaunted.inprocess.exception import HealthCheckError, InternalError, RestartAbort
-from undaunted.inprocess.monitor_thread import RankShouldRestart
-from undaunted.inprocess.rank import connection
+from undaunted.inprocess.exception import (
+    HealthCheckError,
+    InternalError,
+    RankShouldRestart,
+    RestartAbort,
+)
+from undaunted.inprocess.rank import guard_link
 from undaunted.inprocess.rank_assignment import RankDiscarded
 from undaunted.inprocess.state import FrozenState, Mode
 
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.inprocess.rank.fake_guard import FakeGuard
-    from undaunted.inprocess.call import CallWrapper
+    from undaunted.inprocess.wrap import CallWrapper
 
 
 def fail_once(wrapper: CallWrapper) -> int:
@@ -451,7 +455,7 @@ def test_a_process_keeps_only_the_connection(guard: FakeGuard) -> None:
         thread.join(20)  # some end a moment after the call
         assert not thread.is_alive(), thread
     assert len(os.listdir("/proc/self/fd")) <= before
-    connection.close()
+    guard_link.close()
     assert guard.wait_for(Enter).call == 0
 
 

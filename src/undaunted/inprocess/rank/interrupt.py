@@ -1,8 +1,13 @@
-"""Getting the user's thread out of the user's code.
+"""Getting the user's thread out of the user's code: where it may be interrupted, and how.
 
-By a real-time signal where that is the main thread: its handler raises there, and whatever the
-thread waits for in the kernel is interrupted. By an asynchronous exception otherwise, which the
-thread sees when it executes Python code again.
+Where: the `Gate` is open while the frame of `Gate.run` is on the stack. An interruption is raised
+only in code *below* that frame: a late one never hits what comes after the user's code. The gate is
+read from a signal handler, which may run in the middle of any of its methods: there it takes no
+lock.
+
+How: the `Interrupter` sends a real-time signal if the user's thread is the main thread: its handler
+raises there, and whatever the thread waits for in the kernel is interrupted. Otherwise by an
+asynchronous exception, which the thread sees when it executes Python code again.
 """
 
 from __future__ import annotations
@@ -11,21 +16,290 @@ import ctypes
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from undaunted.inprocess.monitor_thread import RankShouldRestart
+from undaunted.inprocess.exception import RankShouldRestart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from undaunted.inprocess.rank.gate import Gate
+    from undaunted.inprocess.rank.page import Page
+
+T = TypeVar("T")
 
 SIGNAL = signal.SIGRTMIN + 9
 
+# Interrupted in the middle, these modules may keep a lock for ever. They are left alone for
+# `GRACE_S`.
+_DELICATE = frozenset({"logging", "threading", "queue", "importlib", "_frozen_importlib"})
+GRACE_S = 0.02
+# The half of a package that an interrupted import leaves behind is of no use any more: whoever
+# imports it again gets errors, in every iteration. So an import is left alone for longer.
+IMPORT_S = 10.0
+# Code that handles the interruption (finally, __exit__) is left alone for as long, and finalizers
+# (__del__), where Python would print the exception and go on: the clean-up would not be finished.
+CLEAN_UP_S = 1.0
+# Entering `atomic` waits for an abort that is on; an abort that hangs is ended by the hard timeout.
+_ABORT_S = 3600.0
+
+
+class Gate:
+    """Where the user's code of one call may be interrupted. Closed at first."""
+
+    def __init__(self, page: Page, wake: Callable[[], None]) -> None:
+        """Prepare.
+
+        Args:
+            page: shows how deep in `atomic` the user's code is.
+            wake: called when an interruption that was held off may come now.
+        """
+        self._page = page
+        self._wake = wake
+        self._ident = threading.get_ident()
+        self._lock = threading.Lock()
+        self._marker: FrameType | None = None
+        self._depth = 0  # of atomic, in all threads
+        self._own_depth = 0  # in the user's thread
+        self._wanted = False  # the epoch is over, see `terminate`
+        self._terminating = False  # nobody enters `atomic` any more
+        self._raising = threading.Event()  # communication is aborted: the user's code may go
+        self._message = ""
+        self._refused_at = 0.0
+        self._refused: tuple[int, int] | None = None  # frame, instruction
+        self._raised_at = 0.0
+        self._raised_in: list[FrameType] = []
+        self._swallower: str | None = None
+
+    # --- the user's thread ------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Begin an epoch. The gate is closed."""
+        self._wanted = self._terminating = False
+        self._raising.clear()
+        self._refused_at = self._raised_at = 0.0
+        self._refused = None
+
+    def run(self, body: Callable[[], T], close: Callable[[], None]) -> T:
+        """Return what ``body`` returns; it may be interrupted.
+
+        Args:
+            body: the user's code.
+            close: called when the gate is shut, whatever happens.
+
+        Raises:
+            RankShouldRestart: it was interrupted, or the epoch is over already.
+            BaseException: whatever ``body`` raises.
+        """
+        try:
+            try:
+                self._marker = sys._getframe()  # noqa: SLF001 - what it is for
+                self._raise_if_over()
+                return body()
+            finally:
+                self._shut(close)
+        except RankShouldRestart:
+            self._shut(close)  # an asynchronous exception has hit the shutting itself
+            raise
+
+    def _raise_if_over(self) -> None:
+        """An abort that began before this sees nothing of what the user's code would begin."""
+        with self._lock:
+            over = self._terminating
+        if over:
+            self._raising.wait(_ABORT_S)
+            raise RankShouldRestart(self._message)
+
+    def _shut(self, close: Callable[[], None]) -> None:
+        with self._lock:
+            self._marker = None
+            self._raised_in = []
+            # What the function has left open is over with it; other threads are still in theirs.
+            self._change_depth(-self._own_depth)
+            close()
+            wanted = self._wanted
+        if wanted:
+            self._wake()
+
+    def enter_atomic(self) -> None:
+        """Hold off aborts and interruptions, until as many `leave_atomic`.
+
+        Raises:
+            RankShouldRestart: an interruption is under way.
+        """
+        with self._lock:
+            if not self._terminating:
+                self._change_depth(1)
+                return
+        self._raising.wait(_ABORT_S)
+        raise RankShouldRestart(self._message)
+
+    def leave_atomic(self) -> None:
+        """Undo one `enter_atomic`."""
+        with self._lock:
+            self._change_depth(-1)
+            wanted = self._wanted and not self._depth
+        if wanted:
+            self._wake()
+
+    def _change_depth(self, by: int) -> None:
+        self._depth = max(0, self._depth + by)
+        if threading.get_ident() == self._ident:
+            self._own_depth = max(0, self._own_depth + by)
+        self._page.set_atomic(self._depth)
+
+    def raise_if_wanted(self) -> None:
+        """After `leave_atomic`, in the user's thread: an interruption that it held off comes now.
+
+        Raises:
+            RankShouldRestart: if there is one.
+        """
+        if self._wanted and not self._depth and threading.get_ident() == self._ident:
+            self._raising.wait(_ABORT_S)
+            raise RankShouldRestart(self._message)
+
+    # --- the watcher ------------------------------------------------------------------------------
+
+    def terminate(self, message: str) -> bool:
+        """Let nobody enter `atomic` any more. False = somebody is in it: try again when woken."""
+        with self._lock:
+            self._message = message
+            self._wanted = True
+            if self._depth:
+                return False
+            self._terminating = True
+            return True
+
+    @property
+    def over(self) -> bool:
+        """Whether the epoch is being ended: what fails now fails for that reason."""
+        return self._terminating
+
+    def let_raise(self) -> None:
+        """Communication is aborted: from now on, the user's code may be interrupted."""
+        self._raising.set()
+
+    @property
+    def must_interrupt(self) -> bool:
+        """Whether user code still runs that should not."""
+        return self._raising.is_set() and self._marker is not None
+
+    def take_swallower(self) -> str | None:
+        """Return who has caught an interruption without letting it pass, once."""
+        with self._lock:
+            found, self._swallower = self._swallower, None
+            return found
+
+    def while_open(self, action: Callable[[], None]) -> None:
+        """Do something unless the gate is shut; it is not shut meanwhile."""
+        with self._lock:
+            if self.must_interrupt:
+                action()
+
+    # --- whoever interrupts -----------------------------------------------------------------------
+
+    @property
+    def message(self) -> str:
+        """What interruptions say."""
+        return self._message
+
+    def may_raise(self, frame: FrameType | None, handled: BaseException | None) -> bool:
+        """Whether code may be interrupted here and now; if so, it must be.
+
+        Args:
+            frame: the innermost one of the user's thread.
+            handled: the exception that is being handled there.
+        """
+        if not self.must_interrupt or frame is None or not self._is_below(frame):
+            return False
+        now = time.monotonic()
+        cleans_up = _comes_from_us(handled)
+        if cleans_up and now < self._raised_at + CLEAN_UP_S:
+            return False
+        if self._is_delicate(frame, now):
+            return False
+        if not cleans_up:
+            self._find_swallower(frame)
+        self._raised_at = now
+        self._raised_in = _stack(frame, self._marker)
+        return True
+
+    def _is_below(self, frame: FrameType) -> bool:
+        at = frame.f_back
+        while at is not None and at is not self._marker:
+            at = at.f_back
+        return at is not None
+
+    def _is_delicate(self, frame: FrameType, now: float) -> bool:
+        """Whether code must be left alone: unless it waits there, or has had its time."""
+        patience_s = self._patience_s(frame)
+        if not patience_s:
+            return False
+        here = (id(frame), frame.f_lasti)
+        waits = here == self._refused and patience_s == GRACE_S
+        self._refused = here
+        self._refused_at = self._refused_at or now
+        return not waits and now < self._refused_at + patience_s
+
+    def _patience_s(self, frame: FrameType) -> float:
+        """Return for how long what runs is left alone, seconds."""
+        stack = _stack(frame, self._marker)
+        if any(_module(each) == "importlib._bootstrap" for each in stack):
+            return IMPORT_S
+        if any(map(_is_finalizer, stack)):
+            return CLEAN_UP_S
+        return GRACE_S if _module(frame).partition(".")[0] in _DELICATE else 0.0
+
+    def _find_swallower(self, frame: FrameType) -> None:
+        """It was raised before, and user code runs: name the frame that both have in common.
+
+        Python itself has dropped what left a finalizer: that is named.
+        """
+        stack = _stack(frame, self._marker)
+        ended = [each for each in self._raised_in if _is_finalizer(each) and each not in stack]
+        common = [each for each in stack if each in self._raised_in]
+        for at in (ended or common)[:1]:
+            code = at.f_code
+            self._swallower = f"{code.co_name} ({code.co_filename}, line {at.f_lineno})"
+
+    def not_raised(self) -> None:
+        """The last interruption that was allowed has not been raised yet: nobody has caught it."""
+        self._raised_in = []
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last interruption was refused for the place where it came."""
+        return self._refused is not None and not self._raised_at
+
+
+def _comes_from_us(handled: BaseException | None) -> bool:
+    """Whether an interruption is being handled: by finally, __exit__, or except."""
+    while handled is not None and not isinstance(handled, RankShouldRestart):
+        handled = handled.__context__
+    return handled is not None
+
+
+def _is_finalizer(frame: FrameType) -> bool:
+    """Whether it runs where exceptions are lost."""
+    return frame.f_code.co_name == "__del__" or _module(frame) == "weakref"
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _stack(frame: FrameType, marker: FrameType | None) -> list[FrameType]:
+    found = []
+    at: FrameType | None = frame
+    while at is not None and at is not marker:
+        found.append(at)
+        at = at.f_back
+    return found
+
 
 class Interrupter:
-    """Of the thread that makes it, for one call."""
+    """Interrupts the thread that has made it, for one call."""
 
     def __init__(self, gate: Gate, wake: Callable[[], None]) -> None:
         """Prepare.

@@ -27,21 +27,29 @@ from undaunted.inprocess.core.messages import (
     Stop,
 )
 from undaunted.inprocess.core.reading import Phase
-from undaunted.inprocess.exception import HealthCheckError, InternalError, RestartAbort
-from undaunted.inprocess.monitor_thread import RankShouldRestart
+from undaunted.inprocess.exception import (
+    HealthCheckError,
+    InternalError,
+    RankShouldRestart,
+    RestartAbort,
+)
 from undaunted.inprocess.rank import failures
-from undaunted.inprocess.rank.assignment import assign, wanted_info
-from undaunted.inprocess.rank.channel import ChannelError
-from undaunted.inprocess.rank.inbox import LAST, Broken
-from undaunted.inprocess.rank.termination import log_swallower
+from undaunted.inprocess.rank.epoch_store import EpochStore
+from undaunted.inprocess.rank.guard_link import GuardLinkError
+from undaunted.inprocess.rank.verdict import LAST, Broken, log_swallower
+from undaunted.inprocess.rank_assignment.assignments import (
+    RankAssignmentCtx,
+    RankDiscarded,
+    activate,
+)
 from undaunted.inprocess.state import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from undaunted.inprocess.parameters import Parameters
-    from undaunted.inprocess.rank.inbox import Verdict
     from undaunted.inprocess.rank.session import Session
+    from undaunted.inprocess.rank.verdict import Verdict
     from undaunted.inprocess.state import State
 
 # How much longer than the controller's own timeouts a rank waits for what it says.
@@ -49,7 +57,7 @@ _MARGIN_S = 10.0
 
 
 class Iterations:
-    """Of one call. The user's code is called in the thread that calls `run`."""
+    """One call in this rank. The user's code is called in the thread that calls `run`."""
 
     def __init__(
         self,
@@ -100,7 +108,7 @@ class Iterations:
         session.page.set_phase(Phase.WAITING)
         session.inbox.begin_epoch()
         session.gate.reset()
-        session.channel.send(self._ready())
+        session.link.send(self._ready())
         limits = self._limits
         longest = limits.barrier_timeout + limits.heartbeat_timeout + _MARGIN_S
         # Who takes the place of a lost process waits until the others need to be restarted.
@@ -110,24 +118,24 @@ class Iterations:
         session.take_up(news)
         session.page.set_phase(Phase.RECOVERING)
         self._state.iteration = news.epoch
-        serve = news.members[0] == session.connection.job_rank
+        serve = news.members[0] == session.link.job_rank
         session.store.begin(self._prefix(), news.store, serve=serve)
         if serve:
             session.wake()
         self._state.fn_exception = None
-        assign(self._parameters, self._state, news, session)
+        _assign(self._parameters, self._state, news, session)
         failures.log_restart(news, self._state.rank)
 
     def _ready(self) -> Join:
         session, state = self._session, self._state
         return Join(
             call=session.call,
-            job_rank=session.connection.job_rank,
+            job_rank=session.link.job_rank,
             epoch=state.iteration,
             rank=-1 if session.rejoins else state.rank,
             world_size=state.world_size,
             store=session.store.address(),
-            info=wanted_info(self._parameters.rank_assignment, state),
+            info=_wanted_info(self._parameters.rank_assignment, state),
             progress=session.page.pings,
             phases=self._phases,
         )
@@ -242,10 +250,10 @@ class Iterations:
         session.page.set_phase(Phase.OUTSIDE)
         c10d.release()  # no next epoch does
         if not isinstance(session.inbox.verdict, LAST):
-            discarded = isinstance(error, _rank_discarded())
+            discarded = isinstance(error, RankDiscarded)
             reason = self._reason(error, Interruption.BASE_EXCEPTION)
-            with contextlib.suppress(ChannelError):
-                session.channel.send(Leave(*self._names(), reason=reason, discarded=discarded))
+            with contextlib.suppress(GuardLinkError):
+                session.link.send(Leave(*self._names(), reason=reason, discarded=discarded))
         self._state.mode = Mode.TERMINATED
         if self._parameters.terminate is not None:
             try:
@@ -272,15 +280,15 @@ class Iterations:
 
     def _say(self, message: Fault | Completed) -> None:
         """Tell the guard. That it is gone is found by the watcher as well, which says why."""
-        with contextlib.suppress(ChannelError):
-            self._session.channel.send(message)
+        with contextlib.suppress(GuardLinkError):
+            self._session.link.send(message)
 
     def _names(self) -> tuple[int, int, int]:
         session = self._session
-        return session.call, session.connection.job_rank, self._state.iteration
+        return session.call, session.link.job_rank, self._state.iteration
 
     def _reason(self, error: BaseException, kind: Interruption) -> Any:
-        return failures.reason_of(error, kind, self._session.connection.job_rank, self._state.rank)
+        return failures.reason_of(error, kind, self._session.link.job_rank, self._state.rank)
 
 
 def _check(health_check: Callable[..., Any], state: State) -> None:
@@ -292,7 +300,50 @@ def _check(health_check: Callable[..., Any], state: State) -> None:
         raise HealthCheckError(str(error)) from error
 
 
-def _rank_discarded() -> type[BaseException]:
-    from undaunted.inprocess.rank_assignment.context import RankDiscarded
+class _LazyContext(RankAssignmentCtx):
+    """Connects to the epoch's store only when the rank assignment asks for it."""
 
-    return RankDiscarded
+    @property
+    def store(self) -> Any:
+        """The store, connected to."""
+        return self._store.get() if isinstance(self._store, EpochStore) else self._store
+
+    @store.setter
+    def store(self, store: Any) -> None:
+        self._store = store
+
+
+def _wanted_info(rank_assignment: Callable[..., Any], state: State) -> Any:
+    """Return what all ranks are to know of this one; None = nothing."""
+    info = getattr(rank_assignment, "info", None)
+    return None if info is None else info(state)
+
+
+def _assign(parameters: Parameters, state: State, record: Record, session: Session) -> None:
+    """Give this process its rank of the epoch, in ``state`` and in the environment.
+
+    Raises:
+        RankDiscarded: it gets none.
+        RestartAbort: nobody would call the function.
+        Exception: whatever the rank assignment raises.
+    """
+    state.world_size = record.world_size
+    if record.joined:
+        state.forget_assignment()
+        state.rank = record.joined.get(session.link.job_rank, state.rank)
+    context = _LazyContext(state, session.store, set(record.terminated), record.info or None)
+    context = parameters.rank_assignment(context)
+    state.copy_from(context.state)
+    if session.all_active or state.mode is Mode.INITIALIZED:
+        session.all_active = True  # it gives ranks only, and leaves the rest to a filter
+        activate(state, state.world_size)
+    if parameters.rank_filter is not None:
+        state.copy_from(parameters.rank_filter(state))
+    if state.active_world_size == 0:
+        raise RestartAbort(
+            f"no rank is active: rank assignment and filter leave none of {state.world_size} ranks "
+            "that would call the function"
+        )
+    state.set_distributed_vars()
+    session.link.keep(state.rank, state.world_size)
+    session.page.assigned(state.rank)

@@ -15,14 +15,11 @@ from undaunted.inprocess.core.reading import Phase
 from undaunted.inprocess.exception import RestartAbort
 from undaunted.inprocess.guard import start
 from undaunted.inprocess.guard.directory import host_for_ranks
-from undaunted.inprocess.rank import connection
-from undaunted.inprocess.rank.alone import Alone, StoppedGuard
-from undaunted.inprocess.rank.connection import Connection
+from undaunted.inprocess.rank import guard_link
 from undaunted.inprocess.rank.epoch_store import EpochStore
-from undaunted.inprocess.rank.gate import Gate
-from undaunted.inprocess.rank.inbox import Inbox
-from undaunted.inprocess.rank.interrupt import Interrupter
-from undaunted.inprocess.rank.termination import Termination
+from undaunted.inprocess.rank.guard_link import GuardLink, LostGuard, StoppedGuard
+from undaunted.inprocess.rank.interrupt import Gate, Interrupter
+from undaunted.inprocess.rank.verdict import Inbox, Termination
 from undaunted.inprocess.rank.watcher import Wake, Watcher
 from undaunted.inprocess.state import State
 
@@ -31,8 +28,8 @@ if TYPE_CHECKING:
 
     from undaunted.inprocess.core.messages import Record
     from undaunted.inprocess.parameters import Parameters
-    from undaunted.inprocess.rank.inbox import Verdict
     from undaunted.inprocess.rank.page import Page
+    from undaunted.inprocess.rank.verdict import Verdict
 
 # Set by `undaunted run` for a process that takes the place of a lost one.
 REJOIN = "UNDAUNTED_INPROCESS_REJOIN"
@@ -73,12 +70,12 @@ class Session:
     """Of one call.
 
     Attributes:
-        connection: of the process; it stays after the call.
+        link: of the process to its guard; it stays after the call.
         call: which call of the process this is, from 0.
         rejoins: the process takes the place of a lost one, and does not know of the call that is on
             before it is told a record.
         all_active: the rank assignment does not say who calls the function: all do.
-        page, channel: of the connection.
+        page: of the link.
         gate, inbox, store, termination, interrupter: of this call.
         wake: wakes the watcher.
     """
@@ -106,19 +103,19 @@ class Session:
         with contextlib.ExitStack() as undo:
             undo.enter_context(_ONE_AT_A_TIME.held())
             undo.callback(threads.settle, _SETTLE_S)
-            self.connection = connection.current() or connection.replace(
+            self.link = guard_link.current() or guard_link.replace(
                 lambda: _connect(parameters, base_store)
             )
-            self.call = self.connection.calls
+            self.call = self.link.calls
             self.all_active = False
             self.rejoins = self.call == 0 and bool(os.environ.get(REJOIN))
-            self.page, self.channel = self.connection.page, self.connection.channel
+            self.page = self.link.page
             self.wake = Wake()
             undo.callback(self.wake.close)
             self.inbox = Inbox()
             self.gate = Gate(self.page, self.wake)
             self.interrupter = Interrupter(self.gate, self.wake)
-            self.store = _store(parameters, base_store, self.connection.job_size)
+            self.store = _store(parameters, base_store, self.link.job_size)
             undo.callback(self.store.close)
             self.termination = Termination(
                 self.inbox,
@@ -127,11 +124,11 @@ class Session:
                 self.wake,
                 abort=abort,
                 insist=lambda: self.store.break_off(surely=True),
-                alone=_alone(self.page, parameters),
+                lost_guard=_lost_guard(self.page, parameters),
                 message_of=message_of,
             )
             watcher = Watcher(
-                self.channel,
+                self.link,
                 self.page,
                 self.inbox,
                 self.store,
@@ -139,7 +136,7 @@ class Session:
                 termination=self.termination,
                 call=None if self.rejoins else self.call,
                 interval_s=parameters.progress_watchdog_interval.total_seconds(),
-                look=_stopped_guard(self.connection.guard.pid, parameters).look,
+                look=_stopped_guard(self.link.guard.pid, parameters).look,
             )
             undo.enter_context(_collecting_what_is_new())
             self.page.enter_call(self.call)
@@ -152,7 +149,7 @@ class Session:
             self._undo = undo.pop_all()
 
     def _enter(self, parameters: Parameters) -> None:
-        known = self.connection
+        known = self.link
         enter = Enter(
             call=self.call,
             job_rank=known.job_rank,
@@ -163,7 +160,7 @@ class Session:
             repeats=parameters.max_identical_faults or 0,
             rejoin=self.rejoins,
         )
-        known.channel.send(enter, known.page.fd if known.calls == 0 else None)
+        known.send(enter, known.page.fd if known.calls == 0 else None)
         known.calls += 1
 
     def take_up(self, record: Record) -> None:
@@ -171,12 +168,12 @@ class Session:
         if self.rejoins:
             self.rejoins = False
             self.call = record.call
-            self.connection.calls = record.call + 1
+            self.link.calls = record.call + 1
             self.page.enter_call(record.call)
         self.page.enter_epoch(record.epoch)
 
     def close(self) -> None:
-        """Give back everything but the connection."""
+        """Give back everything but the link."""
         self._undo.close()
 
 
@@ -196,7 +193,7 @@ def _collecting_what_is_new() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _connect(parameters: Parameters, base_store: Any) -> Connection:
+def _connect(parameters: Parameters, base_store: Any) -> GuardLink:
     first = State.from_env()
     options = start.Options(
         job_rank=first.rank,
@@ -209,13 +206,13 @@ def _connect(parameters: Parameters, base_store: Any) -> Connection:
         pidfile=parameters.monitor_process_pidfile or "",
     )
     sock = start.connect(options, base_store=base_store)
-    return Connection(sock, first.rank, first.world_size)
+    return GuardLink(sock, first.rank, first.world_size)
 
 
-def _alone(page: Page, parameters: Parameters) -> Alone:
+def _lost_guard(page: Page, parameters: Parameters) -> LostGuard:
     """As long as a guard would wait."""
     limit = parameters.hard_timeout + parameters.termination_grace_time
-    return Alone(page, limit.total_seconds())
+    return LostGuard(page, limit.total_seconds())
 
 
 def _stopped_guard(pid: int, parameters: Parameters) -> StoppedGuard:

@@ -1,8 +1,14 @@
-"""The thread beside the user's: listens to the guard, and shows that the interpreter turns."""
+"""The thread beside the user's: listens to the guard, and shows that the interpreter turns.
+
+The interpreter turns if the main thread runs what it was asked to between two bytecodes. That is a
+function of the C library, which raises a semaphore: no Python code is put into the middle of the
+user's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import select
@@ -11,22 +17,27 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.inprocess.core.messages import Dismissed, End, Finished, Record, Stop
-from undaunted.inprocess.rank import turning
-from undaunted.inprocess.rank.channel import ChannelError
 from undaunted.inprocess.rank.forks import forget_in_children
-from undaunted.inprocess.rank.inbox import Broken
+from undaunted.inprocess.rank.guard_link import GuardLinkError
+from undaunted.inprocess.rank.verdict import Broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.inprocess.core.messages import ToRank
-    from undaunted.inprocess.rank.channel import Channel
     from undaunted.inprocess.rank.epoch_store import EpochStore
-    from undaunted.inprocess.rank.inbox import Inbox
+    from undaunted.inprocess.rank.guard_link import GuardLink
     from undaunted.inprocess.rank.page import Page
-    from undaunted.inprocess.rank.termination import Termination
+    from undaunted.inprocess.rank.verdict import Inbox, Termination
 
 _log = logging.getLogger("undaunted")
+
+_SEM_BYTES = 32  # sizeof(sem_t), on 64 bits; smaller elsewhere
+_libc = ctypes.CDLL(None, use_errno=True)
+# For ever: an interpreter that does not turn now may do so when nobody waits for it any more.
+_semaphore = ctypes.create_string_buffer(_SEM_BYTES)
+_libc.sem_init(_semaphore, 0, 0)
+_sem_post = ctypes.cast(_libc.sem_post, ctypes.c_void_p)
 
 
 class Wake:
@@ -51,11 +62,11 @@ class Wake:
 
 
 class Watcher:
-    """Of one call. `start` and `close` are for its owner; the rest runs in its thread."""
+    """The thread of one call. `start` and `close` are for its owner; the rest runs in it."""
 
     def __init__(  # noqa: PLR0913 - made in one place, by name
         self,
-        channel: Channel,
+        link: GuardLink,
         page: Page,
         inbox: Inbox,
         store: EpochStore,
@@ -69,7 +80,7 @@ class Watcher:
         """Prepare.
 
         Args:
-            channel: to the guard.
+            link: to the guard.
             page: is stamped.
             inbox: where records are put.
             store: is served here when somebody asks for it.
@@ -80,7 +91,7 @@ class Watcher:
             interval_s: how often the page is stamped, seconds.
             look: called as often.
         """
-        self._channel = channel
+        self._link = link
         self._page = page
         self._inbox = inbox
         self._store = store
@@ -118,7 +129,7 @@ class Watcher:
     def _listen_until_closed(self) -> None:
         poll = select.poll()
         poll.register(self._wake.fd, select.POLLIN)
-        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(self._link.fileno(), select.POLLIN)
         stamp_at = 0.0
         served = -1
         while not self._closing:
@@ -132,23 +143,23 @@ class Watcher:
             ready = [fd for fd, _ in poll.poll(max(0.0, until - now) * 1000)]
             if self._wake.fd in ready:
                 os.eventfd_read(self._wake.fd)
-            if self._channel.fileno() in ready and not self._listen():
-                poll.unregister(self._channel.fileno())
+            if self._link.fileno() in ready and not self._listen():
+                poll.unregister(self._link.fileno())
             if served in ready and self._store.listening_fd == served:
                 self._serve()
             self._termination.go_on()
 
     def _stamp(self) -> None:
-        if turning.has_answered():
+        if _has_turned():
             self._page.turned()
-        turning.ask()
+        _ask_to_turn()
 
     def _listen(self) -> bool:
         """Take in what the guard says. False = it will say nothing any more."""
         try:
-            for message in self._channel.receive():
+            for message in self._link.receive():
                 self._take(message)
-        except ChannelError as error:
+        except GuardLinkError as error:
             self._termination.rule(Broken(str(error)))
             return False
         return True
@@ -189,3 +200,16 @@ def _poll_also(poll: select.poll, before: int, fd: int) -> int:
     if fd >= 0:
         poll.register(fd, select.POLLIN)
     return fd
+
+
+def _ask_to_turn() -> None:
+    """Have the main thread's interpreter raise the semaphore when it turns."""
+    ctypes.pythonapi.Py_AddPendingCall(_sem_post, ctypes.byref(_semaphore))
+
+
+def _has_turned() -> bool:
+    """Whether the main thread's interpreter has turned since this was asked last."""
+    turned = False
+    while _libc.sem_trywait(_semaphore) == 0:
+        turned = True
+    return turned

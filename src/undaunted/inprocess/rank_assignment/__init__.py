@@ -5,37 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from undaunted.inprocess.rank_assignment.active import ActivateAllRanks as ActivateAllRanks
-    from undaunted.inprocess.rank_assignment.active import (
+    from undaunted.inprocess.rank_assignment.assignments import ActivateAllRanks as ActivateAllRanks
+    from undaunted.inprocess.rank_assignment.assignments import (
         ActiveWorldSizeDivisibleBy as ActiveWorldSizeDivisibleBy,
     )
-    from undaunted.inprocess.rank_assignment.active import MaxActiveWorldSize as MaxActiveWorldSize
-    from undaunted.inprocess.rank_assignment.active import RankFilter as RankFilter
-    from undaunted.inprocess.rank_assignment.context import RankAssignment as RankAssignment
-    from undaunted.inprocess.rank_assignment.context import RankAssignmentCtx as RankAssignmentCtx
-    from undaunted.inprocess.rank_assignment.context import RankDiscarded as RankDiscarded
-    from undaunted.inprocess.rank_assignment.gaps import FillGaps as FillGaps
-    from undaunted.inprocess.rank_assignment.gaps import ShiftRanks as ShiftRanks
-    from undaunted.inprocess.rank_assignment.grouped import (
+    from undaunted.inprocess.rank_assignment.assignments import FillGaps as FillGaps
+    from undaunted.inprocess.rank_assignment.assignments import (
         FilterCountGroupedByKey as FilterCountGroupedByKey,
     )
-    from undaunted.inprocess.rank_assignment.layer import Layer as Layer
-    from undaunted.inprocess.rank_assignment.layer import LayerFlag as LayerFlag
+    from undaunted.inprocess.rank_assignment.assignments import (
+        MaxActiveWorldSize as MaxActiveWorldSize,
+    )
+    from undaunted.inprocess.rank_assignment.assignments import RankAssignment as RankAssignment
+    from undaunted.inprocess.rank_assignment.assignments import (
+        RankAssignmentCtx as RankAssignmentCtx,
+    )
+    from undaunted.inprocess.rank_assignment.assignments import RankDiscarded as RankDiscarded
+    from undaunted.inprocess.rank_assignment.assignments import RankFilter as RankFilter
+    from undaunted.inprocess.rank_assignment.assignments import ShiftRanks as ShiftRanks
+    from undaunted.inprocess.rank_assignment.tree import Layer as Layer
+    from undaunted.inprocess.rank_assignment.tree import LayerFlag as LayerFlag
     from undaunted.inprocess.rank_assignment.tree import Tree as Tree
 
 _MODULE_OF = {
-    "ActivateAllRanks": "active",
-    "ActiveWorldSizeDivisibleBy": "active",
-    "FillGaps": "gaps",
-    "FilterCountGroupedByKey": "grouped",
-    "Layer": "layer",
-    "LayerFlag": "layer",
-    "MaxActiveWorldSize": "active",
-    "RankAssignment": "context",
-    "RankAssignmentCtx": "context",
-    "RankDiscarded": "context",
-    "RankFilter": "active",
-    "ShiftRanks": "gaps",
+    "ActivateAllRanks": "assignments",
+    "ActiveWorldSizeDivisibleBy": "assignments",
+    "FillGaps": "assignments",
+    "FilterCountGroupedByKey": "assignments",
+    "Layer": "tree",
+    "LayerFlag": "tree",
+    "MaxActiveWorldSize": "assignments",
+    "RankAssignment": "assignments",
+    "RankAssignmentCtx": "assignments",
+    "RankDiscarded": "assignments",
+    "RankFilter": "assignments",
+    "ShiftRanks": "assignments",
     "Tree": "tree",
 }
 

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from undaunted.inprocess.monitor_thread import RankShouldRestart as RankShouldRestart
+from undaunted.inprocess.exception import RankShouldRestart as RankShouldRestart

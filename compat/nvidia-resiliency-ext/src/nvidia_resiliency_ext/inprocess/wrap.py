@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from undaunted.inprocess.call import CallWrapper as CallWrapper
+from undaunted.inprocess.wrap import CallWrapper as CallWrapper
 from undaunted.inprocess.wrap import Wrapper as Wrapper

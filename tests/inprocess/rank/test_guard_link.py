@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.inprocess.core.reading import Phase
-from undaunted.inprocess.rank.alone import Alone, StoppedGuard
+from undaunted.inprocess.rank.guard_link import LostGuard, StoppedGuard
 from undaunted.inprocess.rank.page import Page
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_it_is_killed_when_its_time_is_over(
     page: Page, killed: list[tuple[int, int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    alone = Alone(page, 0.0)
+    alone = LostGuard(page, 0.0)
     alone.end_if_due()
     assert not killed
     alone.begin()
@@ -43,14 +43,14 @@ def test_it_is_killed_when_its_time_is_over(
 
 
 def test_not_before(page: Page, killed: list[tuple[int, int]]) -> None:
-    alone = Alone(page, 60.0)
+    alone = LostGuard(page, 60.0)
     alone.begin()
     alone.end_if_due()
     assert not killed
 
 
 def test_one_that_has_left_may_take_its_time(page: Page, killed: list[tuple[int, int]]) -> None:
-    alone = Alone(page, 0.0)
+    alone = LostGuard(page, 0.0)
     alone.begin()
     page.set_phase(Phase.OUTSIDE)
     alone.end_if_due()

@@ -1,7 +1,8 @@
-"""Carrying out a verdict on the epoch, in this order.
+"""The verdict on an epoch: `Termination` carries it out, `Inbox` hands it to the user's thread.
 
-The user's code leaves `atomic`; communication is aborted, in a thread of its own, as that may hang;
-the user's thread is told, and interrupted until it is out of the user's code.
+In this order: the user's code leaves `atomic`; communication is aborted, in a thread of its own, as
+that may hang; the verdict is put into the inbox, and the user's thread is interrupted until it has
+come out of the user's code.
 """
 
 from __future__ import annotations
@@ -10,29 +11,105 @@ import enum
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from undaunted.inprocess import threads
-from undaunted.inprocess.core.messages import Finished, Stop
-from undaunted.inprocess.rank.inbox import Broken
+from undaunted.inprocess.core.messages import Dismissed, End, Finished, Record, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from undaunted.inprocess.rank.alone import Alone
-    from undaunted.inprocess.rank.gate import Gate
-    from undaunted.inprocess.rank.inbox import Inbox, Verdict
-    from undaunted.inprocess.rank.interrupt import Interrupter
+    from undaunted.inprocess.rank.guard_link import LostGuard
+    from undaunted.inprocess.rank.interrupt import Gate, Interrupter
 
-# How soon a thread is interrupted again, seconds: where it came at the wrong place, and where it
-# was swallowed.
+# How soon a thread is interrupted again, seconds: where the signal came at a place that must not be
+# interrupted, and where the interruption was swallowed.
 _SOON_S = 0.002
 _AGAIN_S = 0.05
 _LONGEST_S = 1.0
-# When the pause has become that long, seconds, it may be that it waits for others again.
+# When the pause has become that long, seconds, the thread may have begun to wait for others again.
 _INSIST_S = 0.2
 
 _log = logging.getLogger("undaunted")
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The guard is gone: no message comes any more."""
+
+    text: str
+
+
+T = TypeVar("T")
+
+# How an epoch ends for a rank.
+Verdict = Stop | Finished | End | Dismissed | Broken
+# After these, there is no other one.
+LAST = (Finished, End, Dismissed, Broken)
+
+
+class Inbox:
+    """The record and the verdict of the epoch that is on, for the user's thread. Of one call."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._record: Record | None = None
+        self._verdict: Verdict | None = None
+        self._taken = False
+
+    def begin_epoch(self) -> None:
+        """Forget the epoch that is over; an end of the call stays."""
+        with self._changed:
+            self._record = None
+            if isinstance(self._verdict, Stop):
+                self._verdict = None
+
+    def put(self, news: Record | Verdict) -> None:
+        """A record, or a verdict on the epoch that is on. What comes last counts."""
+        with self._changed:
+            if isinstance(news, Record):
+                self._record = news
+                self._taken = False
+            elif not isinstance(self._verdict, LAST):
+                self._verdict = news
+            self._changed.notify_all()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict, None = the epoch is on."""
+        return self._verdict
+
+    def wait_for_record(self, timeout_s: float | None) -> Record | Verdict | None:
+        """Return the record, or the verdict if the call has ended; None = time is over.
+
+        An epoch that was stopped before this rank has looked is taken up all the same, and left.
+        """
+
+        def look() -> Record | Verdict | None:
+            return self._verdict if isinstance(self._verdict, LAST) else self._record
+
+        return self._wait(look, timeout_s)
+
+    def wait_for_verdict(self, timeout_s: float | None) -> Verdict | None:
+        """Return the verdict; None = time is over."""
+
+        def look() -> Verdict | None:
+            return self._verdict
+
+        verdict = self._wait(look, timeout_s)
+        self._taken = verdict is not None
+        return verdict
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the user's thread knows the verdict on the epoch."""
+        return self._taken
+
+    def _wait(self, look: Callable[[], T], timeout_s: float | None) -> T:
+        with self._changed:
+            self._changed.wait_for(look, timeout_s)
+            return look()
 
 
 class _Stage(enum.Enum):
@@ -44,7 +121,7 @@ class _Stage(enum.Enum):
 
 
 class Termination:
-    """Of one call; used in the watcher's thread.
+    """Carries out the verdicts of one call; used in the watcher's thread.
 
     Attributes:
         ruled_at: when the last verdict that stops an epoch came, seconds of the monotonic clock.
@@ -61,7 +138,7 @@ class Termination:
         *,
         abort: Callable[[], None],
         insist: Callable[[], None],
-        alone: Alone,
+        lost_guard: LostGuard,
         message_of: Callable[[Verdict], str],
     ) -> None:
         """Prepare.
@@ -74,7 +151,7 @@ class Termination:
             abort: aborts communication; may hang, and must not raise.
             insist: called when the user's thread does not come, again and again: it may have begun
                 to wait for others after the abort.
-            alone: ends this process when nobody else would.
+            lost_guard: ends this process when nobody else would.
             message_of: what interruptions say.
         """
         self.ruled_at = self.aborted_at = self.again_at = 0.0
@@ -84,7 +161,7 @@ class Termination:
         self._wake = wake
         self._abort = abort
         self._insist = insist
-        self._alone = alone
+        self._lost_guard = lost_guard
         self._message_of = message_of
         self._stage = _Stage.DONE
         self._verdict: Verdict | None = None
@@ -99,7 +176,7 @@ class Termination:
     def rule(self, verdict: Verdict) -> None:
         """Take up a verdict: the first one of an epoch, or one that ends the call."""
         if isinstance(verdict, Broken):
-            self._alone.begin()
+            self._lost_guard.begin()
         if self._stage is _Stage.LISTENING and not isinstance(verdict, Finished):
             self._verdict = verdict
             self._stage = _Stage.ATOMIC
@@ -118,7 +195,7 @@ class Termination:
             self._end_abort()
         if self._stage is _Stage.INTERRUPTING:
             self._interrupt()
-        self._alone.end_if_due()
+        self._lost_guard.end_if_due()
 
     def _begin_abort(self) -> None:
         assert self._verdict is not None

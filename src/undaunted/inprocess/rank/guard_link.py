@@ -1,0 +1,250 @@
+"""What a process keeps between its calls: the link to its guard, its page, its name in the job.
+
+Also what it does where the guard is gone or stopped: nobody else would end it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.base.process import read_stat
+from undaunted.coordinator.wire import frames
+from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, FromRank, ToRank
+from undaunted.inprocess.core.reading import Phase
+from undaunted.inprocess.exception import InternalError
+from undaunted.inprocess.guard.start import VARIABLE, guard_pid
+from undaunted.inprocess.monitor_process import MonitorProcess
+from undaunted.inprocess.rank.forks import forget_in_children
+from undaunted.inprocess.rank.page import Page
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+# They name the job and the rank. The wrapper itself writes the last two.
+_NAMES = (
+    VARIABLE,
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "RANK",
+    "WORLD_SIZE",
+)
+_READ_BYTES = 64 * 1024
+# A guard reads at once; one that has not read for so long has failed.
+_SEND_S = 30.0
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class GuardLinkError(InternalError):
+    """The guard cannot be reached any more; says why."""
+
+
+class GuardLink:
+    """Owns the socket and the page. Any thread sends, one receives.
+
+    Attributes:
+        job_rank: ``RANK`` as the launcher has set it.
+        job_size: ``WORLD_SIZE`` as the launcher has set it.
+        rank: as assigned last.
+        world_size: as assigned last.
+        calls: how many calls have begun.
+        guard: the process at the other end.
+        page: what the guard sees of this process.
+    """
+
+    def __init__(self, sock: socket.socket, job_rank: int, job_size: int) -> None:
+        self.guard = MonitorProcess(guard_pid(sock))
+        self.page = Page()
+        self.job_rank = self.rank = job_rank
+        self.job_size = self.world_size = job_size
+        self.calls = 0
+        sock.settimeout(_SEND_S)
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._frames = frames.FrameDecoder(MAX_MESSAGE_BYTES)
+        self._decoder: msgspec.msgpack.Decoder[ToRank] = msgspec.msgpack.Decoder(ToRank)
+        self._pid = os.getpid()
+        self._identity = _identity()
+        forget_in_children(self)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when something has come."""
+        return self._socket.fileno()
+
+    def send(self, message: FromRank, fd: int | None = None) -> None:
+        """Send a message to the guard, with a descriptor beside it.
+
+        Raises:
+            GuardLinkError: the guard is gone, or does not read.
+        """
+        frame = frames.encode(_ENCODER.encode(message))
+        try:
+            with self._lock:
+                sent = 0 if fd is None else socket.send_fds(self._socket, [frame], [fd])
+                self._socket.sendall(frame[sent:])
+        except OSError as error:
+            raise GuardLinkError(f"the guard cannot be told anything: {error}") from error
+
+    def receive(self) -> list[ToRank]:
+        """Return what has come, once the socket is readable.
+
+        Raises:
+            GuardLinkError: the guard is gone, or what it has sent is no message.
+        """
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except OSError as error:
+            raise GuardLinkError(f"the connection to the guard has broken: {error}") from error
+        if not data:
+            raise GuardLinkError("the guard is gone")
+        self._frames.feed(data)
+        found = []
+        try:
+            while (content := self._frames.next()) is not None:
+                found.append(self._decoder.decode(content))
+        except (frames.FrameError, msgspec.MsgspecError) as error:
+            raise GuardLinkError(f"what the guard has sent is no message: {error}") from error
+        return found
+
+    # --- its name in the job ----------------------------------------------------------------------
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has made it; False in a process that was forked later."""
+        return self._pid == os.getpid()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is of this process, and the environment still names the same job."""
+        return self.is_ours and self._identity == _identity()
+
+    def keep(self, rank: int, world_size: int) -> None:
+        """These were assigned, and the environment was changed accordingly."""
+        self.rank, self.world_size = rank, world_size
+        self._identity = _identity()
+
+    # --- its end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End it: the guard takes it for the end of this rank."""
+        self._socket.close()
+        self.page.close()
+
+    def after_fork(self) -> None:
+        """In a child: the link is its parent's; the page forgets by itself."""
+        self._pid = -1
+        self._socket.close()
+
+
+_current: list[GuardLink] = []  # at most one
+
+
+def current() -> GuardLink | None:
+    """Return this process's link, None = there is none yet, or it is another job's."""
+    return next((link for link in _current if link.usable), None)
+
+
+def replace(make: Callable[[], GuardLink]) -> GuardLink:
+    """Make a link, in place of the one there may be."""
+    close()
+    _current.append(make())
+    return _current[0]
+
+
+def close() -> None:
+    """End the link, if there is one of this process."""
+    while _current:
+        old = _current.pop()
+        if old.is_ours:
+            old.close()
+
+
+def _identity() -> tuple[str | None, ...]:
+    return tuple(os.environ.get(name) for name in _NAMES)
+
+
+atexit.register(close)
+
+
+# --- without a guard ------------------------------------------------------------------------------
+
+
+class LostGuard:
+    """Kills this process if it stays in the call for too long after its guard has ended.
+
+    Used in the watcher's thread, which needs the GIL: a rank that holds the GIL stays.
+    """
+
+    def __init__(self, page: Page, limit_s: float) -> None:
+        """Nothing is limited before `begin`.
+
+        Args:
+            page: shows whether the rank has left the call.
+            limit_s: how long that may take, seconds.
+        """
+        self._page = page
+        self._limit_s = limit_s
+        self._end_at = 0.0
+
+    def begin(self) -> None:
+        """The guard is gone."""
+        self._end_at = self._end_at or time.monotonic() + self._limit_s
+
+    def end_if_due(self) -> None:
+        """End this process if its time is over and it is still in the call."""
+        if not self._end_at or time.monotonic() < self._end_at:
+            return
+        if self._page.phase is not Phase.OUTSIDE:
+            text = f"has not left the call {self._limit_s:g} s after its guard has ended"
+            _say(f"process {os.getpid()} {text}: it is killed")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class StoppedGuard:
+    """Kills a guard that was stopped (SIGSTOP): the rank would hear nothing, and wait for ever.
+
+    What is left to do is what follows the death of any guard. Looks are counted, not time: whoever
+    stops a whole job and lets it go on may wake the rank before the guard.
+    """
+
+    def __init__(self, guard: subprocess.Popen[bytes] | None, looks: int) -> None:
+        """Begin to look.
+
+        Args:
+            guard: of this rank; None = this process has not started it, and must not kill it.
+            looks: so often in a row it may be seen stopped.
+        """
+        self._guard = guard
+        self._looks = looks
+        self._seen = 0
+
+    def look(self) -> None:
+        """Called again and again, in the same intervals."""
+        if self._guard is None:
+            return
+        stat = read_stat(self._guard.pid)
+        self._seen = self._seen + 1 if stat is not None and stat.state == "T" else 0
+        if self._seen > self._looks:
+            text = f"its guard (process {self._guard.pid}) was stopped and is killed: it leaves"
+            _say(f"process {os.getpid()}: {text}")
+            self._guard.kill()
+            self._guard = None
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # not by way of logging: its lock may be held
+        os.write(2, f"[undaunted] {text}\n".encode())
