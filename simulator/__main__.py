@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.coordination import command as coordination
-from simulator.inprocess import command as inprocess
+from simulator import command
 from simulator.replay import command as replay
 from undaunted.base.streams import discard_stdout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-_OTHERS = {"--inprocess": inprocess.main, "--check": replay.main}
+_OTHERS: dict[str, Callable[[Sequence[str]], int]] = {
+    "--inprocess": partial(command.main, "inprocess"),
+    "--check": replay.main,
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Simulate, or check, as the arguments after ``python -m simulator`` say."""
-    run = next((_OTHERS[word] for word in argv if word in _OTHERS), coordination.main)
+    others = [_OTHERS[word] for word in argv if word in _OTHERS]
+    run = others[0] if others else partial(command.main, "coordination")
     try:
         return run([word for word in argv if word not in _OTHERS])
     except BrokenPipeError:

@@ -64,7 +64,6 @@ CIRCLES = (
     "simulator.inprocess.",
     "undaunted.cli.",
     "undaunted.inprocess.",
-    "simulator.virtual.",
 )
 
 

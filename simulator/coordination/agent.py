@@ -92,7 +92,7 @@ class Agent:
     # --- events ---------------------------------------------------------------------------------
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
-        """See `simulation.process.Process`."""
+        """See `simulator.virtual.network.Process`."""
         out: list[s.Command] = []
         self._take[type(event)](event, now, out)
         if self._server is not None and self._server.over:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.coordination.agent import Agent
-from simulator.coordination.coordinator import Coordinator
-from simulator.coordination.hope import why_hopeless
+from simulator.coordination.beyond_help import why_beyond_help
 from simulator.coordination.invariants import Checker
+from simulator.coordination.server import Coordinator
 from simulator.coordination.setup import (
     AWAY_TIMEOUT_S,
     COORDINATOR,
@@ -17,8 +17,7 @@ from simulator.coordination.setup import (
     Setup,
     address_of,
 )
-from simulator.invariant import InvariantError
-from simulator.virtual.engine import Simulation
+from simulator.run import InvariantError, World
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.follower_messages import FollowerConfig
@@ -45,11 +44,10 @@ class Confirmed(Protocol):
         """Return whether it need not be called again."""
 
 
-class Cluster:
+class Cluster(World):
     """See the module's documentation.
 
     Attributes:
-        simulation: the world it is in.
         checker: told of everything that the invariants are about.
         agents: the newest incarnation on every machine that has had one.
         on_confirmed: called when a leader has heard that a node knows a table, with the machine of
@@ -67,13 +65,12 @@ class Cluster:
             seed: decides all that is left to chance.
             trace: told of every event and remark: time, who, what.
         """
+        super().__init__(seed, trace)
         self.setup = setup
-        self.simulation = Simulation(seed, trace=trace)
         self.checker = Checker(setup, self.simulation)
         self.agents: dict[str, Agent] = {}
         self.on_confirmed: list[Confirmed] = []
         self.done = False  # ranks have no more work
-        self._trace = trace
         self._disks: dict[str, p.Ledger] = {}  # by machine: the ledger that was written last
         self._incarnations = 0
         self._random = self.simulation.random
@@ -272,7 +269,7 @@ class Cluster:
             self.checker.followed = {each.seat for each in others if each.follows == epoch}
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
-            if well and not self.checker.job_over and not why_hopeless(self):
+            if well and not self.checker.job_over and not why_beyond_help(self):
                 text = f"{agent.name} gives up ({reason}), and had no reason to"
                 raise InvariantError(f"the job runs again: {text}")
 
@@ -285,11 +282,7 @@ class Cluster:
         """An agent has ended by itself."""
         self.checker.gone(agent.seat)
 
-    # --- chance, time and remarks ---------------------------------------------------------------
-
-    def after(self, delay_ns: int, action: Callable[[Any], object], argument: Any) -> None:
-        """Call ``action(argument)`` after a while."""
-        self.simulation.at(self.simulation.now + delay_ns, action, argument)
+    # --- chance ---------------------------------------------------------------------------------
 
     def between(self, low: int, high: int) -> int:
         """Any whole number of a range."""
@@ -298,11 +291,6 @@ class Cluster:
     def chance(self, share: float) -> bool:
         """True in that share of all cases."""
         return self._random.random() < share
-
-    def note(self, name: str, text: str) -> None:
-        """Leave a remark in the trace."""
-        if self._trace is not None:
-            self._trace(self.simulation.now, name, text)
 
     def _incarnation(self) -> str:
         self._incarnations += 1

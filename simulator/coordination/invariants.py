@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simulator.invariant import InvariantError
+from simulator.run import InvariantError
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 
@@ -61,7 +61,7 @@ class Checker:
         job_over: a leader has ended it, and has told everybody it could reach.
         takeovers: how often an agent has been made the leader by others.
         asked_for_exclusion, told_to_leave: nodes.
-        lost_touch: nodes that know nobody who is left in the job.
+        cut_off_for_good: nodes that can never find the leader again.
         disk_lost: a machine has, so that its launcher may go on from what others remember.
     """
 
@@ -75,7 +75,7 @@ class Checker:
         self.takeovers = 0
         self.asked_for_exclusion: set[str] = set()
         self.told_to_leave: set[str] = set()
-        self.lost_touch: set[str] = set()
+        self.cut_off_for_good: set[str] = set()
         self.disk_lost = False
         self._setup = setup
         self._simulation = simulation
@@ -302,7 +302,7 @@ class Checker:
         """
         if not self.job_outcome:
             return True
-        if node in self.lost_touch:
+        if node in self.cut_off_for_good:
             return False
         since, until = self._ended_at - _TOLD_SINCE_NS, self._ended_at + _TOLD_UNTIL_NS
         return all(to < since or at > until for at, to in self._faults.get(node, ()))

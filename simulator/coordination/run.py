@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from simulator.coordination.beyond_help import cut_off_for_good, why_beyond_help
 from simulator.coordination.cluster import Cluster
-from simulator.coordination.faults import KINDS, Fault, Nemesis, plan
-from simulator.coordination.hope import lost_touch, why_hopeless
+from simulator.coordination.faults import KINDS, Nemesis, plan
 from simulator.coordination.invariants import BegunAnew
 from simulator.coordination.setup import (
     AWAY_TIMEOUT_S,
@@ -17,13 +16,12 @@ from simulator.coordination.setup import (
     LEASE_S,
     Setup,
 )
-from simulator.invariant import InvariantError, violated_by
+from simulator.run import NS, InvariantError, Result
 from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_NS = 1_000_000_000
 # After the last fault is over, a job that can run does so within this time, in seconds: docs say
 # what it is made of.
 RUNS_AGAIN_S = 45.0
@@ -33,36 +31,6 @@ RUNS_AGAIN_ALONE_S = RUNS_AGAIN_S + LEASE_S + AWAY_TIMEOUT_S + FENCE_MARGIN_S
 ENDS_S = 30.0
 # So has one that cannot go on.
 GIVES_UP_S = 2 * (JOIN_TIMEOUT_S + GIVE_UP_S) + AWAY_TIMEOUT_S
-
-
-@dataclass(slots=True)
-class Result:
-    """What a run came to.
-
-    Attributes:
-        seed: of the run.
-        problem: which invariant does not hold, "" = all hold.
-        ended: how the job ended; "began anew" if nobody was left, or within reach, who knew of it.
-        hopeless: why it could not go on, "" = it could.
-        faults: what happened to it.
-        seconds: virtual time.
-        lost_s: virtual time in which not all ranks of a round were at work, before the job was told
-            that its work is done.
-        rounds, takeovers: how many there were.
-        events, messages: how many were handled, and sent.
-    """
-
-    seed: int
-    problem: str = ""
-    ended: str = ""
-    hopeless: str = ""
-    faults: list[Fault] = field(default_factory=list)
-    seconds: float = 0.0
-    lost_s: float = 0.0
-    rounds: int = 0
-    takeovers: int = 0
-    events: int = 0
-    messages: int = 0
 
 
 def vary(seed: int, nodes: int, spares: int, *, elastic: bool = False) -> Setup:
@@ -97,14 +65,13 @@ def run(
     """
     result = Result(seed, faults=plan(setup, seed, kinds, faults))
     cluster = Cluster(setup, seed, trace=trace)
-    result.problem = violated_by(lambda: _run_or_begin_anew(cluster, result))
-    simulation, checker = cluster.simulation, cluster.checker
-    if result.problem:
-        cluster.note("violation", result.problem)
+    cluster.run(result, lambda: _run_or_begin_anew(cluster, result))
+    checker = cluster.checker
     result.ended = result.ended or checker.job_outcome
-    result.seconds = simulation.now / _NS
+    how = result.ended or "gave up"
+    result.ends = {f"{how} (beyond help)" if result.hopeless else how: 1}
+    result.lost_s = result.lost_s or 0.0
     result.rounds, result.takeovers = checker.rounds, checker.takeovers
-    result.events, result.messages = simulation.events, simulation.sent
     return result
 
 
@@ -123,25 +90,25 @@ def _run(cluster: Cluster, result: Result) -> None:
     bound_s = RUNS_AGAIN_S if setup.votes else RUNS_AGAIN_ALONE_S
     _settle(cluster, bound_s)
     if not _is_over(cluster) and not _runs_again(cluster):
-        result.hopeless = why_hopeless(cluster)
+        result.hopeless = why_beyond_help(cluster)
         if not result.hopeless:
             seen = "it runs, but " + _astray(cluster) if checker.job_runs else "it does not"
             raise InvariantError(f"the job runs again: {seen}, {bound_s:g} s after the last fault")
     limit_s = GIVES_UP_S if _is_over(cluster) or result.hopeless else ENDS_S
     result.lost_s = checker.idle_s
     cluster.finish()
-    simulation.run(simulation.now + round(limit_s * _NS), stop=lambda: not checker.alive)
+    simulation.run(simulation.now + round(limit_s * NS), stop=lambda: not checker.alive)
     _judge_end(cluster, result)
 
 
 def _settle(cluster: Cluster, bound_s: float) -> None:
     """Wait until the job runs and every agent follows its leader, or has ended; not too long."""
     simulation = cluster.simulation
-    deadline = simulation.now + round(bound_s * _NS)
+    deadline = simulation.now + round(bound_s * NS)
     while simulation.now < deadline and not _is_over(cluster) and not _runs_again(cluster):
-        simulation.run(simulation.now + _NS // 2)
-    cluster.checker.lost_touch.update(
-        agent.name for agent in cluster.agents.values() if lost_touch(agent, cluster)
+        simulation.run(simulation.now + NS // 2)
+    cluster.checker.cut_off_for_good.update(
+        agent.name for agent in cluster.agents.values() if cut_off_for_good(agent, cluster)
     )
 
 
@@ -161,7 +128,7 @@ def _astray(cluster: Cluster) -> str:
     follows = {
         agent.name: agent.follows
         for agent in agents
-        if not agent.outcome and not lost_touch(agent, cluster)
+        if not agent.outcome and not cut_off_for_good(agent, cluster)
     }
     alone = [name for name, epoch in follows.items() if epoch == 0]
     if alone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulator.coordination.setup import ASK_TIMEOUT_NS
+from simulator.coordination.setup import ASK_TIMEOUT_NS, READY
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
@@ -105,3 +105,33 @@ class Server:
                 if self.leader.state is State.ENDED:
                     self._cluster.checker.job_over = True
                 out += self.drop()
+
+
+class Coordinator:
+    """A coordinator on a host of its own: a process that serves one leader."""
+
+    def __init__(self, cluster: Cluster, name: str, address: str, leader: Leader) -> None:
+        self._address = address
+        self._server = Server(cluster, name, leader)
+
+    def handle(self, event: s.Event, now: int) -> list[s.Command]:
+        """See `simulator.virtual.network.Process`."""
+        commands = self._handle(event, now)
+        return [*commands, s.Exit()] if self._server.over else commands
+
+    def _handle(self, event: s.Event, now: int) -> list[s.Command]:
+        server = self._server
+        match event:
+            case s.Received(connection=connection, message=message):
+                return server.received(connection, message, now)
+            case s.TimerFired(name=name):
+                return server.timer(name, now)
+            case s.Accepted(connection=connection):
+                return [s.Send(connection, READY)]
+            case s.Closed(connection=connection, reason=reason):
+                return server.closed(connection, reason, now)
+            case s.Answered():
+                return server.answered(event, now)
+            case s.Started():
+                return [s.Listen(self._address), *server.begin(now)]
+        return []

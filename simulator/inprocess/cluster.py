@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from simulator.inprocess.invariants import Checker
 from simulator.inprocess.node import LEAD, MOVED, Node
 from simulator.inprocess.rank import Rank
-from simulator.virtual.engine import Simulation
+from simulator.run import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simulator.inprocess.setup import Setup
-    from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.core.reading import Phase
 
 _MS = 1_000_000
@@ -22,11 +21,10 @@ _NS = 1_000_000_000
 _LAST_CALLS = 2
 
 
-class Cluster:
+class Cluster(World):
     """See the module's documentation.
 
     Attributes:
-        simulation: the world it is in.
         checker: told of everything that the invariants are about.
         ranks: the newest process of every job rank.
         leader: where the controller is, or will be.
@@ -38,8 +36,8 @@ class Cluster:
         self, setup: Setup, seed: int, *, trace: Callable[[int, str, Any], None] | None = None
     ) -> None:
         """Boot the machines; every rank starts within two seconds."""
+        super().__init__(seed, trace)
         self.setup = setup
-        self.simulation = Simulation(seed, trace=trace)
         self.checker = Checker(setup, self.simulation)
         self.ranks: dict[int, Rank] = {}
         self.nodes: dict[str, Node] = {}
@@ -47,7 +45,6 @@ class Cluster:
         self.quiet = False
         self.aims: dict[tuple[int, Phase], list[Callable[[Any], None]]] = {}
         self._last_call = -1
-        self._trace = trace
         self._pids = 0
         for name in setup.nodes:
             self.simulation.boot(name)
@@ -60,15 +57,6 @@ class Cluster:
     def between(self, low: int, high: int) -> int:
         """Return a random number, from ``low`` to ``high``."""
         return self.simulation.random.randint(low, high)
-
-    def after(self, delay_ns: int, action: Callable[[Any], object], argument: Any = None) -> None:
-        """Call ``action(argument)`` later."""
-        self.simulation.at(self.simulation.now + delay_ns, action, argument)
-
-    def note(self, note: Note | str) -> None:
-        """Something for the trace."""
-        if self._trace is not None:
-            self._trace(self.simulation.now, "note", note)
 
     # --- ranks ----------------------------------------------------------------------------------
 

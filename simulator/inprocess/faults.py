@@ -112,7 +112,7 @@ class Nemesis:
     def _happen(self, fault: Fault) -> None:
         if self._cluster.quiet:
             return
-        self._cluster.note(f"! {fault}")
+        self._cluster.note("fault", f"! {fault}")
         self._touch(fault)
         make = self._make.get(fault.kind)
         if make is not None:

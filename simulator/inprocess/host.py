@@ -124,7 +124,7 @@ class Host:
                 case c.SetTimer(name=name, delay_s=delay_s):
                     commands.append(s.SetTimer(f"controller {name}", round(delay_s * _NS)))
                 case c.Note():
-                    self._cluster.note(command)
+                    self._cluster.note("note", command)
         return commands
 
     def _tell(self, job_ranks: tuple[int, ...], message: m.ToRank) -> list[s.Command | Told]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from simulator.invariant import InvariantError
+from simulator.run import InvariantError
 
 if TYPE_CHECKING:
     from simulator.inprocess.rank import Rank

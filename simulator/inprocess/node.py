@@ -51,7 +51,7 @@ class Node:
         self._now = 0
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
-        """See `simulation.process.Process`."""
+        """See `simulator.virtual.network.Process`."""
         self._commands, self._now = [], now
         self._handle(event)
         return self._commands

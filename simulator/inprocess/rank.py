@@ -59,7 +59,7 @@ class Rank:
         )
 
     def handle(self, event: s.Event, now: int) -> list[s.Command]:
-        """See `simulation.process.Process`."""
+        """See `simulator.virtual.network.Process`."""
         if self.stuck:
             return []
         self._commands, self._now = [], now

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulator.inprocess.cluster import Cluster
 from simulator.inprocess.faults import KINDS, Fault, Nemesis, plan
-from simulator.invariant import InvariantError, violated_by
+from simulator.run import NS, InvariantError, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,36 +14,11 @@ if TYPE_CHECKING:
     from simulator.inprocess.rank import Rank
     from simulator.inprocess.setup import Setup
 
-_NS = 1_000_000_000
 # Faults are made so long; then those that wait for a phase are called off.
 FAULTS_S = 60.0
 # After the last fault every rank has ended its last calls within this time: limits of a rank that
 # hangs (hard timeout), of one that does not join, and of a call that does not begin.
 ENDS_S = 700.0
-
-
-@dataclass(slots=True)
-class Result:
-    """What a run came to.
-
-    Attributes:
-        seed: of the run.
-        problem: which invariant does not hold, "" = all hold.
-        ends: how many calls of ranks have ended how.
-        faults: what happened.
-        seconds: virtual time.
-        epochs, takeovers: how many there were.
-        events: how many were handled.
-    """
-
-    seed: int
-    problem: str = ""
-    ends: dict[str, int] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    seconds: float = 0.0
-    epochs: int = 0
-    takeovers: int = 0
-    events: int = 0
 
 
 def run(
@@ -66,22 +40,20 @@ def run(
     """
     result = Result(seed, faults=plan(setup, seed, kinds, faults))
     cluster = Cluster(setup, seed, trace=trace)
-    result.problem = violated_by(lambda: _run(cluster, result.faults))
-    simulation, checker = cluster.simulation, cluster.checker
+    cluster.run(result, lambda: _run(cluster, result.faults))
+    checker = cluster.checker
     result.ends = dict(checker.ends)
-    result.seconds = simulation.now / _NS
-    result.epochs, result.takeovers = len(checker.records), checker.takeovers
-    result.events = simulation.events
+    result.rounds, result.takeovers = len(checker.records), checker.takeovers
     return result
 
 
 def _run(cluster: Cluster, faults: Sequence[Fault]) -> None:
     simulation, alive = cluster.simulation, cluster.checker.alive
     Nemesis(cluster, faults)
-    simulation.run(round(FAULTS_S * _NS))
+    simulation.run(round(FAULTS_S * NS))
     cluster.quiet = True
     last_ns = max((fault.lasts_ns for fault in faults), default=0)
-    limit_ns = simulation.now + last_ns + round(ENDS_S * _NS)
+    limit_ns = simulation.now + last_ns + round(ENDS_S * NS)
     simulation.run(limit_ns, stop=lambda: not alive)
     left = [rank for rank in alive if not _beyond_help(cluster, rank)]
     if left:

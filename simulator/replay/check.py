@@ -1,4 +1,4 @@
-"""Checks the journals of a real job for what must never happen; see docs/report.md."""
+"""Checks the journals of a real job for what must never happen; see docs/design/simulator.md."""
 
 from __future__ import annotations
 

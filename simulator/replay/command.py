@@ -8,13 +8,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from simulator.replay.check import check
 from simulator.replay.values import EXPECTED
-from simulator.replay.where import line_of
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import one_line, printable
 from undaunted.cli.report import damage
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
+from undaunted.journal.lines import MAX_LINE, decode
 from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.render import plain
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simulator.replay.values import Findings, Violation
+    from undaunted.journal.events import Event
     from undaunted.journal.tables import Line
 
 # How many violations of one rule are shown; those that follow are mostly of the same cause.
@@ -91,3 +94,23 @@ def _violation(violation: Violation) -> Iterator[Line]:
         yield [(f"  {place}: ", ""), (f"{kind}, round {event.round}", "dim")]
     if violation.rule in EXPECTED:
         yield [("  expected: ", "dim"), (EXPECTED[violation.rule], "")]
+
+
+def line_of(path: Path, event: Event) -> int | None:
+    """Return the number of the line that holds an event, from 1; None if it is not there any more.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
+            if _event_of(line) == event:
+                return number
+    return None
+
+
+def _event_of(line: bytes) -> Event | None:
+    try:
+        return decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

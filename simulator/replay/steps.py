@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from simulator.coordination.invariants import Checker
 from simulator.coordination.setup import Setup
-from simulator.invariant import InvariantError
 from simulator.replay.tables import Table, tables_of, voter
 from simulator.replay.values import Findings, Violation
+from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
 from undaunted.base.text import format_ranks
 from undaunted.coordinator.protocol import Ledger

@@ -25,9 +25,15 @@ from simulator.virtual.messages import (
     TimerFired,
     Told,
 )
-from simulator.virtual.network import Network, NetworkRules
-from simulator.virtual.process import Machine, Process, Running, Timer
-from simulator.virtual.questions import Questions
+from simulator.virtual.network import (
+    Machine,
+    Network,
+    NetworkRules,
+    Process,
+    Questions,
+    Running,
+    Timer,
+)
 from simulator.virtual.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.coordination.invariants import Checker
 from simulator.coordination.setup import Setup
-from simulator.invariant import InvariantError
+from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
 from undaunted.coordinator.protocol import Ledger, Seat
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.coordination.faults import Fault
 from simulator.coordination.setup import Setup
-from simulator.invariant import InvariantError
+from simulator.run import InvariantError
 from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
 from undaunted.coordinator import protocol
 from undaunted.coordinator.core import election

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from undaunted.coordinator import protocol as p
 
 
-def why_hopeless(cluster: Cluster) -> str:
+def why_beyond_help(cluster: Cluster) -> str:
     """Say why a job cannot run again, when all that will heal has healed; "" = it can."""
     checker, setup = cluster.checker, cluster.setup
     ledger = checker.ledger
     usable = {node for node, _ in checker.alive} - checker.asked_for_exclusion
     usable -= checker.told_to_leave
-    usable -= {agent.name for agent in cluster.agents.values() if lost_touch(agent, cluster)}
+    usable -= {agent.name for agent in cluster.agents.values() if cut_off_for_good(agent, cluster)}
     if len(usable) < setup.nodes:
         return f"{len(usable)} nodes are left of the {setup.nodes} it needs"
     if ledger.restarts_used >= setup.max_restarts:
@@ -51,10 +51,11 @@ def _has_vote(seat: p.Seat, cluster: Cluster) -> bool:
     return not first_vote or cluster.agents[seat.node].knows_round >= ledger.round
 
 
-def lost_touch(agent: Agent, cluster: Cluster) -> bool:
-    """Whether an agent that follows no leader knows nobody, also over others, who follows one.
+def cut_off_for_good(agent: Agent, cluster: Cluster) -> bool:
+    """Whether an agent has no leader and can never find one: no agent that it can ask knows one.
 
-    It was cut off too long, or was started again where nothing is written about the members.
+    It asks the members it knows of, they those they know of, and so on. It was cut off too long, or
+    was started again on a disk on which nothing is written about the members.
     """
     alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
     found = {address_of(each.name) for each in alive if each.follows}

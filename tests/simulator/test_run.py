@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from simulator.invariant import InvariantError, violated_by
+from simulator.run import InvariantError, violated_by
 
 
 def test_all_hold() -> None:
@@ -20,5 +20,5 @@ def test_a_core_that_raises_is_a_finding() -> None:
     def simulate() -> None:
         raise KeyError(3)
 
-    where = re.escape("no core raises: KeyError(3) at test_invariant.py:")
+    where = re.escape("no core raises: KeyError(3) at test_run.py:")
     assert re.fullmatch(rf"{where}\d+", violated_by(simulate))
