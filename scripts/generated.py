@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts import journal_schema, known_issues, nvrx_names
-from undaunted.cli import configuration
-from undaunted.cli import help as command_line
+from scripts import journal_schema, known_issues, nvrx_names, option_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +18,8 @@ def _doctor() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "command-line.md": command_line.run_document,
-    "configuration.md": configuration.document,
+    "command-line.md": option_pages.command_line,
+    "configuration.md": option_pages.configuration,
     "doctor.md": _doctor,
     "journal-schema.json": journal_schema.json_schema,
     "journal-schema.md": journal_schema.page,

@@ -7,7 +7,8 @@ import importlib.util
 import pytest
 
 from undaunted.cli import coordinator, nodes, run
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
 
 STORE = ("--coordinator-store", "etcd://127.0.0.1:2379")
 
@@ -18,7 +19,7 @@ def build(tmp_path):
 
     def build(*argv, **environ):
         words = [*STORE, "--nnodes", "2", "--rdzv-id", "job", *argv, "train.py"]
-        return run.build_config(parse(words, environ), environ, str(tmp_path))[0]
+        return run.build_config(RUN.parse(words, environ), environ, str(tmp_path))[0]
 
     return build
 
@@ -74,6 +75,6 @@ def test_the_package_is_an_extra(build, monkeypatch):
 
 
 def test_a_coordinator_alone_has_no_place_in_it(tmp_path):
-    parsed = parse([*STORE, "--nnodes", "2", "--rdzv-id", "job"], {})
+    parsed = RUN.parse([*STORE, "--nnodes", "2", "--rdzv-id", "job"], {})
     with pytest.raises(UsageError, match="launchers serve the job themselves"):
         coordinator.build_config(parsed, {}, str(tmp_path))

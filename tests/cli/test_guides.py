@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from undaunted.cli import run
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ FILES = (
 
 def build(tmp_path: Path, line: str, **environ: str) -> RunConfig:
     (tmp_path / "train.py").touch()
-    parsed = parse([*shlex.split(line), "train.py"], environ)
+    parsed = RUN.parse([*shlex.split(line), "train.py"], environ)
     return run.build_config(parsed, environ, str(tmp_path))[0]
 
 

@@ -5,8 +5,11 @@ import threading
 import pytest
 
 from undaunted.cli import nodes, run
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
 from undaunted.coordinator.wire import address
+from undaunted.fault_tolerance.funnel.config import FunnelConfig
+from undaunted.fault_tolerance.nodes_config import Nodes
 
 SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
@@ -17,7 +20,7 @@ def build(tmp_path):
 
     def build(*argv, **environ):
         words = ["--rdzv-endpoint", "127.0.0.1:29400", *argv, "train.py"]
-        return run.build_config(parse(words, environ), environ, str(tmp_path))[0]
+        return run.build_config(RUN.parse(words, environ), environ, str(tmp_path))[0]
 
     return build
 
@@ -56,7 +59,7 @@ def test_one_launcher_on_each_node(tasks):
 def test_a_job_on_one_node_may_share_it_with_others(tmp_path):
     (tmp_path / "train.py").touch()
     environ = {"SLURM_TASKS_PER_NODE": "8", "SLURMD_NODENAME": "n1"}
-    config, _ = run.build_config(parse(["train.py"], environ), environ, str(tmp_path))
+    config, _ = run.build_config(RUN.parse(["train.py"], environ), environ, str(tmp_path))
     assert config.node == "n1"
 
 
@@ -135,7 +138,7 @@ def test_settings_that_cannot_be_meant(build, conf, told):
 def test_a_place_to_meet_is_needed(tmp_path):
     (tmp_path / "train.py").touch()
     with pytest.raises(UsageError, match="give --rdzv-endpoint HOST:PORT, the same on all"):
-        run.build_config(parse(["--nnodes", "2", "train.py"], {}), {}, str(tmp_path))
+        run.build_config(RUN.parse(["--nnodes", "2", "train.py"], {}), {}, str(tmp_path))
 
 
 def test_nodes_that_do_not_make_whole_segments(build):
@@ -160,3 +163,48 @@ def test_secrets_that_cannot_be_used(build, tmp_path):
     given = [f"--coordinator-tls-{name}=/nonexistent" for name in ("ca", "cert", "key")]
     with pytest.raises(UsageError, match="--coordinator-tls-ca: /nonexistent"):
         build("--nnodes", "2", *given)
+
+
+NODES = Nodes(min_nodes=2, max_nodes=2, endpoints=["h:1"], is_host=True, address="127.0.0.1")
+ON = "--ft-enable-log-server"
+
+
+def log_server(line: str, *, job: Nodes | None = NODES, prefix: str = "/l/t.log", log: str = ""):
+    words = [f"--ft-per-cycle-applog-prefix={prefix}", *line.split(), "train.py"]
+    return nodes.log_server(RUN.parse(words, {}), job, log)
+
+
+def test_no_log_server_by_default():
+    assert log_server("") is None
+    assert log_server("--ft-enable-log-server false --ft-log-server-port 50051") is None
+
+
+def test_one_node_needs_no_log_server():
+    assert log_server(ON, job=None) is None
+
+
+def test_what_is_log_server():
+    assert log_server(ON, log="/l/launchers/x.log") == FunnelConfig(root="/l")
+    line = (
+        f"{ON} --ft-log-server-port 7 --ft-log-aggregator-count 2 --ft-log-server-log-prefix /p/s "
+        "--ft-log-leaf-max-queue-chunks 1024 --ft-log-server-graceful-shutdown-timeout 9"
+    )
+    wanted = {"port": 7, "leaves": 2, "log_prefix": "/p/s", "queue_bytes": 64 << 20, "grace_s": 9.0}
+    assert log_server(line) == FunnelConfig(root="/l", **wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "paths", "message"),
+    [
+        (ON, {"prefix": ""}, "name them with --ft-per-cycle-applog-prefix"),
+        (ON, {"log": "/elsewhere/x.log"}, "/elsewhere/x.log must be there as well"),
+        (
+            f"{ON} --ft-log-server-port 65535 --ft-log-aggregator-count 1",
+            {},
+            "give a port from 1 to 65534",
+        ),
+    ],
+)
+def test_a_log_server_that_cannot_be_meant(line, paths, message):
+    with pytest.raises(UsageError, match=message):
+        log_server(line, **paths)

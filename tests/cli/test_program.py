@@ -2,7 +2,8 @@ import sys
 
 import pytest
 
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
 from undaunted.cli.program import check_program, program_kind
 
 
@@ -27,7 +28,7 @@ def problem(kind, target, cwd, **environ):
     ],
 )
 def test_kinds(flags, kind):
-    assert program_kind(parse([*flags, "x"], {})) == kind
+    assert program_kind(RUN.parse([*flags, "x"], {})) == kind
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_kinds(flags, kind):
 )
 def test_contradictions(argv, message):
     with pytest.raises(UsageError, match=message):
-        program_kind(parse(argv, {}))
+        program_kind(RUN.parse(argv, {}))
 
 
 @pytest.mark.parametrize("kind", ["script", "run_path"])

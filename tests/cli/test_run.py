@@ -6,7 +6,8 @@ import types
 import pytest
 
 from undaunted.cli import devices, run
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE
 
 
@@ -16,7 +17,7 @@ def build(tmp_path):
 
     def build(*argv, script="train.py", **environ):
         return run.build_config(
-            parse([*argv, script, "--lr", "1"], environ), environ, str(tmp_path)
+            RUN.parse([*argv, script, "--lr", "1"], environ), environ, str(tmp_path)
         )
 
     return build

@@ -1,9 +1,16 @@
+import os
+from pathlib import Path
+
 import pytest
 
-from undaunted.cli import settings
-from undaunted.cli.options import OPTIONS
-from undaunted.cli.parse import UsageError, parse
+from nvidia_resiliency_ext.shared_utils._messages.files import FILE_NAME
+from undaunted.cli import run, settings
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig
+from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
+from undaunted.fault_tolerance.run_config import TO_BOTH, TO_FILE
+from undaunted.health.check import Settings
 
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 
@@ -15,13 +22,13 @@ def read(tmp_path):
     def read(text, *argv, **environ):
         (tmp_path / "ft.yaml").write_text(text)
         words = ["--ft-cfg-path", "ft.yaml", *argv, "train.py"]
-        return settings.with_file(parse(words, environ), str(tmp_path))
+        return settings.with_file(RUN.parse(words, environ), str(tmp_path))
 
     return read
 
 
 def test_without_a_file_nothing_changes():
-    parsed = parse(["train.py"], {})
+    parsed = RUN.parse(["train.py"], {})
     assert settings.with_file(parsed, "/nowhere") == (parsed, "")
 
 
@@ -36,11 +43,11 @@ def test_defaults_below_file_below_variables_below_options(read):
     environ = {"PET_FT_RANK_HEARTBEAT_TIMEOUT": "2", "PET_FT_INITIAL_RANK_HEARTBEAT_TIMEOUT": "2"}
     parsed, notice = read(text, "--ft-rank-heartbeat-timeout=3", **environ)
     assert notice == ""
-    assert parsed.values[HEARTBEAT] == 3
-    assert parsed.values["ft-initial-rank-heartbeat-timeout"] == 2
-    assert parsed.values["ft-rank-out-of-section-timeout"] == 1
-    assert parsed.values["ft-max-no-progress-cycles"] == 7
-    assert parsed.values["ft-min-progress-iterations"] == 1
+    assert parsed.options.ft.rank_heartbeat_timeout == 3
+    assert parsed.options.ft.initial_rank_heartbeat_timeout == 2
+    assert parsed.options.ft.rank_out_of_section_timeout == 1
+    assert parsed.options.ft.max_no_progress_cycles == 7
+    assert parsed.options.ft.min_progress_iterations == 1
     limits, _ = settings.limits(parsed, {})
     assert limits.settings == {"max_no_progress_cycles": 7}
     assert limits.sources == {
@@ -52,17 +59,17 @@ def test_defaults_below_file_below_variables_below_options(read):
 
 def test_none_in_the_file_turns_a_test_off(read):
     parsed, _ = read("fault_tolerance: {rank_heartbeat_timeout: null}")
-    assert parsed.values[HEARTBEAT] is None
+    assert parsed.options.ft.rank_heartbeat_timeout is None
     assert parsed.sources[HEARTBEAT] == "rank_heartbeat_timeout in ft.yaml"
 
 
 def test_a_file_with_all_defaults_is_accepted(tmp_path):
     path = tmp_path / "all.yaml"
     FaultToleranceConfig().to_yaml_file(path)
-    parsed = parse(["--ft-cfg-path", str(path), "train.py"], {})
+    parsed = RUN.parse(["--ft-cfg-path", str(path), "train.py"], {})
     merged, notice = settings.with_file(parsed, "/")
     assert notice == ""
-    assert merged.values == parsed.values
+    assert merged.options == parsed.options
 
 
 @pytest.mark.parametrize(
@@ -90,20 +97,20 @@ def test_what_is_wrong_with_a_file(read, text, message):
 )
 def test_files_that_cannot_be_read(tmp_path, path, message):
     with pytest.raises(UsageError, match=message):
-        settings.with_file(parse(["--ft-cfg-path", path, "train.py"], {}), str(tmp_path))
+        settings.with_file(RUN.parse(["--ft-cfg-path", path, "train.py"], {}), str(tmp_path))
 
 
 def test_unknown_names_may_be_passed_over(read):
     text = "fault_tolerance: {rank_heartbeat: 1, rank_heartbeat_timeout: 9}"
     parsed, _ = read(text, "--ft-ignore-unknown-settings")
-    assert parsed.values[HEARTBEAT] == 9
+    assert parsed.options.ft.rank_heartbeat_timeout == 9
 
 
 @pytest.mark.parametrize("text", ["", "model: 1"])
 def test_options_beside_a_file_without_settings_are_enough(read, text):
     parsed, notice = read(text, f"--{HEARTBEAT}=9")
     assert notice == "ft.yaml has no section fault_tolerance: only options and variables count"
-    assert parsed.values[HEARTBEAT] == 9
+    assert parsed.options.ft.rank_heartbeat_timeout == 9
     with pytest.raises(UsageError, match="has no section"):
         read(text, "--max-restarts=3")
 
@@ -114,8 +121,8 @@ def test_options_beside_a_file_without_settings_are_enough(read, text):
 def test_missing_settings_may_be_ignored(read, flag):
     parsed, notice = read("model: 1", flag)
     assert notice == "ft.yaml has no section fault_tolerance: the defaults apply"
-    assert parsed.values[HEARTBEAT] == 2700
-    _, notice = settings.with_file(parse([flag, "--ft-cfg-path=gone.yaml", "x"], {}), "/")
+    assert parsed.options.ft.rank_heartbeat_timeout == 2700
+    _, notice = settings.with_file(RUN.parse([flag, "--ft-cfg-path=gone.yaml", "x"], {}), "/")
     assert notice == "gone.yaml is not there: the defaults apply"
 
 
@@ -130,27 +137,27 @@ def test_warm_up_is_a_section(read):
 
 
 def test_how_limits_are_measured():
-    default, _ = settings.limits(parse(["train.py"], {}), {})
+    default, _ = settings.limits(RUN.parse(["train.py"], {}), {})
     assert (default.learn, default.floor_s, default.confirm) == (True, 60.0, False)
     options = (
         "--ft-learn-timeouts=false",
         "--ft-min-measured-timeout=5",
         "--ft-skip-section-response=no",
     )
-    given, _ = settings.limits(parse([*options, "train.py"], {}), {})
+    given, _ = settings.limits(RUN.parse([*options, "train.py"], {}), {})
     assert (given.learn, given.floor_s, given.confirm) == (False, 5.0, True)
 
 
 def test_no_limit_at_all_is_said():
     off = [f"--ft-{name}-timeout=none" for name in ("rank-heartbeat", "initial-rank-heartbeat")]
-    _, notice = settings.limits(parse([*off, "train.py"], {}), {})
+    _, notice = settings.limits(RUN.parse([*off, "train.py"], {}), {})
     assert notice.startswith("every timeout is off: hangs will not be noticed; --ft-rank-heart")
     section = "--ft-rank-section-timeouts=step:60"
-    assert settings.limits(parse([*off, section, "train.py"], {}), {})[1] == ""
+    assert settings.limits(RUN.parse([*off, section, "train.py"], {}), {})[1] == ""
 
 
 def test_monitoring_may_be_off():
-    parsed = parse(["--ft-rank-section-timeouts=step:60", "train.py"], {})
+    parsed = RUN.parse(["--ft-rank-section-timeouts=step:60", "train.py"], {})
     limits, notice = settings.limits(parsed, {"NVRX_DISABLE_RANK_MONITORS": "1"})
     assert (limits.heartbeat_s, limits.initial_heartbeat_s, limits.sections) == (None, None, {})
     assert not limits.learn
@@ -191,27 +198,27 @@ def test_gpus_per_numa():
 )
 def test_contradictions(argv, message):
     with pytest.raises(UsageError, match=message):
-        settings.check_settings(parse([*argv, "train.py"], {}), {})
+        settings.check_settings(RUN.parse([*argv, "train.py"], {}), {})
 
 
 def test_one_node_and_several_exclude_one_another():
     with pytest.raises(UsageError, match="--standalone is for one node, but --nnodes asks for 2;"):
-        settings.check_settings(parse(["--standalone", "--nnodes=2", "x"], {}), {})
-    settings.check_settings(parse(["--standalone", "--nnodes=1:2", "x"], {}), {})
-    settings.check_settings(parse(["--standalone", "x"], {"PET_NNODES": "2"}), {})
+        settings.check_settings(RUN.parse(["--standalone", "--nnodes=2", "x"], {}), {})
+    settings.check_settings(RUN.parse(["--standalone", "--nnodes=1:2", "x"], {}), {})
+    settings.check_settings(RUN.parse(["--standalone", "x"], {"PET_NNODES": "2"}), {})
 
 
 def test_the_log_of_a_round_has_a_name():
     with pytest.raises(UsageError, match=r"/logs/ is a directory; .* as in /logs/train\.log"):
-        settings.check_settings(parse(["--ft-per-cycle-applog-prefix=/logs/", "x"], {}), {})
+        settings.check_settings(RUN.parse(["--ft-per-cycle-applog-prefix=/logs/", "x"], {}), {})
 
 
 def test_two_places_for_the_launchers_lines():
     argv = ["--ft-per-cycle-applog-prefix=/a", "--ft-nvrx-logfile=/l", "train.py"]
     message = "--ft-nvrx-logfile and NVRX_NODE_LOCAL_TMPDIR both say where"
     with pytest.raises(UsageError, match=message):
-        settings.check_settings(parse(argv, {}), {"NVRX_NODE_LOCAL_TMPDIR": "/tmp"})
-    settings.check_settings(parse(argv, {}), {})
+        settings.check_settings(RUN.parse(argv, {}), {"NVRX_NODE_LOCAL_TMPDIR": "/tmp"})
+    settings.check_settings(RUN.parse(argv, {}), {})
 
 
 def test_settings_that_do_not_contradict():
@@ -221,9 +228,168 @@ def test_settings_that_do_not_contradict():
         ["--ft-max-no-progress-cycles", "-1"],
         [],
     ):
-        settings.check_settings(parse([*argv, "train.py"], {}), {})
+        settings.check_settings(RUN.parse([*argv, "train.py"], {}), {})
 
 
-def test_every_setting_has_its_option():
-    fields = [option.setting for option in OPTIONS if option.setting]
-    assert sorted(fields) == sorted(vars(FaultToleranceConfig()))
+# --- attribution service ---
+
+
+def service(*argv: str) -> str:
+    return settings.attribution_service(RUN.parse([*argv, "train.py"], {}))
+
+
+def test_two_ways_to_name_a_service() -> None:
+    assert service() == ""
+    assert service("--ft-attribution-endpoint=http://host:8000/") == "http://host:8000"
+    assert service("--ft-attribution-endpoint=unix:///run/a") == "unix:///run/a"
+    parts = ("--ft-attrsvc-host=host", "--ft-attrsvc-port=8000")
+    assert service(*parts) == "http://host:8000"
+    assert service("--ft-attrsvc-host=::1", "--ft-attrsvc-port=80") == "http://[::1]:80"
+    assert service(*parts, "--ft-attribution-endpoint=http://host:8000") == "http://host:8000"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--ft-attrsvc-host=h"], "--ft-attrsvc-host alone names no service; add --ft-attrsvc-por"),
+        (["--ft-attrsvc-port=1"], "--ft-attrsvc-port alone names no service; add --ft-attrsvc-hos"),
+        (["--ft-attrsvc-host=a/b", "--ft-attrsvc-port=1"], "'a/b' is not the name or address of a"),
+        (["--ft-attribution-endpoint=localhost"], "not built yet; start one and give http://127"),
+        (
+            [
+                "--ft-attribution-endpoint=http://a",
+                "--ft-attrsvc-host=b",
+                "--ft-attrsvc-port=1",
+            ],
+            "name two services; keep one",
+        ),
+        (["--ft-attribution-stop-action=no-restart"], "needs a service: add --ft-attribution-end"),
+        (["--ft-attribution-endpoint=grpc://host:1"], "'grpc://host:1' is no service; give http"),
+        (["--ft-attribution-endpoint=http://me:x@host"], "is no service"),
+        (["--ft-attribution-endpoint=http://host:99999"], "is no service"),
+        (["--ft-attribution-endpoint=unix://run"], "is no Unix socket"),
+        (
+            ["--ft-node-health-check-endpoint=run/x"],
+            "is no Unix socket; give /PATH or unix:///PATH",
+        ),
+        (["--ft-node-health-check-endpoint=http://h"], "is no Unix socket"),
+        (["--ft-no-restart-exit-code=94"], "choose 93"),
+    ],
+)
+def test_services_that_cannot_be_meant(argv: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        service(*argv)
+
+
+def test_a_log_is_kept_for_the_service_where_none_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    words = ["--ft-attribution-endpoint=http://h", "--nproc-per-node=2", "-r", "1:1", "train.py"]
+    config, _ = run.build_config(RUN.parse(words, {}), {}, str(tmp_path))
+    assert config.applog_prefix == f"{config.log_dir}/ranks.log"
+    assert config.stdout == [TO_BOTH, TO_FILE]
+    assert config.stderr == [TO_BOTH, TO_BOTH]
+    assert (tmp_path / "undaunted-runs" / config.run_id / "logs").is_dir()
+    own = ["--ft-per-cycle-applog-prefix=/own.log", *words]
+    config, _ = run.build_config(RUN.parse(own, {}), {}, str(tmp_path))
+    assert config.applog_prefix == "/own.log"
+    assert config.stderr == [0, 0]
+
+
+# --- health checks ---
+
+
+def asked(*options: str) -> Settings:
+    return settings.health_checks(RUN.parse([*options, "train.py"], {}), "/work")
+
+
+def test_by_default_only_links_of_nics_and_gpus() -> None:
+    assert asked() == Settings()
+
+
+def test_all_health_checks() -> None:
+    checks = asked(
+        "--ft-enable-nic-healthcheck=false",
+        "--ft-link-state-path-template=/s/{nic}",
+        "--ft-enable-nic-monitor",
+        "--ft-pci-topo-file=topo.xml",
+        "--ft-link-down-path-template=/d/{dev_name}",
+        "--ft-enable-dist-storage-healthcheck",
+        "--ft_storage_health_check_path=/a, /b",
+    )
+    assert checks == Settings(
+        nic_link=False,
+        link_state_path="/s/{nic}",
+        nic_monitor=True,
+        pci_topology="/work/topo.xml",
+        link_down_path="/d/{dev_name}",
+        mounts=True,
+        storage_paths=("/a", "/b"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--ft-link-state-path-template=/s/state", "lacks {nic}"),
+        ("--ft-link-down-path-template=/s/{nic}", "lacks {dev_name}"),
+        ("--ft-storage-health-check-path=data", "absolute"),
+        ("--ft-storage-health-check-path=,", "names no path"),
+    ],
+)
+def test_paths_that_make_no_sense(option: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem.replace("{", r"\{")):
+        asked(option)
+
+
+# --- files about rounds, messages ---
+
+
+def place(line: str, **environ: str) -> CycleInfoPlace | None:
+    parsed = RUN.parse([*line.split(), "train.py"], environ)
+    return settings.cycle_info(parsed, environ, "/work", "run 1", "/l/p.log")
+
+
+def test_no_files_about_rounds_unless_asked_for():
+    assert place("") is None
+
+
+def test_names_of_files_about_rounds():
+    here = place("--ft-cycle-info-dir info")
+    assert here == CycleInfoPlace(directory="/work/info", job_id="run 1", log_prefix="/l/p.log")
+    assert here.current == "/work/info/cycle_info.run_1.current"
+    assert here.path(3) == "/work/info/cycle_info.run_1.0.3"
+
+
+def test_slurms_names():
+    slurm = {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "2"}
+    here = place("--ft-cycle-info-dir /i", **slurm)
+    assert here is not None
+    assert here.path(0) == "/i/cycle_info.8.2.0"
+    here = place("--ft-cycle-info-dir /i", **slurm, SLURM_ARRAY_JOB_ID="7")
+    assert here is not None
+    assert here.path(0) == "/i/cycle_info.7.2.0"  # the same for all nodes of an array
+    here = place("--ft-cycle-info-dir /i --ft-cycle-info-job-id x", **slurm)
+    assert here is not None
+    assert here.job_id == "x"
+    here = place("--ft-cycle-info-dir /i", SLURM_RESTART_COUNT="many")
+    assert here is not None
+    assert here.attempt == 0
+
+
+def test_a_name_without_files_about_rounds():
+    with pytest.raises(UsageError, match="needs --ft-cycle-info-dir"):
+        place("--ft-cycle-info-job-id x")
+
+
+def test_directory_of_messages():
+    assert settings.message_directory({}, "/work") == ""
+    assert settings.message_directory({"NVRX_NODE_LOCAL_TMPDIR": " "}, "/work") == ""
+    assert settings.message_directory({"NVRX_NODE_LOCAL_TMPDIR": "m/"}, "/work") == "/work/m"
+    assert settings.message_directory({"NVRX_NODE_LOCAL_TMPDIR": "/tmp/m"}, "/work") == "/tmp/m"
+
+
+def test_file_of_the_launcher_is_one_that_is_aggregated():
+    assert settings.launcher_messages("") == ""
+    directory, name = os.path.split(settings.launcher_messages("/tmp/m"))
+    assert directory == "/tmp/m"
+    assert FILE_NAME.fullmatch(name)

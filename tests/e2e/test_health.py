@@ -81,12 +81,12 @@ def test_a_signal_ends_the_wait_for_a_check_that_hangs(tmp_path: Path) -> None:
 LAUNCH = """
 import os, sys
 import msgspec
-from undaunted.cli.parse import parse
+from undaunted.cli.options import RUN
 from undaunted.cli.run import build_config
 from undaunted.fault_tolerance.front import run
 
 root, *argv = sys.argv[1:]
-config, _ = build_config(parse(argv, {}), os.environ, os.getcwd())
+config, _ = build_config(RUN.parse(argv, {}), os.environ, os.getcwd())
 checks = config.health_checks._replace(root=root)
 sys.exit(run(msgspec.structs.replace(config, health_checks=checks)))
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from undaunted.cli.parse import parse
+from undaunted.cli.options import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,15 +123,15 @@ def test_command_lines_in_kubernetes(name: str) -> None:
             continue
         for pod in pods_of(document):
             (container,) = pod["containers"]
-            parsed = parse(container["args"], {})
-            _, most = parsed.values["nnodes"]
+            parsed = RUN.parse(container["args"], {})
+            _, most = parsed.options.nnodes
             is_node = container["command"] == ["undaunted", "run"]
             assert parsed.target == ("train.py" if is_node else "")
             assert most == 4
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted == {volume["name"] for volume in pod["volumes"]}
             if is_node:
-                assert parsed.values["term-timeout"] < pod["terminationGracePeriodSeconds"]
+                assert parsed.options.term_timeout_s < pod["terminationGracePeriodSeconds"]
 
 
 def test_names_in_the_job() -> None:

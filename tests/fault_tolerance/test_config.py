@@ -198,11 +198,11 @@ def test_from_args_reports_a_missing_file_or_section(write, tmp_path):
 
 def test_every_setting_is_described():
     for name, setting in settings().items():
-        assert setting.help, name
-        assert not setting.help.endswith(".")
+        assert setting.about.help, name
+        assert not setting.about.help.endswith(".")
         assert setting.metavar, name
     assert set(settings()) == set(DEFAULTS)
-    assert config_module.read_setting("segment", settings()["segment"], "3") == 3
+    assert config_module.read_setting("segment", "3") == 3
 
 
 @given(st.dictionaries(st.sampled_from([*DEFAULTS, "zzz"]), st.none() | st.text() | st.integers()))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from undaunted.cli import run
-from undaunted.cli.parse import parse
+from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.launch_config import LaunchConfig, options
 
 
@@ -57,7 +57,7 @@ def test_fields_of_torch_and_nvrx_mean_options(tmp_path: Path) -> None:
         virtual_local_rank=True,
     )
     (tmp_path / "train.py").touch()
-    parsed = parse([*options(config, "run"), "train.py"], {})
+    parsed = RUN.parse([*options(config, "run"), "train.py"], {})
     found, notice = run.build_config(parsed, {}, str(tmp_path))
     assert notice == ""
     assert (found.nproc_per_node, found.run_id, found.role) == (2, "run", "default_role")
@@ -81,7 +81,7 @@ def test_several_nodes(tmp_path: Path) -> None:
         elastic=True,
         fault_tol_cfg=None,
     )
-    parsed = parse([*options(config, "job7"), "train.py"], {})
+    parsed = RUN.parse([*options(config, "job7"), "train.py"], {})
     found, _ = run.build_config(parsed, {}, str(tmp_path))
     assert (found.run_id, found.node) == ("job7", "node1")
     assert found.nodes is not None
@@ -103,7 +103,7 @@ def test_where_metrics_go(tmp_path: Path) -> None:
     config = LaunchConfig(
         1, 1, 1, metrics_port=0, metrics_address="::1", otlp_endpoint="http://127.0.0.1:4318"
     )
-    parsed = parse([*options(config, "run"), "train.py"], {})
+    parsed = RUN.parse([*options(config, "run"), "train.py"], {})
     found, _ = run.build_config(parsed, {}, str(tmp_path))
     assert found.metrics is not None
     assert (found.metrics.port, found.metrics.address) == (0, "::1")

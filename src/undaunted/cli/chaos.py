@@ -18,8 +18,8 @@ from undaunted.chaos.trials.plan import PlanError
 from undaunted.chaos.trials.plan_file import read_plan, write_plan
 from undaunted.chaos.trials.reference import NoMeasureError
 from undaunted.chaos.trials.run import Campaign, ChaosError, Request
-from undaunted.cli.chaos_arguments import DEFAULT_SEED, HELP, Arguments, read_arguments
-from undaunted.cli.parse import UsageError
+from undaunted.cli.chaos_arguments import CHAOS, DEFAULT_SEED, Arguments, read_arguments
+from undaunted.cli.command import HelpAsked, UsageError, complain
 from undaunted.journal.files import write_output
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 CHAOS_RUNS = "undaunted-chaos"  # in the current directory
 RESULT_FILE = "result.json"
 _RED = 1
-_USAGE_ERROR = 2
 _INTERRUPTED = 130
 _NOT_JUDGED = (
     "no fault was judged, so that nothing is known about this script; the verdict of each fault "
@@ -51,16 +50,14 @@ def main(argv: Sequence[str]) -> int:
     """
     try:
         arguments = read_arguments(argv, os.environ, str(Path.cwd()))
-        if arguments is None:
-            print(HELP, end="")
-            return 0
-        if arguments.own["list-faults"]:
+        if arguments.own.list_faults:
             _list_faults()
             return 0
         return _run(arguments)
+    except HelpAsked as asked:
+        return CHAOS.explain(asked)
     except (UsageError, PlanError, PlaceError, NoMeasureError, ChaosError) as error:
-        print(f"undaunted chaos: error: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        return complain(CHAOS.name, error)
 
 
 def _run(arguments: Arguments) -> int:
@@ -73,16 +70,16 @@ def _run(arguments: Arguments) -> int:
         environ=dict(os.environ),
         wanted=wanted,
         seed=seed,
-        checkpoint_dir=own["checkpoint-dir"].absolute() if own["checkpoint-dir"] else None,
-        in_dir=own["in-dir"],
-        keep_all=own["keep-all"],
-        deadline_s=own["deadline"],
-        disk_bytes=own["disk-size"],
+        checkpoint_dir=own.checkpoint_dir.absolute() if own.checkpoint_dir else None,
+        in_dir=own.in_dir,
+        keep_all=own.keep_all,
+        deadline_s=own.deadline,
+        disk_bytes=own.disk_size,
         version=__version__,
     )
     _check_files(arguments)
     progress = _Progress()
-    place = ChaosDirectory(own["dir"] or Path(CHAOS_RUNS, new_run_id()))
+    place = ChaosDirectory(own.dir or Path(CHAOS_RUNS, new_run_id()))
     try:
         campaign = Campaign(request, place, progress.say)
         campaign.run()
@@ -95,29 +92,27 @@ def _run(arguments: Arguments) -> int:
 
 def _wanted(arguments: Arguments) -> tuple[Sequence[Wanted], int]:
     own = arguments.own
-    if own["plan"] is not None:
-        draft = read_plan(own["plan"])
-        seed = draft.seed if own["seed"] is None else own["seed"]
+    if own.plan is not None:
+        draft = read_plan(own.plan)
+        seed = draft.seed if own.seed is None else own.seed
         return draft.faults, DEFAULT_SEED if seed is None else seed
-    seed = DEFAULT_SEED if own["seed"] is None else own["seed"]
-    wanted = wanted_of(
-        own["faults"], runs_per_kind=own["rounds"], faults_per_run=own["per-run"], seed=seed
-    )
+    seed = DEFAULT_SEED if own.seed is None else own.seed
+    wanted = wanted_of(own.faults, runs_per_kind=own.rounds, faults_per_run=own.per_run, seed=seed)
     return wanted, seed
 
 
 def _program(arguments: Arguments) -> list[str]:
     """Return the program; started elsewhere, its path must not depend on where we are."""
     program = list(arguments.program)
-    if arguments.own["in-dir"] and Path(program[0]).is_file():
+    if arguments.own.in_dir and Path(program[0]).is_file():
         program[0] = str(Path(program[0]).absolute())
     return program
 
 
 def _check_files(arguments: Arguments) -> None:
     """Make sure before hours have passed that results can be written."""
-    for name in ("junit", "html", "save-plan"):
-        path: Path | None = arguments.own[name]
+    own = arguments.own
+    for name, path in (("junit", own.junit), ("html", own.html), ("save-plan", own.save_plan)):
         if path is None:
             continue
         if path.is_dir():
@@ -136,19 +131,19 @@ def _write(campaign: Campaign, arguments: Arguments, place: ChaosDirectory) -> N
     except OSError as error:
         raise ChaosError(f"{error.filename} cannot be written: {error.strerror}") from None
     files: dict[Path, str] = {}
-    if own["save-plan"] is not None and campaign.plan is not None:
-        files[own["save-plan"]] = write_plan(campaign.plan)
-    if own["junit"] is not None:
-        files[own["junit"]] = machine.to_junit(result)
-    if own["html"] is not None:
-        files[own["html"]] = page.to_html(result)
+    if own.save_plan is not None and campaign.plan is not None:
+        files[own.save_plan] = write_plan(campaign.plan)
+    if own.junit is not None:
+        files[own.junit] = machine.to_junit(result)
+    if own.html is not None:
+        files[own.html] = page.to_html(result)
     for path, text in files.items():
         try:
             write_output(path, text)
         except OSError as error:  # noqa: PERF203 - few, and each for itself
             raise ChaosError(f"{path} cannot be written: {error.strerror}") from None
-    take_any_text(for_programs=own["json"])
-    if own["json"]:
+    take_any_text(for_programs=own.json)
+    if own.json:
         print(whole, end="")
     else:
         terminal.show(result, sys.stdout)
@@ -160,8 +155,7 @@ def _exit_code(result: Result) -> int:
     if result.interrupted:
         return _INTERRUPTED
     if not result.judged:
-        print(f"undaunted chaos: error: {_NOT_JUDGED}", file=sys.stderr)
-        return _USAGE_ERROR
+        return complain(CHAOS.name, _NOT_JUDGED)
     return 0
 
 

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from undaunted.base.directories import make_private
-from undaunted.cli.parse import UsageError
+from undaunted.cli.command import UsageError
 
 RUNS = "undaunted-runs"  # in the current directory
 _PROBE_BYTES = 4096  # enough to notice a full disk

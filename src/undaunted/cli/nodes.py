@@ -5,22 +5,24 @@ from __future__ import annotations
 import ipaddress
 import socket
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from undaunted.base.deadline import within
 from undaunted.base.durations import parse_seconds
 from undaunted.base.ids import node_name
-from undaunted.cli.ft_options import option_name
-from undaunted.cli.parse import Parsed, UsageError
+from undaunted.cli.command import UsageError
 from undaunted.coordinator.etcd.place import Place, access, parse_place
 from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
 from undaunted.coordinator.wire.address import LOOK_UP_S, look_up, own_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
+from undaunted.fault_tolerance.funnel.config import FunnelConfig, leaf_count, queue_bytes
 from undaunted.fault_tolerance.nodes_config import Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from undaunted.cli.options import RunParsed
 
 DEFAULT_PORT = 29400
 # Accepted because scripts for torchrun and NVRx set them; nothing here depends on them.
@@ -47,45 +49,45 @@ _TASKS = "SLURM_TASKS_PER_NODE"
 _ALLOW_SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
 
 
-def nodes(parsed: Parsed, environ: Mapping[str, str], node: str) -> Nodes:
+def nodes(parsed: RunParsed, environ: Mapping[str, str], node: str) -> Nodes:
     """Return what the launcher knows of the other nodes.
 
     Raises:
         UsageError: an option cannot be meant, or something is missing to find the others.
     """
-    fewest, most = parsed.values["nnodes"]
+    fewest, most = parsed.options.nnodes
     conf = _conf(parsed)
     store = _store(parsed, environ)
-    endpoints = _endpoints(parsed) if store is None or parsed.values["rdzv-endpoint"] else []
+    endpoints = _endpoints(parsed) if store is None or parsed.options.rdzv_endpoint else []
     is_host = conf.pop("is_host", None)
     here = bool(endpoints) and _is_here(parsed, endpoints[0])
     if is_host is None:
         is_host = here
-    segment = parsed.values[option_name("segment")] or 0
+    segment = parsed.options.ft.segment or 0
     if segment and fewest % segment:
         raise UsageError(
-            f"{parsed.sources[option_name('segment')]} {segment}: {fewest} nodes cannot be divided "
+            f"{parsed.source('ft-segment')} {segment}: {fewest} nodes cannot be divided "
             f"into segments of {segment}; change one of them"
         )
     found = Nodes(
         min_nodes=fewest,
         max_nodes=most,
-        elastic=parsed.values["elastic"],
-        restart_policy=_restart_policy(parsed),
+        elastic=parsed.options.elastic,
+        restart_policy=parsed.options.ft_restart_policy,
         endpoints=endpoints,
         is_host=is_host,
         beside_host=here and not is_host,
-        named="node-name" in parsed.sources,
+        named=parsed.is_given("node-name"),
         address=_own_address(parsed, endpoints if store is None else list(store.endpoints)),
-        store=parsed.values["coordinator-store"],
+        store=parsed.options.coordinator_store,
         infra_rank=_infra_rank(parsed, environ),
         domain=_domain(environ, node) if segment else "",
         group=replacement_group(environ),
         segment=segment,
-        token_file=parsed.values["coordinator-token-file"] or "",
-        tls_ca=parsed.values["coordinator-tls-ca"] or "",
-        tls_cert=parsed.values["coordinator-tls-cert"] or "",
-        tls_key=parsed.values["coordinator-tls-key"] or "",
+        token_file=parsed.options.coordinator_token_file,
+        tls_ca=parsed.options.coordinator_tls_ca,
+        tls_cert=parsed.options.coordinator_tls_cert,
+        tls_key=parsed.options.coordinator_tls_key,
         **conf,
     )
     _check_secrets(found, parsed, environ)
@@ -132,7 +134,7 @@ def is_here(host: str) -> bool:
     return not _is_number(name) and name == within(LOOK_UP_S, socket.getfqdn, "")
 
 
-def _is_here(parsed: Parsed, endpoint: str) -> bool:
+def _is_here(parsed: RunParsed, endpoint: str) -> bool:
     try:
         return is_here(endpoint.rpartition(":")[0])
     except TimeoutError as error:
@@ -160,12 +162,12 @@ def _is_own(family: int, address: Any) -> bool:
     return True
 
 
-def _store(parsed: Parsed, environ: Mapping[str, str]) -> Place | None:
+def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Place | None:
     """Where it is decided who serves the coordinator; None = here, by --rdzv-endpoint."""
-    text = parsed.values["coordinator-store"]
+    text = parsed.options.coordinator_store
     if not text:
         return None
-    source = parsed.sources["coordinator-store"]
+    source = parsed.source("coordinator-store")
     try:
         access(environ)
         place = parse_place(text)
@@ -173,34 +175,34 @@ def _store(parsed: Parsed, environ: Mapping[str, str]) -> Place | None:
         raise UsageError(f"{source}: {error}") from None
     if find_spec("aetcd") is None:
         raise UsageError(f"{source} needs the package aetcd: pip install 'undaunted[etcd]'")
-    named = parsed.values["rdzv-id"] not in {"", "none"}
+    named = parsed.options.rdzv_id not in {"", "none"}
     if not named and not any(environ.get(each) for each in _SLURM_JOBS):
         raise UsageError(
             f"{source}: other jobs may use this etcd, too: give --rdzv-id, a name of this job, the "
             "same on all nodes"
         )
-    if parsed.values["ft-enable-log-server"] and not parsed.values["rdzv-endpoint"]:
+    if parsed.options.ft_enable_log_server and not parsed.options.rdzv_endpoint:
         raise UsageError(
-            f"{parsed.sources['ft-enable-log-server']}: with {source} no node is its host: "
+            f"{parsed.source('ft-enable-log-server')}: with {source} no node is its host: "
             "give --rdzv-endpoint HOST:PORT as well, or leave it out"
         )
     return place
 
 
-def _endpoints(parsed: Parsed) -> list[str]:
-    given = parsed.values["rdzv-endpoint"]
+def _endpoints(parsed: RunParsed) -> list[str]:
+    given = parsed.options.rdzv_endpoint
     if not given:
-        address = parsed.values["master-addr"]
+        address = parsed.options.master_addr
         if not address:
             raise UsageError(
                 "several nodes need a place to meet: give --rdzv-endpoint HOST:PORT, the same on "
                 "all of them; HOST is the node that serves the coordinator"
             )
-        given = f"{address}:{parsed.values['master-port'] or DEFAULT_PORT}"
+        given = f"{address}:{parsed.options.master_port or DEFAULT_PORT}"
     return [_endpoint(parsed, part.strip()) for part in given.split(",")]
 
 
-def _endpoint(parsed: Parsed, text: str) -> str:
+def _endpoint(parsed: RunParsed, text: str) -> str:
     source = parsed.sources.get("rdzv-endpoint", "--master-addr")
     host, colon, port = text.rpartition(":")
     if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
@@ -212,16 +214,16 @@ def _endpoint(parsed: Parsed, text: str) -> str:
     return f"{host}:{port}"
 
 
-def _own_address(parsed: Parsed, endpoints: list[str]) -> str:
+def _own_address(parsed: RunParsed, endpoints: list[str]) -> str:
     """How the others reach this host: what was given, or from where it reaches the first of these.
 
     Nobody is asked, so that it does not matter whether somebody listens there.
     """
-    given: str = (parsed.values["local-addr"] or "").strip("[]")
+    given = parsed.options.local_addr.strip("[]")
     if given:
         if problem := within(LOOK_UP_S, lambda: _look_up(given), "it was not looked up in time"):
             raise UsageError(
-                f"{parsed.sources['local-addr']} {given}: {problem}; give an address of this node, "
+                f"{parsed.source('local-addr')} {given}: {problem}; give an address of this node, "
                 "or a name of it, that the others can look up as well"
             )
         return given
@@ -248,7 +250,7 @@ def _look_up(host: str) -> str:
     return ""
 
 
-def _check_secrets(found: Nodes, parsed: Parsed, environ: Mapping[str, str]) -> None:
+def _check_secrets(found: Nodes, parsed: RunParsed, environ: Mapping[str, str]) -> None:
     """Look at what was given; a token that is made when it is needed comes later."""
     try:
         find_token(environ, Path(found.token_file) if found.token_file else None)
@@ -262,20 +264,19 @@ def _check_secrets(found: Nodes, parsed: Parsed, environ: Mapping[str, str]) -> 
         try:
             contexts(found)
         except TlsError as error:
-            raise UsageError(f"{parsed.sources['coordinator-tls-ca']}: {error}") from None
+            raise UsageError(f"{parsed.source('coordinator-tls-ca')}: {error}") from None
 
 
-def _source_of_endpoint(parsed: Parsed) -> str:
+def _source_of_endpoint(parsed: RunParsed) -> str:
     for name in ("coordinator-store", "rdzv-endpoint"):
         if name in parsed.sources:
             return parsed.sources[name]
     return "--master-addr"
 
 
-def _infra_rank(parsed: Parsed, environ: Mapping[str, str]) -> int | None:
-    if "node-rank" in parsed.sources:
-        rank: int = parsed.values["node-rank"]
-        return rank
+def _infra_rank(parsed: RunParsed, environ: Mapping[str, str]) -> int | None:
+    if parsed.is_given("node-rank"):
+        return parsed.options.node_rank
     try:
         return infrastructure_rank(environ)
     except (ValueError, RuntimeError) as error:
@@ -289,15 +290,10 @@ def _domain(environ: Mapping[str, str], node: str) -> str:
         raise UsageError(str(error)) from None
 
 
-def _restart_policy(parsed: Parsed) -> Literal["any-failed", "min-healthy"]:
-    given = parsed.values["ft-restart-policy"]
-    return "min-healthy" if given == "min-healthy" else "any-failed"
-
-
-def _conf(parsed: Parsed) -> dict[str, Any]:
+def _conf(parsed: RunParsed) -> dict[str, Any]:
     """Read ``--rdzv-conf``."""
-    given: dict[str, str] = parsed.values["rdzv-conf"] or {}
-    source = parsed.sources.get("rdzv-conf", "--rdzv-conf")
+    given: dict[str, str] = parsed.options.rdzv_conf
+    source = parsed.source("rdzv-conf")
     conf: dict[str, Any] = {}
     for name, text in given.items():
         if name not in _KNOWN:
@@ -326,3 +322,42 @@ def _yes(text: str) -> bool:
     if text.lower() not in {"0", "1", "true", "false", "yes", "no"}:
         raise ValueError(text)
     return text.lower() in {"1", "true", "yes"}
+
+
+def log_server(parsed: RunParsed, job: Nodes | None, launcher_log: str) -> FunnelConfig | None:
+    """Return what is chosen for the log server, None = every launcher writes itself.
+
+    Args:
+        parsed: the command line.
+        job: its nodes, None = one.
+        launcher_log: file of the launcher's lines, "" = none.
+
+    Raises:
+        UsageError: something is missing or contradicts itself; the message names the remedy.
+    """
+    options = parsed.options
+    if not options.ft_enable_log_server or job is None:
+        return None
+    source = parsed.source("ft-enable-log-server")
+    if not options.ft_per_cycle_applog_prefix:
+        raise UsageError(
+            f"{source} writes the logs per round: name them with --ft-per-cycle-applog-prefix"
+        )
+    root = PurePosixPath(options.ft_per_cycle_applog_prefix).parent
+    if launcher_log and root not in PurePosixPath(launcher_log).parents:
+        raise UsageError(
+            f"{source} writes below {root}, where --ft-per-cycle-applog-prefix is; "
+            f"{launcher_log} must be there as well"
+        )
+    leaves = leaf_count(options.ft_log_aggregator_count, job.max_nodes)
+    port = options.ft_log_server_port
+    if port + leaves > 65535 or not port:
+        raise UsageError(f"--ft-log-server-port {port}: give a port from 1 to {65535 - leaves}")
+    return FunnelConfig(
+        root=str(root),
+        port=port,
+        leaves=leaves,
+        queue_bytes=queue_bytes(options.ft_log_leaf_max_queue_chunks),
+        log_prefix=options.ft_log_server_log_prefix,
+        grace_s=options.ft_log_server_graceful_shutdown_timeout,
+    )

@@ -1,15 +1,19 @@
-"""The options of `undaunted run`: one table for the parser, the help and the documentation."""
+"""The options of `undaunted run`, which `undaunted coordinator` and `undaunted chaos` take as well.
 
-from __future__ import annotations
+Settings with NVRx's names are in `FaultToleranceConfig`, values that the launcher gets as they were
+given in `RunSettings`. How to add an option: docs/design/settings.md.
+"""
 
-from undaunted.base.durations import parse_optional_seconds, parse_seconds
-from undaunted.cli import values
-from undaunted.cli.ft_options import ft_options
-from undaunted.cli.log_server_options import LOG_SERVER_OPTIONS
-from undaunted.cli.metrics_options import METRICS_OPTIONS
-from undaunted.cli.option import METRICS, PROGRAM, SETTINGS, STOPPING, TESTING, WORKERS, Option
-from undaunted.cli.unused_options import UNUSED_OPTIONS
-from undaunted.fault_tolerance.config_schema import (
+from typing import Annotated, Literal
+
+import msgspec
+
+from undaunted.base import values
+from undaunted.base.durations import parse_seconds
+from undaunted.base.options import Kind, Opt, Option, Part
+from undaunted.base.values import Count, Flag, Port, Seconds, Switch, Text
+from undaunted.cli.command import Command, Parsed
+from undaunted.fault_tolerance.config import (
     ATTRIBUTION,
     DEVICES,
     HEALTH,
@@ -18,19 +22,18 @@ from undaunted.fault_tolerance.config_schema import (
     PROGRESS,
     TIMEOUTS,
     UNUSED,
+    FaultToleranceConfig,
 )
-from undaunted.fault_tolerance.config_values import (
-    absolute_path,
-    boolean,
-    choice,
-    optional,
-    unix_socket,
-)
+from undaunted.fault_tolerance.metrics_config import METRICS, MetricsConfig
+from undaunted.fault_tolerance.run_config import STOPPING, WORKERS, RunSettings
 
-# Groups in the order of the help, each with its heading.
+PROGRAM = "Program"
+SETTINGS = "Settings from a file"
+TESTING = "Testing"
 GROUPS = (
     WORKERS,
     PROGRAM,
+    NODES,
     TIMEOUTS,
     PROGRESS,
     STOPPING,
@@ -41,356 +44,304 @@ GROUPS = (
     ATTRIBUTION,
     SETTINGS,
     TESTING,
-    NODES,
     UNUSED,
 )
 
+_AbsoluteFile = Annotated[str, Kind(values.optional(values.absolute_path, ""), "FILE")]
+_Streams = Annotated[int | dict[int, int], Kind(values.streams, "STREAMS")]
 
-def _flag(
-    name: str, group: str, help_text: str, *, short: str = "", aliases: tuple[str, ...] = ()
-) -> Option:
-    return Option(
-        name,
-        group,
-        help_text,
-        boolean,
-        kind="flag",
-        default="0",
-        short=short,
-        aliases=aliases,
+
+class RunOptions(RunSettings, kw_only=True, frozen=True):
+    """What the command line of `undaunted run` says; `cli.run` makes a RunConfig of it."""
+
+    nproc_per_node: Annotated[
+        int | str,
+        Kind(values.nproc, "N"),
+        Opt("Number of workers: N, auto (one per GPU, else per CPU), cpu, gpu", WORKERS),
+    ] = 1
+    # --- program ---
+    module: Annotated[
+        Flag, Opt("SCRIPT is the name of a module, as in python -m", PROGRAM, short="m")
+    ] = False
+    no_python: Annotated[Flag, Opt("SCRIPT is an executable, not a Python script")] = False
+    run_path: Annotated[
+        Flag, Opt("Run SCRIPT by runpy.run_path; stronger than --no-python", rare=True)
+    ] = False
+    # --- several nodes ---
+    nnodes: Annotated[
+        tuple[int, int],
+        Kind(values.nodes, "MIN:MAX"),
+        Opt(
+            "Nodes that take part; with MIN:MAX, MIN do, and up to MAX there are spares",
+            NODES,
+            shown="1",
+        ),
+    ] = (1, 1)
+    elastic: Annotated[
+        Flag, Opt("Up to MAX nodes take part; a restart takes in those that come later")
+    ] = False
+    rdzv_endpoint: Annotated[
+        Text,
+        Opt(
+            "Where the coordinator is, the same on all nodes; the launcher on HOST serves it",
+            metavar="HOST:PORT",
+            shown="--master-addr, port 29400",
+        ),
+    ] = ""
+    rdzv_id: Annotated[
+        Text,
+        Opt(
+            "Name of the run (RUN_ID)",
+            metavar="ID",
+            shown="start time; of several nodes: the endpoint",
+        ),
+    ] = "none"
+    rdzv_conf: Annotated[
+        dict[str, str],
+        Kind(values.pairs, "K=V,..."),
+        Opt("join_timeout, last_call_timeout, lease, takeover and others", rare=True),
+    ] = {}
+    standalone: Annotated[Flag, Opt("One node; --rdzv-* are ignored", rare=True)] = False
+    node_name: Annotated[
+        str,
+        Kind(values.node_name, "NAME"),
+        Opt(
+            "Name of this node, different from those of the others",
+            shown="Slurm's, else the host's",
+            rare=True,
+        ),
+    ] = ""
+    node_rank: Annotated[
+        Count,
+        Opt("Place of this node among the nodes", shown="Slurm's, else by name", rare=True),
+    ] = 0
+    master_addr: Annotated[
+        Text,
+        Opt("MASTER_ADDR of the workers", metavar="HOST", shown="127.0.0.1", rare=True),
+    ] = ""
+    local_addr: Annotated[
+        Text,
+        Opt(
+            "Address of this node for the others; MASTER_ADDR where --master-addr is not given",
+            metavar="HOST",
+            rare=True,
+        ),
+    ] = ""
+    ft_restart_policy: Annotated[
+        Literal["any-failed", "min-healthy"],
+        Kind(values.choice("any-failed", "min-healthy"), "POLICY"),
+        Opt(
+            "any-failed: any failure restarts all ranks; min-healthy: only once fewer than MIN "
+            "nodes have all their ranks"
+        ),
+    ] = "any-failed"
+    coordinator_token_file: Annotated[
+        Text,
+        Opt(
+            "File, mode 0600, with the token that all launchers of the job know",
+            metavar="FILE",
+            shown="UNDAUNTED_TOKEN, else ~/.config/undaunted/token",
+        ),
+    ] = ""
+    coordinator_tls_ca: Annotated[
+        Text, Opt("Authorities for TLS between launchers", metavar="FILE", rare=True)
+    ] = ""
+    coordinator_tls_cert: Annotated[
+        Text, Opt("Certificate of this launcher", metavar="FILE", rare=True)
+    ] = ""
+    coordinator_tls_key: Annotated[
+        Text, Opt("Key of that certificate", metavar="FILE", rare=True)
+    ] = ""
+    coordinator_store: Annotated[
+        Text,
+        Opt(
+            "The coordinator's state is in etcd, which also decides which launcher serves it",
+            metavar="etcd://HOST:PORT,...",
+            shown="at --rdzv-endpoint",
+            rare=True,
+        ),
+    ] = ""
+    # --- output ---
+    run_dir: Annotated[
+        str | None,
+        Kind(values.text, "DIR"),
+        Opt("Directory of the journal, stacks and logs", OUTPUT, shown="./undaunted-runs/RUN_ID"),
+    ] = None
+    log_dir: Annotated[
+        str | None,
+        Kind(values.text, "DIR"),
+        Opt(
+            "Redirected output goes to DIR/RUN_ID/attempt_K/LOCAL_RANK/",
+            shown="logs in the run directory",
+        ),
+    ] = None
+    redirects: Annotated[
+        _Streams,
+        Opt(
+            "Streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: "
+            "0:3,1:2",
+            short="r",
+        ),
+    ] = 0
+    tee: Annotated[
+        _Streams,
+        Opt("Streams that go to files and, with a prefix, to the console", short="t"),
+    ] = 0
+    local_ranks_filter: Annotated[
+        list[int],
+        Kind(values.ranks, "RANKS"),
+        Opt(
+            "Local ranks that are shown on the console; others go to files", shown="all", rare=True
+        ),
+    ] = []
+    ft_per_cycle_applog_prefix: Annotated[
+        _AbsoluteFile,
+        Opt("Output of all ranks in one file per round: /DIR/NAME.EXT gives /DIR/NAME_cycleN.EXT"),
+    ] = ""
+    ft_nvrx_logfile: Annotated[
+        _AbsoluteFile,
+        Opt(
+            "File for the launcher's own lines as well; needs --ft-per-cycle-applog-prefix",
+            rare=True,
+        ),
+    ] = ""
+    ft_cycle_info_job_id: Annotated[
+        Text,
+        Opt(
+            "Name of the job in the files of --ft-cycle-info-dir",
+            metavar="ID",
+            shown="Slurm's, else RUN_ID",
+            rare=True,
+        ),
+    ] = ""
+    ft_enable_log_server: Annotated[
+        Switch,
+        Opt(
+            "Several nodes: logs per round and launchers' lines are written on the coordinator's "
+            "host",
+            rare=True,
+        ),
+    ] = False
+    ft_log_server_port: Annotated[Port, Opt("Port of the log server", rare=True)] = 50051
+    ft_log_aggregator_count: Annotated[
+        Count,
+        Opt(
+            "Servers between the launchers and the one that writes; 0 = one per 1536 nodes",
+            rare=True,
+        ),
+    ] = 0
+    ft_log_leaf_max_queue_chunks: Annotated[
+        int,
+        Kind(values.whole(-1), "N"),
+        Opt("Chunks of 64 KiB that may wait in a log server; -1 = 4096", rare=True),
+    ] = -1
+    ft_log_server_log_prefix: Annotated[
+        _AbsoluteFile,
+        Opt(
+            "Beginning of the names of files with the log servers' own lines",
+            shown="standard error",
+            rare=True,
+        ),
+    ] = ""
+    ft_log_server_graceful_shutdown_timeout: Annotated[
+        Seconds,
+        Opt("How long the end of the job waits for logs that are on their way", rare=True),
+    ] = 60.0
+    # --- settings from a file, testing ---
+    ft_cfg_path: Annotated[
+        Text,
+        Opt(
+            "YAML file whose section fault_tolerance gives defaults, below variables and options",
+            SETTINGS,
+            metavar="FILE",
+        ),
+    ] = ""
+    ft_ignore_missing_cfg: Annotated[
+        Flag,
+        Opt(
+            "Go on with defaults if that file, or the section in it, is not there",
+            aliases=("ignore-missing-fault-tol-cfg",),
+            rare=True,
+        ),
+    ] = False
+    ft_ignore_unknown_settings: Annotated[
+        Flag, Opt("Pass over names in the file that are unknown", rare=True)
+    ] = False
+    inject_fault: Annotated[
+        list[str],
+        Kind(values.one_more, "PLAN", repeat=True),
+        Opt("Make a rank fail on purpose, as in sigkill:rank=1,iteration=60", TESTING),
+    ] = []
+    # --- options of parts ---
+    ft: Annotated[FaultToleranceConfig, Part("ft")] = msgspec.field(
+        default_factory=FaultToleranceConfig
     )
+    metrics: Annotated[MetricsConfig, Part("metrics")] = MetricsConfig()
 
 
-_OWN = (
-    Option(
-        "nproc-per-node",
-        WORKERS,
-        "Number of workers: N, auto (one per GPU, else per CPU), cpu, gpu",
-        values.nproc,
-        "N",
-        default="1",
-    ),
-    Option(
-        "max-restarts",
-        WORKERS,
-        "How often the job may be restarted after a crash or hang",
-        values.count,
-        "N",
-        default="0",
-    ),
-    Option(
-        "worker-start",
-        WORKERS,
-        "warm: fork workers from a process that has imported torch; fresh: a new interpreter each",
-        choice("warm", "fresh"),
-        "HOW",
-        default="warm",
-    ),
-    Option(
-        "preload",
-        WORKERS,
-        "More modules to import once for warm workers, separated by commas",
-        values.modules,
-        "MODULES",
-        repeat=True,
-    ),
-    Option(
-        "role",
-        WORKERS,
-        "Name of the workers in prefixes and ROLE_NAME",
-        str,
-        "NAME",
-        default="default",
-    ),
-    _flag(
-        "virtual-local-rank",
-        WORKERS,
-        "LOCAL_RANK is 0 in all workers; each sees one GPU by CUDA_VISIBLE_DEVICES",
-    ),
-    _flag("module", PROGRAM, "SCRIPT is the name of a module, as in python -m", short="m"),
-    _flag("no-python", PROGRAM, "SCRIPT is an executable, not a Python script"),
-    _flag("run-path", PROGRAM, "Run SCRIPT by runpy.run_path; stronger than --no-python"),
-    Option(
-        "ft-restart-policy",
-        NODES,
-        "any-failed: a failure restarts all ranks; min-healthy: once fewer than MIN nodes have "
-        "all their ranks; until then the others go on, also inside their processes",
-        choice("any-failed", "min-healthy"),
-        "POLICY",
-        default="any-failed",
-    ),
-    _flag(
-        "ft-restart-lost-ranks",
-        NODES,
-        "With min-healthy: the others go on without a lost rank, also on one node; it is started "
-        "again, and joins the next in-process restart",
-    ),
-    Option(
-        "ft-rdzv-impl",
-        NODES,
-        "barrier or legacy; both mean the coordinator",
-        choice("barrier", "legacy"),
-        "NAME",
-        default="barrier",
-    ),
-    Option(
-        "signals-to-handle",
-        STOPPING,
-        "Signals to the launcher that stop the job and are passed on to the workers",
-        values.signals,
-        "SIGNALS",
-        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-    ),
-    Option(
-        "term-timeout",
-        STOPPING,
-        "After a signal to the launcher: from SIGTERM of the workers to SIGKILL",
-        parse_seconds,
-        "TIME",
-        default="1800",
-    ),
-    Option(
-        "workers-stop-timeout",
-        STOPPING,
-        "Before a restart: from SIGTERM of the workers to SIGKILL",
-        parse_optional_seconds,
-        "TIME",
-        default_text="by the cause of the restart",
-        aliases=("shutdown-timeout",),
-    ),
-    Option(
-        "run-dir",
-        OUTPUT,
-        "Directory of the journal, stacks and logs",
-        str,
-        "DIR",
-        default_text="./undaunted-runs/RUN_ID",
-    ),
-    Option(
-        "log-dir",
-        OUTPUT,
-        "Redirected output goes to DIR/RUN_ID/attempt_K/LOCAL_RANK/",
-        str,
-        "DIR",
-        default_text="logs in the run directory",
-    ),
-    Option(
-        "redirects",
-        OUTPUT,
-        "Streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:2",
-        values.streams,
-        "STREAMS",
-        default="0",
-        short="r",
-    ),
-    Option(
-        "tee",
-        OUTPUT,
-        "Streams that go to files and, with a prefix, to the console",
-        values.streams,
-        "STREAMS",
-        default="0",
-        short="t",
-    ),
-    Option(
-        "local-ranks-filter",
-        OUTPUT,
-        "Local ranks that are shown on the console; others go to files",
-        values.ranks,
-        "RANKS",
-        default="",
-        default_text="all",
-    ),
-    Option(
-        "ft-per-cycle-applog-prefix",
-        OUTPUT,
-        "Output of all ranks in one file per round: /DIR/NAME.EXT gives /DIR/NAME_cycleN.EXT",
-        optional(absolute_path),
-        "FILE",
-        default="",
-        default_text="none",
-    ),
-    Option(
-        "ft-nvrx-logfile",
-        OUTPUT,
-        "File for the launcher's own lines as well; needs --ft-per-cycle-applog-prefix",
-        optional(absolute_path),
-        "FILE",
-        default="",
-        default_text="none",
-    ),
-    Option(
-        "ft-cycle-info-job-id",
-        OUTPUT,
-        "Name of the job in the files of --ft-cycle-info-dir",
-        str,
-        "ID",
-        default="",
-        default_text="Slurm's, else RUN_ID",
-    ),
-    Option(
-        "logs-specs",
-        OUTPUT,
-        "Plug-in of torchrun (entry point group torchrun.logs_specs) that chooses the files",
-        str,
-        "NAME",
-        default="",
-        default_text="none",
-    ),
-    *(
-        Option(
-            f"duplicate-{stream}-filters",
-            OUTPUT,
-            f"Copy lines of {stream} that --tee shows and that contain one of these texts to "
-            f"filtered_{stream}.log",
-            values.texts,
-            "TEXTS",
-            default="",
-            default_text="none",
-        )
-        for stream in ("stdout", "stderr")
-    ),
-    Option(
-        "ft-cfg-path",
-        SETTINGS,
-        "YAML file whose section fault_tolerance gives defaults, below variables and options",
-        str,
-        "FILE",
-        default="",
-    ),
-    _flag(
-        "ft-ignore-missing-cfg",
-        SETTINGS,
-        "Go on with defaults if that file, or the section in it, is not there",
-        aliases=("ignore-missing-fault-tol-cfg",),
-    ),
-    _flag("ft-ignore-unknown-settings", SETTINGS, "Pass over names in the file that are unknown"),
-    Option(
-        "inject-fault",
-        TESTING,
-        "Make a rank fail on purpose, as in sigkill:rank=1,iteration=60",
-        str,
-        "PLAN",
-        repeat=True,
-    ),
-    Option(
-        "nnodes",
-        NODES,
-        "Nodes that take part; with MIN:MAX, MIN do, and up to MAX there are spares",
-        values.nodes,
-        "MIN:MAX",
-        default="1",
-    ),
-    _flag("elastic", NODES, "Up to MAX nodes take part; later ones are taken in by a restart"),
-    Option(
-        "node-name",
-        NODES,
-        "Name of this node, different from those of the others",
-        values.name,
-        "NAME",
-        default="",
-        default_text="Slurm's, else the host's",
-    ),
-    Option(
-        "coordinator-token-file",
-        NODES,
-        "File, mode 0600, with the token that all launchers of the job know",
-        str,
-        "FILE",
-        default_text="UNDAUNTED_TOKEN, else ~/.config/undaunted/token",
-    ),
-    Option("coordinator-tls-ca", NODES, "Authorities for TLS between launchers", str, "FILE"),
-    Option("coordinator-tls-cert", NODES, "Certificate of this launcher", str, "FILE"),
-    Option("coordinator-tls-key", NODES, "Its key", str, "FILE"),
-    Option(
-        "coordinator-store",
-        NODES,
-        "The coordinator's state is in etcd, which also decides which launcher serves it",
-        str,
-        "etcd://HOST:PORT,...",
-        default="",
-        default_text="at --rdzv-endpoint",
-    ),
-    _flag("standalone", NODES, "One node; --rdzv-* are ignored"),
-    Option(
-        "rdzv-id",
-        NODES,
-        "Name of the run (RUN_ID)",
-        str,
-        "ID",
-        default="none",
-        default_text="start time; of several nodes: the endpoint",
-    ),
-    Option(
-        "rdzv-backend",
-        NODES,
-        "c10d or static; both mean the coordinator",
-        choice("c10d", "static"),
-        "NAME",
-        default="c10d",
-    ),
-    Option(
-        "rdzv-endpoint",
-        NODES,
-        "Where the coordinator is, the same on all nodes; the launcher on HOST serves it",
-        str,
-        "HOST:PORT",
-        default="",
-        default_text="--master-addr, port 29400",
-    ),
-    Option(
-        "rdzv-conf",
-        NODES,
-        "join_timeout, last_call_timeout, lease, takeover and others",
-        values.settings,
-        "K=V,...",
-        default="",
-    ),
-    Option(
-        "node-rank",
-        NODES,
-        "Place of this node among the nodes",
-        values.count,
-        "N",
-        default="0",
-        default_text="Slurm's, else by name",
-    ),
-    Option(
-        "master-addr", NODES, "MASTER_ADDR of the workers", str, "HOST", default_text="127.0.0.1"
-    ),
-    Option(
-        "master-port",
-        NODES,
-        "MASTER_PORT of the workers; 0 = a free port, a new one for each restart",
-        values.port,
-        "PORT",
-        default="0",
-    ),
-    Option("local-addr", NODES, "MASTER_ADDR when --master-addr is not given", str, "HOST"),
-    Option(
-        "ft-node-health-check-endpoint",
-        HEALTH,
-        "Unix socket of a health service, /PATH or unix:///PATH, asked before every round",
-        optional(unix_socket),
-        "SOCKET",
-        default="",
-        default_text="none",
-    ),
-    Option(
-        "ft-no-restart-exit-code",
-        STOPPING,
-        "Exit code of a job that shall not be started again; only 93 is possible",
-        values.no_restart_code,
-        "CODE",
-        default="93",
-    ),
+# Options of torchrun and NVRx that have nothing to do here: name, values, reason.
+ACCEPTED = """\
+monitor-interval        TIME                   nothing is polled: an exit is seen at once
+event-log-handler       null                   the journal has every event, see undaunted report
+start-method            spawn|fork|forkserver  see --worker-start
+rdzv-backend            c10d|static            all of them mean the coordinator
+ft-rdzv-impl            barrier|legacy         all of them mean the coordinator
+ft-no-restart-exit-code 93                     a job that shall not be started again ends with it
+"""
+_SERVICE = "an attribution service that the launcher starts"
+# Options that are not built yet, refused and never ignored; fields have `Opt.not_built`.
+REFUSED = {
+    "numa-binding": "torchrun's binding to NUMA nodes",
+    "ft-attribution-startup-timeout": _SERVICE,
+    "ft-attribution-llm-api-key-file": _SERVICE,
+    "ft-attribution-llm-base-url": _SERVICE,
+    "ft-attribution-llm-model": _SERVICE,
+    "ft-attribution-analysis-backend": _SERVICE,
+    "ft-attribution-compute-timeout": _SERVICE,
+    "ft-attribution-log-level": _SERVICE,
+}
+
+
+def _accepted(line: str) -> Option:
+    name, choices, reason = line.split(maxsplit=2)
+
+    def read(text: str) -> str:
+        if text.strip() not in choices.split("|"):
+            either = " or ".join(choices.split("|"))
+            raise ValueError(f"{text!r} is unknown; choose {either}: {reason}")
+        return text
+
+    kind = Kind(parse_seconds if choices == "TIME" else read, choices)
+    return Option(name, "", kind, Opt(reason[0].upper() + reason[1:], UNUSED, rare=True))
+
+
+RUN = Command(
+    "run",
+    RunOptions,
+    "[OPTIONS] SCRIPT [ARGUMENTS OF THE SCRIPT]",
+    """\
+Run SCRIPT as several workers and restart them when one crashes or hangs.
+
+Examples:
+  # 4 workers; after a crash or a hang the job goes on
+  undaunted run --nproc-per-node 4 --max-restarts 3 train.py --lr 0.1
+  # one worker per GPU; a rank that is silent for 2 minutes hangs
+  undaunted run --nproc-per-node auto --ft-rank-heartbeat-timeout 2m train.py
+  # a module; output in files and, with a prefix, on the console
+  undaunted run --nproc-per-node 2 --tee 3 -m package.train
+  # rehearse: kill rank 1 at iteration 60
+  undaunted run --nproc-per-node 2 --max-restarts 1 \\
+      --inject-fault sigkill:rank=1,iteration=60 train.py
+""",
+    "Everything after SCRIPT belongs to the script. Options are those of torchrun and of NVRx's "
+    "ft_launcher; _ may stand for -, and --ft-param-X for --ft-X. Each has a variable for its "
+    "default, as in PET_MAX_RESTARTS=3.",
+    groups=GROUPS,
+    operand="SCRIPT",
+    is_program=True,
+    has_variables=True,
+    accepted=tuple(map(_accepted, ACCEPTED.splitlines())),
+    refused=REFUSED,
 )
 
-# All options, those of a group in the order of the help.
-OPTIONS: tuple[Option, ...] = (
-    *_OWN,
-    *LOG_SERVER_OPTIONS,
-    *METRICS_OPTIONS,
-    *UNUSED_OPTIONS,
-    *ft_options(),
-)
+RunParsed = Parsed[RunOptions]

@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from undaunted.cli.parse import Parsed, UsageError
+from undaunted.cli.command import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from undaunted.cli.options import RunParsed
+
 Kind = Literal["script", "module", "run_path", "program"]
 
 
-def program_kind(parsed: Parsed) -> Kind:
+def program_kind(parsed: RunParsed) -> Kind:
     """Tell how to run the target.
 
     Raises:
@@ -23,14 +25,15 @@ def program_kind(parsed: Parsed) -> Kind:
     """
     if not parsed.target:
         raise UsageError("the script is missing: undaunted run [OPTIONS] SCRIPT [ARGUMENTS]")
-    if parsed.values["module"]:
-        for other in ("run-path", "no-python"):
-            if parsed.values[other]:
+    if parsed.options.module:
+        others = {"run-path": parsed.options.run_path, "no-python": parsed.options.no_python}
+        for other, is_on in others.items():
+            if is_on:
                 raise UsageError(f"--module and --{other} exclude one another; keep one of them")
         return "module"
-    if parsed.values["run-path"]:
+    if parsed.options.run_path:
         return "run_path"
-    return "program" if parsed.values["no-python"] else "script"
+    return "program" if parsed.options.no_python else "script"
 
 
 def check_program(

@@ -1,25 +1,39 @@
-"""Settings of in-job restart: the file below the command line, limits, and what cannot be meant."""
+"""From options to settings of the launcher: the file below the command line, and what options mean.
+
+Everything that cannot be meant is refused here, with the remedy, before anything is started.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import ipaddress
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undaunted.cli.ft_options import option_name
-from undaunted.cli.options import OPTIONS
-from undaunted.cli.parse import Parsed, UsageError, refuse_not_built
-from undaunted.fault_tolerance.config import FaultToleranceConfig
-from undaunted.fault_tolerance.config import settings as table_of_settings
-from undaunted.fault_tolerance.config_values import boolean
+import msgspec
+
+from undaunted.base import values
+from undaunted.cli.command import UsageError, refuse_not_built
+from undaunted.cli.options import RUN
+from undaunted.fault_tolerance.config import FaultToleranceConfig, known_settings, settings
+from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
+from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 from undaunted.fault_tolerance.monitoring_config import others
+from undaunted.health.check import Settings
+from undaunted.journal.metrics import exposition, otlp
 from undaunted.progress.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from undaunted.cli.options import RunParsed
+
 _OFF_SWITCH = "NVRX_DISABLE_RANK_MONITORS"
 _GPUS_PER_NUMA = "NVRX_GPUS_PER_NUMA"
 _LOCAL_LOGS = "NVRX_NODE_LOCAL_TMPDIR"
+_ATTEMPT = "SLURM_RESTART_COUNT"
 _WARMUP = "warmup"  # the section whose limit is for the first steps
 # Names in `Limits.sources` and of the settings.
 _LIMITS = {
@@ -29,8 +43,8 @@ _LIMITS = {
 }
 
 
-def with_file(parsed: Parsed, cwd: str) -> tuple[Parsed, str]:
-    """Give options that nobody has set the values of the file of ``--ft-cfg-path``.
+def with_file(parsed: RunParsed, cwd: str) -> tuple[RunParsed, str]:
+    """Give settings that nobody has set the values of the file of ``--ft-cfg-path``.
 
     Returns:
         The command line with these values, and a line for the user ("" if all is as expected).
@@ -38,99 +52,91 @@ def with_file(parsed: Parsed, cwd: str) -> tuple[Parsed, str]:
     Raises:
         UsageError: the file cannot be used, or asks for what is not built yet.
     """
-    path = parsed.values["ft-cfg-path"]
+    path = parsed.options.ft_cfg_path
     if not path:
         return parsed, ""
-    values, notice = _read_file(parsed, path, cwd)
-    named = _named(path)
-    merged, sources = dict(parsed.values), dict(parsed.sources)
-    for option in OPTIONS:
-        if option.setting not in values or option.name in sources:
-            continue
-        source = f"{option.setting} in {named}"
-        if values[option.setting] != merged[option.name]:  # the default asks for nothing
-            refuse_not_built(option, values[option.setting], source)
-        merged[option.name] = values[option.setting]
-        sources[option.name] = source
-    return parsed._replace(values=merged, sources=sources), notice
-
-
-def _given_otherwise(parsed: Parsed) -> bool:
-    """Whether settings are given outside of the file, which then may well have none."""
-    return any(option.setting and option.name in parsed.sources for option in OPTIONS)
-
-
-def _named(path: str) -> str:
     from undaunted.fault_tolerance.config_file import OF_A_CALL
 
-    return OF_A_CALL if Path(path).name == OF_A_CALL else path
+    given, notice = _read_file(parsed, path, cwd)
+    named = OF_A_CALL if Path(path).name == OF_A_CALL else path
+    sources, defaults = dict(parsed.sources), FaultToleranceConfig()
+    for field, value in list(given.items()):
+        option = RUN.spellings[f"--{_option(field)}"]
+        if option.name in sources:
+            del given[field]
+            continue
+        source = f"{field} in {named}"
+        if value != getattr(defaults, field):  # the default asks for nothing
+            refuse_not_built(option, value, source)
+        sources[option.name] = source
+    ft = dataclasses.replace(parsed.options.ft, **given)
+    options = msgspec.structs.replace(parsed.options, ft=ft)
+    return dataclasses.replace(parsed, options=options, sources=sources), notice
 
 
-def _read_file(parsed: Parsed, path: str, cwd: str) -> tuple[dict[str, Any], str]:
-    from undaunted.fault_tolerance.config import known_settings
+def _option(field: str) -> str:
+    return "ft-" + field.replace("_", "-")
+
+
+def _read_file(parsed: RunParsed, path: str, cwd: str) -> tuple[dict[str, Any], str]:
     from undaunted.fault_tolerance.config_file import MissingSectionError, read_section
 
-    may_miss = parsed.values["ft-ignore-missing-cfg"]
+    source = parsed.source("ft-cfg-path")
     try:
         section = read_section(Path(cwd, path))
     except (FileNotFoundError, MissingSectionError) as error:
         missing = "is not there" if isinstance(error, OSError) else "has no section fault_tolerance"
-        if may_miss:
+        if parsed.options.ft_ignore_missing_cfg:
             return {}, f"{path} {missing}: the defaults apply"
-        if isinstance(error, MissingSectionError) and _given_otherwise(parsed):
+        # Where settings are given outside of the file, it may well have none.
+        given_otherwise = any(parsed.is_given(_option(field)) for field in settings())
+        if isinstance(error, MissingSectionError) and given_otherwise:
             return {}, f"{path} {missing}: only options and variables count"
         raise UsageError(
-            f"{parsed.sources['ft-cfg-path']}: {path} {missing}; correct it, or add "
-            "--ft-ignore-missing-cfg to go on with the defaults"
+            f"{source}: {path} {missing}; correct it, or add --ft-ignore-missing-cfg to go on with "
+            "the defaults"
         ) from None
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"{parsed.sources['ft-cfg-path']}: {path}: {reason}") from None
+        raise UsageError(f"{source}: {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise UsageError(f"{parsed.sources['ft-cfg-path']}: {error}") from None
+        raise UsageError(f"{source}: {error}") from None
     try:
-        ignore_unknown = parsed.values["ft-ignore-unknown-settings"]
+        ignore_unknown = parsed.options.ft_ignore_unknown_settings
         return known_settings(section, ignore_unknown=ignore_unknown), ""
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
 
 
-def limits(parsed: Parsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
+def limits(parsed: RunParsed, environ: Mapping[str, str]) -> tuple[Limits, str]:
     """Return the limits of the ranks, each with its source, and a line if there is none at all."""
     if _switch(environ, _OFF_SWITCH):
         off = Limits(initial_heartbeat_s=None, heartbeat_s=None, learn=False)
         return off, f"{_OFF_SWITCH} is set: hangs will not be noticed"
-    values = {field: parsed.values[option_name(field)] for field in _LIMITS.values()}
-    sections: dict[str, float | None] = parsed.values[option_name("rank_section_timeouts")]
-    sources = {
-        key: parsed.sources.get(option_name(field), "default") for key, field in _LIMITS.items()
-    }
-    by = parsed.sources.get(option_name("rank_section_timeouts"), "default")
+    ft = parsed.options.ft
+    sections = ft.rank_section_timeouts
+    sources = {key: parsed.sources.get(_option(field), "default") for key, field in _LIMITS.items()}
+    by = parsed.sources.get("ft-rank-section-timeouts", "default")
     sources |= {f"section:{section}": by for section in sections}
     if _WARMUP in sections:
         sources[_WARMUP] = by
     found = Limits(
-        initial_heartbeat_s=values["initial_rank_heartbeat_timeout"],
-        heartbeat_s=values["rank_heartbeat_timeout"],
-        out_of_section_s=values["rank_out_of_section_timeout"],
+        initial_heartbeat_s=ft.initial_rank_heartbeat_timeout,
+        heartbeat_s=ft.rank_heartbeat_timeout,
+        out_of_section_s=ft.rank_out_of_section_timeout,
         sections=sections,
         warmup_s=sections.get(_WARMUP),
-        warmup_iterations=parsed.values[option_name("num_warmup_iterations")],
-        floor_s=parsed.values[option_name("min_measured_timeout")],
-        learn=parsed.values[option_name("learn_timeouts")],
-        confirm=not parsed.values[option_name("skip_section_response")],
+        warmup_iterations=ft.num_warmup_iterations,
+        floor_s=ft.min_measured_timeout,
+        learn=ft.learn_timeouts,
+        confirm=not ft.skip_section_response,
         sources=sources,
-        settings=others(_config(parsed)),
+        settings=others(ft),
     )
-    if any(limit is not None for limit in (*values.values(), *sections.values())):
+    all_limits = (*(getattr(ft, field) for field in _LIMITS.values()), *sections.values())
+    if any(limit is not None for limit in all_limits):
         return found, ""
-    option = option_name("rank_heartbeat_timeout")
-    return found, f"every timeout is off: hangs will not be noticed; --{option} 15m would"
-
-
-def _config(parsed: Parsed) -> FaultToleranceConfig:
-    return FaultToleranceConfig(
-        **{field: parsed.values[option_name(field)] for field in table_of_settings()}
+    return found, (
+        "every timeout is off: hangs will not be noticed; --ft-rank-heartbeat-timeout 15m would"
     )
 
 
@@ -148,7 +154,7 @@ def gpus_per_numa(environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def check_settings(parsed: Parsed, environ: Mapping[str, str]) -> None:
+def check_settings(parsed: RunParsed, environ: Mapping[str, str]) -> None:
     """Refuse settings that exclude one another.
 
     Raises:
@@ -159,48 +165,48 @@ def check_settings(parsed: Parsed, environ: Mapping[str, str]) -> None:
     _check_logs(parsed, environ)
 
 
-def _check_standalone(parsed: Parsed) -> None:
-    fewest, _ = parsed.values["nnodes"]
+def _check_standalone(parsed: RunParsed) -> None:
+    fewest, _ = parsed.options.nnodes
     # A variable may be that of the cluster, and the option is stronger.
     asked = fewest > 1 and parsed.sources.get("nnodes", "").startswith("--")
-    if parsed.values["standalone"] and asked:
+    if parsed.options.standalone and asked:
         raise UsageError(
-            f"{parsed.sources['standalone']} is for one node, but {parsed.sources['nnodes']} asks "
+            f"{parsed.source('standalone')} is for one node, but {parsed.source('nnodes')} asks "
             f"for {fewest}; leave one of them out"
         )
 
 
-def _check_progress(parsed: Parsed) -> None:
-    cycles = option_name("max_no_progress_cycles")
-    if parsed.values[cycles] > 0:
+def _check_progress(parsed: RunParsed) -> None:
+    cycles = parsed.options.ft.max_no_progress_cycles
+    if cycles > 0:
         return
-    for field in ("checkpoint_iteration_file", "min_progress_iterations"):
-        name = option_name(field)
-        if name in parsed.sources and parsed.sources[name].startswith("--"):
+    for name in ("ft-checkpoint-iteration-file", "ft-min-progress-iterations"):
+        if parsed.sources.get(name, "").startswith("--"):
             raise UsageError(
                 f"{parsed.sources[name]} is for the tracking of progress, which "
-                f"{parsed.sources[cycles]} {parsed.values[cycles]} turns off; leave one of them out"
+                f"{parsed.source('ft-max-no-progress-cycles')} {cycles} turns off; leave one of "
+                "them out"
             )
 
 
-def _check_logs(parsed: Parsed, environ: Mapping[str, str]) -> None:
+def _check_logs(parsed: RunParsed, environ: Mapping[str, str]) -> None:
     _check_filters(parsed)
-    if parsed.values["logs-specs"]:
+    if parsed.options.logs_specs:
         from undaunted.fault_tolerance.output.logs_specs import check_name
 
         try:
-            check_name(parsed.values["logs-specs"])
+            check_name(parsed.options.logs_specs)
         except ValueError as error:
-            raise UsageError(f"{parsed.sources['logs-specs']}: {error}") from None
-    prefix = parsed.values["ft-per-cycle-applog-prefix"] or ""
+            raise UsageError(f"{parsed.source('logs-specs')}: {error}") from None
+    prefix = parsed.options.ft_per_cycle_applog_prefix
     if prefix.endswith("/"):
         raise UsageError(
-            f"{parsed.sources['ft-per-cycle-applog-prefix']} {prefix} is a directory; add the name "
+            f"{parsed.source('ft-per-cycle-applog-prefix')} {prefix} is a directory; add the name "
             f"of a file, as in {prefix}train.log"
         )
-    if not parsed.values["ft-nvrx-logfile"]:
+    if not parsed.options.ft_nvrx_logfile:
         return
-    source = parsed.sources["ft-nvrx-logfile"]
+    source = parsed.source("ft-nvrx-logfile")
     if not prefix:
         raise UsageError(
             f"{source} needs --ft-per-cycle-applog-prefix, the file of the ranks' output; add it"
@@ -211,15 +217,18 @@ def _check_logs(parsed: Parsed, environ: Mapping[str, str]) -> None:
         )
 
 
-def _check_filters(parsed: Parsed) -> None:
-    tee, plug_in = parsed.values["tee"], parsed.values["logs-specs"]
-    shown = 0
-    for streams in tee.values() if isinstance(tee, dict) else [tee]:
+def _check_filters(parsed: RunParsed) -> None:
+    options, shown = parsed.options, 0
+    for streams in options.tee.values() if isinstance(options.tee, dict) else [options.tee]:
         shown |= streams
-    for name, bit in (("duplicate-stdout-filters", 1), ("duplicate-stderr-filters", 2)):
-        if parsed.values[name] and not shown & bit and not plug_in:
+    filters = (
+        ("duplicate-stdout-filters", options.stdout_filters, 1),
+        ("duplicate-stderr-filters", options.stderr_filters, 2),
+    )
+    for name, texts, bit in filters:
+        if texts and not shown & bit and not options.logs_specs:
             raise UsageError(
-                f"{parsed.sources[name]} copies lines that --tee shows, and that stream is shown "
+                f"{parsed.source(name)} copies lines that --tee shows, and that stream is shown "
                 f"of no rank; add --tee {bit}, or 3 for both streams"
             )
 
@@ -227,6 +236,176 @@ def _check_filters(parsed: Parsed) -> None:
 def _switch(environ: Mapping[str, str], variable: str) -> bool:
     text = environ.get(variable, "").strip()
     try:
-        return bool(text) and boolean(text)
+        return bool(text) and values.boolean(text)
     except ValueError as error:
         raise UsageError(f"{variable}: {error}") from None
+
+
+# --- health checks, attribution, files about rounds, messages -------------------------------------
+
+
+def health_checks(parsed: RunParsed, cwd: str) -> Settings:
+    """Return what is to be checked; a file of the PCI tree is relative to ``cwd``."""
+    ft = parsed.options.ft
+    return Settings(
+        nic_link=ft.enable_nic_healthcheck,
+        link_state_path=ft.link_state_path_template or "",
+        nic_monitor=ft.enable_nic_monitor,
+        pci_topology=_path(ft.pci_topo_file, cwd),
+        link_down_path=ft.link_down_path_template or "",
+        mounts=ft.enable_dist_storage_healthcheck,
+        storage_paths=tuple(filter(None, (ft.storage_healthcheck_path or "").split(","))),
+    )
+
+
+def attribution_service(parsed: RunParsed) -> str:
+    """Return the URL of the service that is asked, "" = none.
+
+    Raises:
+        UsageError: what is given is not enough, contradicts itself or is not built yet.
+    """
+    ft, source = parsed.options.ft, parsed.source("ft-attribution-endpoint")
+    by_parts = _from_host_and_port(parsed)
+    url = ft.attribution_endpoint or by_parts
+    if by_parts and url != by_parts:
+        raise UsageError(
+            f"{source} {url} and {parsed.source('ft-attrsvc-host')} {ft.attrsvc_host} name two "
+            "services; keep one of them"
+        )
+    if url == "localhost":
+        raise UsageError(
+            f"{source} localhost asks for a service that the launcher starts itself, which is not "
+            "built yet; start one and give http://127.0.0.1:PORT"
+        )
+    if ft.attribution_stop_action and not url:
+        raise UsageError(
+            f"{parsed.source('ft-attribution-stop-action')} needs a service: add "
+            "--ft-attribution-endpoint http://HOST:PORT"
+        )
+    return url
+
+
+def _from_host_and_port(parsed: RunParsed) -> str:
+    host, port = parsed.options.ft.attrsvc_host, parsed.options.ft.attrsvc_port
+    if host is None and port is None:
+        return ""
+    if host is None:
+        source = parsed.source("ft-attrsvc-port")
+        raise UsageError(f"{source} alone names no service; add --ft-attrsvc-host")
+    source = parsed.source("ft-attrsvc-host")
+    if port is None:
+        raise UsageError(f"{source} alone names no service; add --ft-attrsvc-port")
+    try:
+        return values.service(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    except ValueError:
+        raise UsageError(f"{source}: {host!r} is not the name or address of a host") from None
+
+
+def cycle_info(
+    parsed: RunParsed, environ: Mapping[str, str], cwd: str, run_id: str, log_prefix: str
+) -> CycleInfoPlace | None:
+    """Return the place of the files about rounds, None = they are not asked for.
+
+    Args:
+        parsed: the command line.
+        environ: of the launcher.
+        cwd: what a relative directory is relative to.
+        run_id: name of the run.
+        log_prefix: of the logs per round, "" = there are none.
+
+    Raises:
+        UsageError: a name is given for files that are not asked for.
+    """
+    directory, job_id = parsed.options.ft.cycle_info_dir, parsed.options.ft_cycle_info_job_id
+    if not directory:
+        if job_id:
+            source = parsed.source("ft-cycle-info-job-id")
+            raise UsageError(f"{source} {job_id} needs --ft-cycle-info-dir; add it")
+        return None
+    scheduled = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
+    attempt = environ.get(_ATTEMPT, "")
+    return CycleInfoPlace(
+        directory=str(Path(cwd, directory)),
+        job_id=job_id or scheduled or run_id,
+        attempt=int(attempt) if attempt.isascii() and attempt.isdigit() else 0,
+        log_prefix=log_prefix,
+    )
+
+
+def message_directory(environ: Mapping[str, str], cwd: str) -> str:
+    """Return where messages of the ``nvrx`` logger are, as an absolute path, "" = nowhere."""
+    directory = environ.get(_LOCAL_LOGS, "").strip()
+    return os.path.abspath(os.path.join(cwd, directory)) if directory else ""  # noqa: PTH100, PTH118
+
+
+def launcher_messages(directory: str) -> str:
+    """Return the file in ``directory`` for this launcher's own lines, "" without a directory."""
+    if not directory:
+        return ""
+    return f"{directory}/launcher_rank_none_{os.getpid()}.msg.{int(time.time() * 1000)}"
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def metrics(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> MetricsConfig | None:
+    """Return what is chosen for metrics, None = nobody wants any.
+
+    Raises:
+        UsageError: something is missing or contradicts itself.
+    """
+    given = parsed.options.metrics
+    if given.port is None:
+        for name in ("address", "token-file", "tls-cert", "tls-key"):
+            if parsed.is_given(f"metrics-{name}"):
+                source = parsed.source(f"metrics-{name}")
+                raise UsageError(f"{source} is of no use without --metrics-port")
+    elif not exposition.is_possible():
+        raise UsageError(f"{parsed.source('metrics-port')} {exposition.REMEDY}")
+    if given.otlp_endpoint:
+        _check_otlp(parsed, environ)
+    elif given.port is None:
+        return None
+    config = msgspec.structs.replace(
+        given,
+        token_file=_path(given.token_file, cwd),
+        tls_cert=_path(given.tls_cert, cwd),
+        tls_key=_path(given.tls_key, cwd),
+    )
+    if config.port is not None:
+        _check_secrets(config, parsed)
+    return config
+
+
+def _path(text: str | None, cwd: str) -> str:
+    return str(Path(cwd, text)) if text else ""
+
+
+def _check_otlp(parsed: RunParsed, environ: Mapping[str, str]) -> None:
+    source, endpoint = parsed.source("otlp-endpoint"), parsed.options.metrics.otlp_endpoint
+    if not otlp.is_possible():
+        raise UsageError(f"{source} {otlp.REMEDY}")
+    names = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    if endpoint == otlp.FROM_ENVIRONMENT and not any(map(environ.get, names)):
+        raise UsageError(f"{source} {endpoint}: {names[1]} is not set; set it")
+
+
+def _check_secrets(config: MetricsConfig, parsed: RunParsed) -> None:
+    """Look at what was given, so that a mistake is said before any rank is started."""
+    from undaunted.coordinator.wire.credentials import TlsError, TokenError
+    from undaunted.fault_tolerance.metrics_access import secrets
+
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise UsageError("--metrics-tls-cert and --metrics-tls-key are only of use together")
+    try:
+        token, _ = secrets(config)
+    except TokenError as error:
+        source = parsed.sources.get("metrics-token-file", TOKEN_VARIABLE)
+        raise UsageError(f"{source}: {error}") from None
+    except TlsError as error:
+        raise UsageError(f"{parsed.source('metrics-tls-cert')}: {error}") from None
+    if not token and not ipaddress.ip_address(config.address).is_loopback:
+        raise UsageError(
+            f"{parsed.source('metrics-address')} {config.address} can be reached from other "
+            f"machines: give --metrics-token-file, or set {TOKEN_VARIABLE}"
+        )

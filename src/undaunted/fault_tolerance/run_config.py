@@ -1,17 +1,23 @@
 """Everything one launcher needs to know about its run, after parsing and validation."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace  # noqa: TC001 - the same
-from undaunted.fault_tolerance.funnel.config import FunnelConfig  # noqa: TC001 - the same
-from undaunted.fault_tolerance.metrics_config import MetricsConfig  # noqa: TC001 - the same
-from undaunted.fault_tolerance.nodes_config import Nodes  # noqa: TC001 - a type of a field
+from undaunted.base import values
+from undaunted.base.options import Kind, Opt
+from undaunted.base.values import Count, Flag, OptionalSeconds, Port, Seconds, Text
+from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT
+from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
+from undaunted.fault_tolerance.funnel.config import FunnelConfig
+from undaunted.fault_tolerance.metrics_config import MetricsConfig
+from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.health.check import Settings
 from undaunted.progress.limits import Limits
+
+# Headings of the help.
+WORKERS = "Workers"
+STOPPING = "Stopping"
 
 # SIGTERM, SIGINT, SIGHUP, SIGQUIT
 STOP_SIGNALS = (15, 2, 1, 3)
@@ -21,7 +27,116 @@ TO_FILE = 1
 TO_BOTH = 3
 
 
-class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
+class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """What the launcher gets as it was given. How to add an option: docs/design/settings.md."""
+
+    max_restarts: Annotated[
+        Count, Opt("How often the job may be restarted after a crash or hang", WORKERS)
+    ] = 0
+    worker_start: Annotated[
+        Literal["warm", "fresh"],
+        Kind(values.choice("warm", "fresh"), "HOW"),
+        Opt(
+            "warm: fork workers from a process that has imported torch; fresh: a new interpreter "
+            "each"
+        ),
+    ] = "warm"
+    preload: Annotated[
+        list[str],
+        Kind(values.modules, "MODULES", repeat=True),
+        Opt("More modules that warm workers have imported, separated by commas"),
+    ] = []
+    role: Annotated[
+        Text, Opt("Name of the workers in prefixes and ROLE_NAME", metavar="NAME", rare=True)
+    ] = "default"
+    virtual_local_rank: Annotated[
+        Flag,
+        Opt("LOCAL_RANK is 0 in all workers; each sees one GPU by CUDA_VISIBLE_DEVICES", rare=True),
+    ] = False
+    restart_lost_ranks: Annotated[
+        Flag,
+        Opt(
+            "With min-healthy: the others go on without a lost rank, also on one node; it is "
+            "started again, and joins the next in-process restart",
+            NODES,
+            name="ft-restart-lost-ranks",
+            rare=True,
+        ),
+    ] = False
+    master_port: Annotated[
+        Port,
+        Opt("MASTER_PORT of the workers; 0 = a free port, a new one for each restart", rare=True),
+    ] = 0
+    signals: Annotated[
+        tuple[int, ...],
+        Kind(values.signals, "SIGNALS"),
+        Opt(
+            "Signals to the launcher that stop the job and are passed on to the workers",
+            STOPPING,
+            shown="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+            name="signals-to-handle",
+            rare=True,
+        ),
+    ] = STOP_SIGNALS
+    term_timeout_s: Annotated[
+        Seconds,
+        Opt(
+            "After a signal to the launcher: from SIGTERM of the workers to SIGKILL",
+            name="term-timeout",
+        ),
+    ] = 1800.0
+    stop_timeout_s: Annotated[
+        OptionalSeconds,
+        Opt(
+            "Before a restart: from SIGTERM of the workers to SIGKILL",
+            shown="by the cause of the restart",
+            name="workers-stop-timeout",
+            aliases=("shutdown-timeout",),
+            variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+        ),
+    ] = None
+    logs_specs: Annotated[
+        Text,
+        Opt(
+            "Plug-in of torchrun (entry point group torchrun.logs_specs) that chooses the files",
+            OUTPUT,
+            metavar="NAME",
+            rare=True,
+        ),
+    ] = ""
+    stdout_filters: Annotated[
+        list[str],
+        Kind(values.texts, "TEXTS"),
+        Opt(
+            "Copy lines of stdout that --tee shows and that contain one of these texts to "
+            "filtered_stdout.log",
+            name="duplicate-stdout-filters",
+            rare=True,
+        ),
+    ] = []
+    stderr_filters: Annotated[
+        list[str],
+        Kind(values.texts, "TEXTS"),
+        Opt(
+            "Copy lines of stderr that --tee shows and that contain one of these texts to "
+            "filtered_stderr.log",
+            name="duplicate-stderr-filters",
+            rare=True,
+        ),
+    ] = []
+    node_health_socket: Annotated[
+        str,
+        Kind(values.optional(values.unix_socket, ""), "SOCKET"),
+        Opt(
+            "Unix socket of a health service, /PATH or unix:///PATH, asked before every round",
+            HEALTH,
+            name="ft-node-health-check-endpoint",
+            rare=True,
+        ),
+    ] = ""
+
+
+class RunConfig(RunSettings, kw_only=True, frozen=True):
     """One `undaunted run` on one node.
 
     Attributes:
@@ -29,32 +144,22 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         node: name of this node in messages.
         nodes: the other nodes of the job; None = there are none.
         nproc_per_node: number of local ranks.
-        max_restarts: how often the whole job may be restarted.
         kind, target, args: the user's program, as in WorkerSpec.
         cwd: working directory of the workers.
         run_dir: directory of journal, stacks and default logs, absolute; exists, mode 0700.
         log_dir: directory of redirected output, absolute.
         stdout, stderr: TO_CONSOLE, TO_FILE or TO_BOTH per local rank.
         console_ranks: local ranks whose output reaches the console; None = all.
-        term_timeout_s: SIGTERM to SIGKILL after the launcher itself got a signal.
-        stop_timeout_s: SIGTERM to SIGKILL when a round is stopped; None = by cause.
-        worker_start: ``warm`` (fork from a template) or ``fresh``.
-        preload: modules the template imports besides those found by itself.
         limits: timeouts.
         rank_termination_signal: sent to a hung rank (after SIGCONT).
         exception_hook: record unhandled exceptions of ranks.
         min_healthy: a rank that is lost while others go on with the function that they have called
             together is no failure of this node, if there are other nodes or it comes back.
-        restart_lost_ranks: a process is started in place of such a rank, to join the others again.
         gpu_failures: before which rounds (cycle, infrastructure rank) the check of a node fails on
             purpose.
         infra_rank: infrastructure rank of this node, 0 where there is one node.
         faults: fault plan for `undaunted.faults`, "" = none.
-        signals: signals to the launcher that stop the job and are passed on to the ranks.
-        virtual_local_rank: every rank has LOCAL_RANK 0 and sees one device, its own.
-        role: torchrun's role name.
         master_addr: address workers use to meet.
-        master_port: port of rank 0's store; 0 = a fresh one every round.
         python: interpreter of the workers.
         max_no_progress_cycles: so many rounds in a row that do not advance end the job; 0 or
             less = never.
@@ -69,10 +174,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         health_checks: what makes this node unhealthy; the devices and the socket are filled in.
         health_check_interval_s: time between two checks in a round, where they are cheap.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
-        stdout_filters, stderr_filters: lines shown on that stream of the console that contain one
-            of these texts are copied to ``filtered_stdout.log`` or ``filtered_stderr.log`` as well.
-        logs_specs: name of a plug-in of torchrun (group ``torchrun.logs_specs``) that chooses the
-            files of the ranks, "" = none.
         gpu_memory_reclaim_timeout_s: how long a restart waits for device memory; 0 = not at all.
         gpu_memory_tolerance_mb: memory of a device that may be in use at a restart, MiB.
         gpu_memory_poll_interval_s: time between two looks at it.
@@ -83,7 +184,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
         attribution_service: URL of the service that is asked about the log of each round, "" =
             none; ``applog_prefix`` is set as well.
         attribution_may_end_job: its advice to stop ends the job.
-        node_health_socket: Unix socket of a health service, asked before each round; "" = none.
         cycle_info: where files about each round go; None = there are none.
         funnel: log server of several nodes, which writes the logs per round and the launchers'
             lines; None = every launcher writes itself.
@@ -95,7 +195,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     node: str
     nodes: Nodes | None = None
     nproc_per_node: int
-    max_restarts: int
     kind: Literal["script", "module", "run_path", "program"]
     target: str
     args: list[str]
@@ -105,23 +204,14 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     stdout: list[int]
     stderr: list[int]
     console_ranks: list[int] | None = None
-    term_timeout_s: float = 1800.0
-    stop_timeout_s: float | None = None
-    worker_start: Literal["warm", "fresh"] = "warm"
-    preload: list[str] = []
     limits: Limits = Limits()
     rank_termination_signal: int = 9
     exception_hook: bool = True
     min_healthy: bool = False
-    restart_lost_ranks: bool = False
     gpu_failures: tuple[tuple[int, int], ...] = ()
     infra_rank: int = 0
     faults: str = ""
-    signals: tuple[int, ...] = STOP_SIGNALS
-    virtual_local_rank: bool = False
-    role: str = "default"
     master_addr: str = "127.0.0.1"
-    master_port: int = 0
     python: str = ""
     max_no_progress_cycles: int = 3
     min_progress_iterations: int = 1
@@ -130,9 +220,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
-    stdout_filters: list[str] = []
-    stderr_filters: list[str] = []
-    logs_specs: str = ""
     gpu_memory_reclaim_timeout_s: float = 50.0
     gpu_memory_tolerance_mb: float = 512.0
     gpu_memory_poll_interval_s: float = 2.0
@@ -142,7 +229,6 @@ class RunConfig(msgspec.Struct, kw_only=True, frozen=True):
     safety_factor: float = 5.0
     attribution_service: str = ""
     attribution_may_end_job: bool = False
-    node_health_socket: str = ""
     health_checks: Settings = Settings()
     health_check_interval_s: float = 5.0
     cycle_info: CycleInfoPlace | None = None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.fault_tolerance import config_values as read
+from undaunted.base import values as read
 
 
 def test_booleans():
@@ -116,5 +116,67 @@ _VALUES = st.recursive(
 def test_any_value_is_read_or_refused(reader, value):
     try:
         reader(value)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - other exceptions fail the test
+
+
+def test_streams():
+    assert read.streams("3") == 3
+    assert read.streams("0:3,1:0,12:2") == {0: 3, 1: 0, 12: 2}
+
+
+def test_values_of_options():
+    assert read.nproc("8") == 8
+    assert read.nproc("auto") == "auto"
+    assert read.nodes("1:1") == read.nodes("1") == (1, 1)
+    assert read.nodes("4:6") == (4, 6)
+    assert read.ranks("2,0,2") == [0, 2]
+    assert read.ranks("") == []
+    assert read.texts("apple,a,,b,,,c") == ["apple", "a,b,", "c"]
+    assert read.texts("") == []
+    assert read.modules("torch.nn, numpy") == ["torch.nn", "numpy"]
+    assert read.pairs("timeout=30, a=b=c") == {"timeout": "30", "a": "b=c"}
+    assert read.port("29500") == 29500
+    assert read.address("localhost") == "127.0.0.1"
+    assert read.address("[::1]") == "::1"
+    assert read.signals("term,SIGUSR1,TERM") == (15, 10)
+    assert read.node_name("n-1.a_b") == "n-1.a_b"
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "message"),
+    [
+        (read.whole(0), "-1", "'-1' is not a whole number from 0"),
+        (read.whole(0), "", "not a whole number"),
+        (read.nproc, "0", "'0' is not a number of workers; give 1 or more, or auto, cpu, gpu"),
+        (read.nproc, "xpu", "cannot be counted yet"),
+        (read.nodes, "4:1", "MIN not above MAX"),
+        (read.nodes, "0", "with 1 or more"),
+        (read.nodes, "two", "neither a number of nodes nor MIN:MAX"),
+        (read.streams, "4", "'4' is no choice of streams"),
+        (read.streams, "0:4", "no choice of streams"),
+        (read.streams, "0:3,", "no choice of streams"),
+        (read.ranks, "0-3", "not a list of local ranks"),
+        (read.modules, "a b", "'a b' is not the name of a module"),
+        (read.pairs, "timeout", "'timeout' is not KEY=VALUE"),
+        (read.port, "65536", "not a port number"),
+        (read.address, "host7", "is no address such as 10.0.0.7"),
+        (read.signals, "KILL", "SIGKILL cannot be passed on"),
+        (read.node_name, "a/b", "use letters, digits, dots, dashes"),
+        (read.path, "", "name a file or directory"),
+    ],
+)
+def test_bad_texts_are_named(reader, text, message):
+    with pytest.raises(ValueError, match=message):
+        reader(text)
+
+
+@given(
+    st.sampled_from([read.streams, read.nproc, read.ranks, read.pairs]),
+    st.text(),
+)
+def test_any_text_is_read_or_refused(reader, text):
+    try:
+        reader(text)
     except ValueError as error:
         assert str(error)  # noqa: PT017 - other exceptions fail the test

@@ -1,15 +1,20 @@
-"""Reading values of settings: from text or from YAML, ValueError with the remedy otherwise."""
+"""Reading values of options: from text or from YAML, ValueError with the remedy otherwise.
+
+At the end the kinds of options: a type with the reader of its text.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import signal
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from undaunted.base.durations import parse_limit, parse_seconds
+from undaunted.base.durations import parse_limit, parse_optional_seconds, parse_seconds
+from undaunted.base.ids import file_name
+from undaunted.base.options import SWITCH, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +24,10 @@ _WORDS.update({"0": False, "false": False, "no": False, "off": False})
 _NOTHING = frozenset({"", "none", "null"})
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}  # as in `logging`
 _OTHER_NAMES = {"DBG": 10, "WARN": 30}
+_DEVICES = ("auto", "cpu", "gpu")
+_STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
+_NODES = re.compile(r"(\d+)(?::(\d+))?")
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
 # By default these stop a process, or do nothing to it.
 _HARMLESS = ("STOP", "TSTP", "TTIN", "TTOU", "CONT", "CHLD", "URG", "WINCH")
 
@@ -88,12 +97,12 @@ def whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[o
     return read
 
 
-def optional(read: Callable[[object], object]) -> Callable[[object], object]:
-    """Make a reader that also takes nothing (None, ``none``, ``null``, empty)."""
+def optional(read: Callable[[Any], object], nothing: object = None) -> Callable[[object], object]:
+    """Make a reader that also takes nothing (None, ``none``, ``null``, empty), as ``nothing``."""
 
     def read_or_none(value: object) -> object:
         if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
-            return None
+            return nothing
         return read(value)
 
     return read_or_none
@@ -240,3 +249,139 @@ def _section_items(value: object) -> list[tuple[str, object]]:
             raise ValueError(f"{item!r} is not NAME:SECONDS (as in step:60,checkpoint:10m)")
         items.append((name.strip(), given))
     return items
+
+
+def port(value: object) -> int:
+    """Read a TCP port."""
+    text = str(value).strip()
+    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or int(text) > 65535:
+        raise ValueError(f"{value!r} is not a port number (0 to 65535)")
+    return int(text)
+
+
+def address(text: str) -> str:
+    """Read a numeric address; ``localhost`` is one, too."""
+    import ipaddress
+
+    if text.strip() == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(text.strip().removeprefix("[").removesuffix("]")))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no address such as 10.0.0.7 or ::1; 0.0.0.0 means all of this machine"
+        ) from None
+
+
+def nproc(text: str) -> int | str:
+    """Read a number of workers: positive, or the kind of device to count."""
+    if text in _DEVICES:
+        return text
+    if text == "xpu":
+        raise ValueError("'xpu' devices cannot be counted yet; give the number of workers")
+    if not re.fullmatch(r"\d{1,6}", text.strip(), re.ASCII) or int(text) < 1:
+        raise ValueError(f"{text!r} is not a number of workers; give 1 or more, or auto, cpu, gpu")
+    return int(text)
+
+
+def nodes(text: str) -> tuple[int, int]:
+    """Read a number of nodes, or MIN:MAX; return both."""
+    match = _NODES.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is neither a number of nodes nor MIN:MAX")
+    fewest, most = int(match[1]), int(match[2] or match[1])
+    if not 0 < fewest <= most:
+        raise ValueError(f"{text!r}: give N or MIN:MAX, with 1 or more, and MIN not above MAX")
+    return fewest, most
+
+
+def node_name(text: str) -> str:
+    """Read the name of a node: it becomes part of file names."""
+    if text and file_name(text) != text:
+        raise ValueError(f"{text!r}: use letters, digits, dots, dashes and underscores only")
+    return text
+
+
+def streams(text: str) -> int | dict[int, int]:
+    """Read torchrun's choice of streams: 0 none, 1 stdout, 2 stderr, 3 both; or per local rank."""
+    if not _STREAMS.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is no choice of streams; give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
+            "or one per local rank such as 0:3,1:2"
+        )
+    if ":" not in text:
+        return int(text)
+    pairs = (item.split(":") for item in text.split(","))
+    return {int(rank): int(bits) for rank, bits in pairs}
+
+
+def ranks(text: str) -> list[int]:
+    """Read local ranks separated by commas; nothing means all, given as an empty list."""
+    if not text:
+        return []
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", text, re.ASCII):
+        raise ValueError(f"{text!r} is not a list of local ranks such as 0,2")
+    return sorted({int(item) for item in text.split(",")})
+
+
+def texts(text: str) -> list[str]:
+    """Read texts separated by commas; a comma in a text is written twice."""
+    return [item.replace("\0", ",") for item in text.replace(",,", "\0").split(",") if item]
+
+
+def signals(text: str) -> tuple[int, ...]:
+    """Read names of signals that the launcher passes on, separated by commas."""
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    names = [name if name.startswith("SIG") else f"SIG{name}" for name in names]
+    for name in names:
+        if name not in _PASSED_ON:
+            raise ValueError(f"{name} cannot be passed on; choose from {', '.join(_PASSED_ON)}")
+    if not names:
+        raise ValueError("no signal is named; leave it out for SIGTERM,SIGINT,SIGHUP,SIGQUIT")
+    return tuple(int(signal.Signals[name]) for name in dict.fromkeys(names))
+
+
+def modules(text: str) -> list[str]:
+    """Read names of modules separated by commas."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{name!r} is not the name of a module")
+    return names
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Read torchrun's ``key=value,key=value``."""
+    split = [item.partition("=") for item in text.split(",") if item.strip()]
+    for key, equals, _ in split:
+        if not key.strip() or not equals:
+            raise ValueError(f"{key!r} is not KEY=VALUE")
+    return {key.strip(): value.strip() for key, _, value in split}
+
+
+def path(text: str) -> Path:
+    """Read the path of a file or directory."""
+    if not text:
+        raise ValueError("name a file or directory")
+    return Path(text)
+
+
+def one_more(text: str) -> list[str]:
+    """Read an element of a list."""
+    return [text]
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+Flag = Annotated[bool, Kind(boolean)]
+Switch = Annotated[bool, Kind(boolean, SWITCH)]
+Count = Annotated[int, Kind(whole(0), "N")]
+Port = Annotated[int, Kind(port, "PORT")]
+Seconds = Annotated[float, Kind(seconds, "TIME")]
+Period = Annotated[float, Kind(positive_seconds, "TIME")]
+OptionalSeconds = Annotated[float | None, Kind(parse_optional_seconds, "TIME")]
+# None and the words for nothing turn the test off.
+Limit = Annotated[float | None, Kind(limit, "TIME")]
+Text = Annotated[str, Kind(text, "TEXT")]
+# Not given = None; the words for nothing mean the same.
+OptionalText = Annotated[str | None, Kind(optional(text), "TEXT")]

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.cli.metrics import metrics
-from undaunted.cli.parse import UsageError, parse
+from undaunted.cli.command import UsageError
+from undaunted.cli.options import RUN
+from undaunted.cli.settings import metrics
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ TOKEN = "0123456789abcdef"
 
 
 def chosen(line: str, **environ: str) -> MetricsConfig | None:
-    return metrics(parse([*line.split(), "train.py"], environ), environ, "/work")
+    return metrics(RUN.parse([*line.split(), "train.py"], environ), environ, "/work")
 
 
 @pytest.fixture(autouse=True)

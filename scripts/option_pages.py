@@ -1,0 +1,168 @@
+"""The pages docs/command-line.md and docs/configuration.md, from the options of `undaunted run`."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import typing
+from typing import TYPE_CHECKING
+
+from undaunted.base.options import as_text
+from undaunted.cli.help import groups, spellings
+from undaunted.cli.options import GROUPS, RUN
+from undaunted.fault_tolerance.config import FaultToleranceConfig, settings
+
+if TYPE_CHECKING:
+    from undaunted.base.options import Option
+
+_COMMAND_LINE = """\
+# Command line
+
+<!-- Generated: make generated -->
+
+`undaunted run` starts a program as several workers on this node, watches them, and restarts all of
+them when one crashes or hangs. `ft_launcher` is the same command under the name users of NVRx know.
+`undaunted run --help` shows the options that people use, `--help-all` every option; all are on this
+page.
+
+```text
+{usage}
+```
+
+{notes}
+
+An option on the command line goes before its variable, and that before the default. Empty variables
+count as not set. An option of torchrun or NVRx whose area is not built yet is refused, never
+ignored. The command exits with 2 when it cannot be run as given; nothing has been started then. See
+[exit codes](exit-codes.md) for the others.
+
+Times are seconds or a number with a unit: `500ms`, `90s`, `15m`, `2h`, `1d`. Where `none` is
+allowed, `null` and nothing mean the same.
+
+## Examples
+
+{examples}
+"""
+_CONFIGURATION = """\
+# Configuration
+
+<!-- Generated: make generated -->
+
+Every setting of in-job restart is a field of `FaultToleranceConfig`, a key of a YAML file, an
+option `--ft-...` and a variable `PET_FT_...`. The names are those of NVRx, of all its versions.
+
+## A file of settings
+
+<!-- file: ft.yaml -->
+```yaml
+fault_tolerance:
+  rank_heartbeat_timeout: 10m
+  rank_section_timeouts:
+    setup: 600
+    step: 3m
+    checkpointing: none
+  max_no_progress_cycles: 5
+```
+
+<!-- file: train.py -->
+```python
+import undaunted
+
+for iteration in range(3):
+    undaunted.step(iteration)
+print("trained")
+```
+
+<!-- run -->
+```bash
+undaunted run --ft-cfg-path ft.yaml --ft-rank-heartbeat-timeout 5m train.py
+```
+
+* The section `fault_tolerance` may stand at any depth, so the file may be that of a training
+  framework. Two sections are an error, and so is none, unless options or variables give settings
+  beside it; with `--ft-ignore-missing-cfg` a missing file or section means the defaults.
+* A name that is no setting is an error that names the nearest one; with
+  `--ft-ignore-unknown-settings` it is passed over.
+* Defaults are overridden by the file, that by variables, and those by options.
+* Times are seconds or text with a unit (`500ms`, `90s`, `15m`, `2h`); `none` and `null` turn a test
+  off. Signals and log levels are names in any case, or numbers.
+* Settings that exclude one another, and a file that turns off every timeout, are reported when the
+  launcher starts.
+
+How to choose timeouts: [Timeouts](timeouts.md). A limit that is not set is learned while the job
+runs.
+
+## In Python
+
+```python
+from undaunted.fault_tolerance import FaultToleranceConfig
+
+config = FaultToleranceConfig(rank_heartbeat_timeout="15m", rank_termination_signal="SIGTERM")
+assert config.rank_heartbeat_timeout == 900.0
+config.to_yaml_file("ft-out.yaml")
+assert FaultToleranceConfig.from_yaml_file("ft-out.yaml") == config
+```
+
+Values are checked and converted when they are set; a wrong one is a `ValueError` that names
+the field. `from_kwargs` and `from_yaml_file` refuse unknown names unless told
+`ignore_not_recognized=True`; `from_args` always does. `is_progress_tracking_enabled` tells whether
+rounds that do not advance end the job.
+
+## Settings
+
+A setting marked *not built* can be held by `FaultToleranceConfig` and read from a file. The
+launcher refuses it if it asks for more than its default, in one sentence: nothing is ignored
+silently.
+"""
+
+
+def command_line() -> str:
+    """Text of docs/command-line.md."""
+    usage = f"undaunted {RUN.name} {RUN.usage}"
+    notes = "\n".join(textwrap.wrap(RUN.tail.replace("_ may", "`_` may"), 100))
+    parts = [_COMMAND_LINE.format(usage=usage, notes=notes, examples="\n\n".join(_examples()))]
+    head = "| option | default | variable | meaning |\n|---|---|---|---|\n"
+    for group, options in groups(RUN):
+        parts.append(f"\n## {group}\n\n{head}")
+        parts += [_option_row(option) for option in options]
+    return "".join(parts)
+
+
+def configuration() -> str:
+    """Text of docs/configuration.md."""
+    parts = [_CONFIGURATION]
+    for group in GROUPS:
+        rows = [_field_row(one) for one in settings().values() if one.about.group == group]
+        if rows:
+            parts.append(
+                f"\n### {group}\n\n| field | type | default | meaning |\n|---|---|---|---|\n"
+            )
+            parts += rows
+    return "".join(parts)
+
+
+def _examples() -> list[str]:
+    """Return the examples of the help as blocks with a sentence each."""
+    text = textwrap.dedent(RUN.about.partition("Examples:\n")[2])
+    found = re.findall(r"# (.+)\n((?:[^#].*\n)+)", text)
+    return [
+        f"{what[0].upper()}{what[1:]}:\n\n```text\n{lines.rstrip()}\n```" for what, lines in found
+    ]
+
+
+def _option_row(option: Option) -> str:
+    default = option.default_of(RUN.schema())
+    if default and not option.about.shown:
+        default = f"`{default}`"
+    names = f"`{spellings(option)}`".replace("|", "\\|")
+    cells = (names, default, f"`{option.variables[0]}`", option.about.help)
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _field_row(setting: Option) -> str:
+    kind = typing.get_type_hints(FaultToleranceConfig)[setting.field]
+    type_name = kind.__name__ if isinstance(kind, type) else str(kind).replace("|", "\\|")
+    default = setting.about.shown or as_text(getattr(FaultToleranceConfig(), setting.field))
+    names = [f"`{setting.field}`"] + [f"`--{alias}`" for alias in setting.about.aliases]
+    meaning = setting.about.help + (" (*not built*)" if setting.about.not_built else "")
+    return f"| {', '.join(names)} | `{type_name}` | `{default}` | {meaning} |\n"

@@ -1,0 +1,314 @@
+"""How all commands read their command lines, complain and explain themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from undaunted.base.options import SWITCH, Option, build, options_of, variable_of
+from undaunted.base.values import is_boolean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
+
+USAGE_ERROR = 2  # exit code
+
+
+class UsageError(Exception):
+    """The command line cannot be run as it is; the message says why and what to do."""
+
+
+class HelpAsked(Exception):  # noqa: N818 - nothing went wrong
+    """``--help`` (``everything`` is false) or ``--help-all`` was given; nothing else was read."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self.everything = everything
+        super().__init__()
+
+
+def complain(command: str, error: object) -> int:
+    """Say on standard error why a command ends; return the exit code of wrong use."""
+    print(f"undaunted {command}: error: {error}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+class Words(NamedTuple):
+    """A command line, sorted but not yet understood.
+
+    Attributes:
+        given: texts by name of option, in the order they were given.
+        target: the user's program, or the one argument of the command; "" = not given.
+        args: arguments of the program, untouched.
+    """
+
+    given: dict[str, list[str]]
+    target: str
+    args: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed(Generic[T]):
+    """What a command line, variables and defaults say.
+
+    Attributes:
+        options: the values.
+        sources: who gave an option, by its name; options at their defaults are not there.
+        target, args: see `Words`.
+    """
+
+    options: T
+    sources: Mapping[str, str]
+    target: str = ""
+    args: Sequence[str] = ()
+
+    def is_given(self, name: str) -> bool:
+        """Whether the option is not at its default."""
+        return name in self.sources
+
+    def source(self, name: str) -> str:
+        """Return who gave an option, or its spelling: an error message begins with it."""
+        return self.sources.get(name, f"--{name}")
+
+    def refuse_several(self, *names: str) -> None:
+        """Refuse more than one of these options.
+
+        Raises:
+            UsageError: two are given.
+        """
+        given = [self.sources[name] for name in names if name in self.sources]
+        if len(given) > 1:
+            raise UsageError(f"{given[0]} and {given[1]} exclude one another; keep one of them")
+
+
+@dataclasses.dataclass(eq=False)
+class Command(Generic[T]):
+    """One command: its options and the texts of its help.
+
+    Attributes:
+        name: ``run``, as in ``undaunted run``.
+        schema: class whose fields are the options; all have defaults.
+        usage: what follows the name.
+        about: what it does, with examples; lines of at most 80 columns.
+        tail: after the options.
+        groups: headings in the order of the help; others follow.
+        shown: names of the options that ``--help`` shows; () = all that are not rare.
+        operand: what the one argument beside options is called, "" = there is none.
+        is_program: the operand is a program, and all after it belongs to that.
+        has_variables: options have variables ``PET_...``.
+        accepted: options that are read and have no effect.
+        refused: what options that are not built yet belong to, by name.
+    """
+
+    name: str
+    schema: type[T]
+    usage: str
+    about: str
+    tail: str = ""
+    groups: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    operand: str = ""
+    is_program: bool = False
+    has_variables: bool = False
+    accepted: tuple[Option, ...] = ()
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def run(self, argv: Sequence[str], body: Callable[[Parsed[T]], int]) -> int:
+        """Read the command line and do what it says; return the exit code."""
+        try:
+            return body(self.parse(argv, os.environ))
+        except HelpAsked as asked:
+            return self.explain(asked)
+        except UsageError as error:
+            return complain(self.name, error)
+
+    def explain(self, asked: HelpAsked) -> int:
+        """Print the help that was asked for; return the exit code."""
+        from undaunted.cli.help import help_text
+
+        print(help_text(self, everything=asked.everything), end="")
+        return 0
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """All options, in the order of the class."""
+        return (*options_of(self.schema), *self.accepted)
+
+    @cached_property
+    def spellings(self) -> dict[str, Option]:
+        """Options by spelling, ``--max-restarts`` and ``-m``."""
+        found = {f"--{name}": option for option in self.options for name in option.names}
+        return found | {f"-{one.about.short}": one for one in self.options if one.about.short}
+
+    def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> Parsed[T]:
+        """Read a command line; options not on it come from variables, then from defaults.
+
+        ``_`` may stand for ``-``, and NVRx's older ``--ft-param-X`` for ``--ft-X``; abbreviations
+        are refused.
+
+        Raises:
+            UsageError: an option is unknown or not built yet, or its value makes no sense.
+            HelpAsked: help was asked for.
+        """
+        return self.read(self.sort(argv), environ)
+
+    def sort(self, argv: Sequence[str], others: Mapping[str, Option] | None = None) -> Words:
+        """Find the options on a command line and, after them, the program.
+
+        Args:
+            argv: the words.
+            others: options of another command that are taken as well, by spelling.
+
+        Raises:
+            UsageError: an option is unknown, or its value is missing.
+            HelpAsked: help was asked for.
+        """
+        known = {**self.spellings, **(others or {})}
+        given: dict[str, list[str]] = {}
+        operands: list[str] = []
+        rest = list(argv)
+        while rest:
+            word = rest.pop(0)
+            if word in {"-h", "--help", "--help-all"}:
+                raise HelpAsked(everything=word == "--help-all")
+            if word == "--":
+                operands += rest
+                break
+            if not word.startswith("-") or word == "-":
+                operands.append(word)
+                if not self.is_program:
+                    continue
+                operands += rest
+                break
+            option, text = self._take(word, rest, known)
+            if not option.kind.repeat:
+                given[option.name] = []
+            given.setdefault(option.name, []).append(text)
+        if not self.is_program and len(operands) > bool(self.operand):
+            most = f"give one {self.operand}" if self.operand else "leave it out"
+            raise UsageError(f"unexpected {operands[-1]!r}: {most}; see --help")
+        return Words(given, operands[0] if operands else "", operands[1:])
+
+    def read(self, words: Words, environ: Mapping[str, str]) -> Parsed[T]:
+        """Understand words; options of other commands among them are passed over.
+
+        Raises:
+            UsageError: an option is not built yet, or its value makes no sense.
+        """
+        values: dict[str, Any] = {}
+        sources: dict[str, str] = {}
+        for option in self.options:
+            source, texts = self._texts_of(option, words.given, environ)
+            if not source:
+                continue
+            value = _convert(option, source, texts)
+            refuse_not_built(option, value, source)
+            sources[option.name] = source
+            if option.field:
+                values[option.field] = value
+        for name, area in self.refused.items():
+            if environ.get(variable_of(name)):
+                raise UsageError(f"{variable_of(name)} belongs to {area}: not built yet, unset it")
+        return Parsed(build(self.schema, values), sources, words.target, words.args)
+
+    def unknown_variables(self, environ: Mapping[str, str]) -> str:
+        """Return a line for the user about each variable that looks like an option's and is none's.
+
+        They are not refused: the environment may be that of the cluster, made for another launcher.
+        """
+        known = {name for option in self.options for name in option.variables}
+        names = [name for name, text in environ.items() if name.startswith("PET_") and text]
+        lines = []
+        for name in sorted(set(names) - known):
+            old = name.replace("PET_FT_PARAM_", "PET_FT_")
+            hint = f"; did you mean {old}?" if old in known else _nearest(name, known)
+            lines.append(f"the variable {name} sets no option{hint}")
+        return "\n".join(lines)
+
+    def _take(self, word: str, rest: list[str], known: Mapping[str, Option]) -> tuple[Option, str]:
+        """Return the option that a word is and its text, which may be the first of the rest."""
+        spelling, text = _split(word)
+        option = known.get(_normalised(spelling))
+        if option is None:
+            raise UsageError(self._unknown(spelling, known))
+        if not option.metavar:
+            if text is not None:
+                raise UsageError(f"{spelling} takes no value, but was given {text!r}")
+            return option, "1"
+        if text is not None:
+            return option, text
+        following = rest[0] if rest else None
+        if option.kind.metavar == SWITCH:
+            with_value = following is not None and is_boolean(following)
+            return option, rest.pop(0) if with_value else "true"
+        if following is None or following.startswith("--") or _normalised(following) in known:
+            raise UsageError(f"{spelling} needs a value ({option.metavar})")
+        return option, rest.pop(0)
+
+    def _unknown(self, spelling: str, known: Mapping[str, Option]) -> str:
+        name = _normalised(spelling).removeprefix("--")
+        if name in self.refused:
+            return f"{spelling} belongs to {self.refused[name]}: not built yet, leave it out"
+        names = [f"--{other}" for other in (*self.refused, "help", "help-all")]
+        names += [other for other in known if other.startswith("--")]
+        begun = [other for other in names if len(name) > 2 and other.startswith(f"--{name}")]
+        hint = f"; did you mean {begun[0]}?" if begun else _nearest(f"--{name}", names)
+        return f"unknown option {spelling}{hint or '; see --help'}"
+
+    def _texts_of(
+        self, option: Option, given: Mapping[str, list[str]], environ: Mapping[str, str]
+    ) -> tuple[str, list[str]]:
+        """Return who gave the option ("" = nobody) and the texts."""
+        if option.name in given:
+            return f"--{option.name}", given[option.name]
+        if self.has_variables:
+            for variable in option.variables:
+                if environ.get(variable):
+                    return variable, [environ[variable]]
+        return "", []
+
+
+def refuse_not_built(option: Option, value: object, source: str) -> None:
+    """Refuse a value that asks for something that is not built yet.
+
+    Raises:
+        UsageError: it does.
+    """
+    if option.about.not_built and value:
+        raise UsageError(
+            f"{source} belongs to {option.about.not_built}: not built yet, leave it out"
+        )
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """Split ``--name=value`` and ``-xvalue``."""
+    if word.startswith("--"):
+        spelling, equals, value = word.partition("=")
+        return spelling, value if equals else None
+    return word[:2], word[2:].removeprefix("=") if len(word) > 2 else None
+
+
+def _normalised(spelling: str) -> str:
+    if not spelling.startswith("--"):
+        return spelling
+    name = spelling.replace("_", "-")
+    return name.replace("--ft-param-", "--ft-", 1) if name.startswith("--ft-param-") else name
+
+
+def _nearest(name: str, names: Sequence[str] | set[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(names), 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _convert(option: Option, source: str, texts: list[str]) -> Any:
+    try:
+        values = [option.kind.read(text) for text in texts]
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from None
+    return [one for value in values for one in value] if option.kind.repeat else values[-1]
