@@ -15,8 +15,8 @@ from undaunted.coordinator.core import translation
 from undaunted.coordinator.core.follower import Follower
 from undaunted.coordinator.core.follower import State as FollowerState
 from undaunted.coordinator.core.progress import Iterations
-from undaunted.fault_tolerance.core import node_messages as n
-from undaunted.fault_tolerance.core.node import Node, State
+from undaunted.fault_tolerance.agent import node as n
+from undaunted.fault_tolerance.agent.node import Node, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from undaunted.fault_tolerance.core import node_messages as n
+from undaunted.fault_tolerance.agent import node as n
 
 if TYPE_CHECKING:
     from simulator.coordination.agent import Agent

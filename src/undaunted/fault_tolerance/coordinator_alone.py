@@ -22,7 +22,7 @@ from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance import cycle_info_files, job_access
-from undaunted.fault_tolerance.agent.inprocess.leading import Controlling
+from undaunted.fault_tolerance.agent.inprocess import Controlling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

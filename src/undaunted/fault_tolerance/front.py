@@ -197,7 +197,7 @@ def _stand_by(agent_pid: int, agent: socket.socket, signals: socket.socket) -> i
 def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        from undaunted.fault_tolerance.agent.blame import error_files
+        from undaunted.fault_tolerance.agent import error_files
 
         error_files.remove_of(agent_pid)
         _say(
@@ -224,7 +224,7 @@ def _say(config: RunConfig, text: str) -> None:
     """Say something when the agent is gone."""
     line = f"[undaunted] {text}"
     if config.launcher_log:
-        from undaunted.fault_tolerance.output.launcher_log import append_last_words
+        from undaunted.fault_tolerance.output.messages import append_last_words
 
         append_last_words(config.launcher_log, config.node, f"{line}\n")
     print(line, file=sys.stderr)

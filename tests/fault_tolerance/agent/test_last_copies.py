@@ -8,16 +8,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import asdict
 
 from undaunted.base import process
 from undaunted.base.memory import create_memfd
 from undaunted.checkpointing.keeping.shelf import Key
 from undaunted.fault_tolerance.agent import last_copies
-from undaunted.fault_tolerance.agent.processes.workers import Workers
-from undaunted.journal.events import LastCopy
+from undaunted.fault_tolerance.agent.processes import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from undaunted.journal.events import LastCopy
 
 BEGIN = """import os, signal, sys, time; pipe = int(sys.argv[2])
 os.write(pipe, b'{"type":"LastBegun","step":7,"bytes":12000000000}\\n')
@@ -34,7 +36,7 @@ class Shelf:
         return {Key(rank, "/place", 0): fd for rank, fd in enumerate(self._fds)}
 
 
-class Scribe:
+class Kept:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.recorded: list[dict[str, Any]] = []
@@ -42,10 +44,8 @@ class Scribe:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def record(self, kind: type, **fields: object) -> None:
-        kind(t=0, round=0, **fields)
-        assert kind is LastCopy
-        self.recorded.append(fields)
+    def record(self, event: LastCopy) -> None:
+        self.recorded.append(asdict(event))
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def fd() -> Iterator[int]:
 
 def written(
     monkeypatch: pytest.MonkeyPatch, code: str, *fds: int, bytes_per_s: float = 200e6
-) -> Scribe:
+) -> Kept:
     """What is told when this is the program that writes."""
-    scribe = Scribe()
+    kept = Kept()
     workers = Workers(lambda _: None, lambda: None)
     monkeypatch.setattr(
         process, "module_command", lambda _, *words: [sys.executable, "-S", "-c", code, *words]
@@ -69,35 +69,37 @@ def written(
         dict(os.environ),
         bytes_per_s,
         workers.code_of,
-        scribe,  # type: ignore[arg-type]
+        3,
+        kept,  # type: ignore[arg-type]
+        kept.say,
     )
     asyncio.run(write)
     while process.children():
         os.waitpid(-1, 0)
-    return scribe
+    return kept
 
 
 def test_a_copy_that_is_written(monkeypatch: pytest.MonkeyPatch, fd: int) -> None:
-    scribe = written(monkeypatch, BEGIN + DONE, fd)
-    (line,) = scribe.said
+    kept = written(monkeypatch, BEGIN + DONE, fd)
+    (line,) = kept.said
     for part in ("step 7", "12 GB", "/place", "1 min 00 s"):
         assert part in line
-    (event,) = scribe.recorded
+    (event,) = kept.recorded
     assert (event["step"], event["bytes"]) == (7, 12_000_000_000)
     assert (event["outcome"], event["why"], event["allowed_s"]) == ("written", "", 60.0)
 
 
 def test_large_copies_get_more_time(monkeypatch: pytest.MonkeyPatch, fd: int) -> None:
-    scribe = written(monkeypatch, BEGIN + DONE, fd, bytes_per_s=100e6)
-    assert scribe.recorded[0]["allowed_s"] == 120.0
-    assert "2 min 00 s" in scribe.said[0]
+    kept = written(monkeypatch, BEGIN + DONE, fd, bytes_per_s=100e6)
+    assert kept.recorded[0]["allowed_s"] == 120.0
+    assert "2 min 00 s" in kept.said[0]
 
 
 def test_nothing_is_said_where_a_checkpoint_is_as_new(
     monkeypatch: pytest.MonkeyPatch, fd: int
 ) -> None:
-    scribe = written(monkeypatch, BEGIN.splitlines()[0] + "\n" + DONE, fd)
-    assert (scribe.said, scribe.recorded) == ([], [])
+    kept = written(monkeypatch, BEGIN.splitlines()[0] + "\n" + DONE, fd)
+    assert (kept.said, kept.recorded) == ([], [])
 
 
 def test_nothing_is_started_without_copies_or_with_no_time(
@@ -120,24 +122,24 @@ def test_nothing_is_started_without_copies_or_with_no_time(
 def test_a_copy_that_is_not_written(
     monkeypatch: pytest.MonkeyPatch, fd: int, code: str, why: str
 ) -> None:
-    scribe = written(monkeypatch, code, fd)
-    assert "step 7 is lost" in scribe.said[-1]
-    assert why in scribe.said[-1]
-    (event,) = scribe.recorded
+    kept = written(monkeypatch, code, fd)
+    assert "step 7 is lost" in kept.said[-1]
+    assert why in kept.said[-1]
+    (event,) = kept.recorded
     assert event["outcome"] == "failed"
     assert why in event["why"]
 
 
 def test_a_program_that_cannot_begin(monkeypatch: pytest.MonkeyPatch, fd: int) -> None:
-    scribe = written(monkeypatch, "import sys; sys.exit('no module of ours')", fd)
-    (line,) = scribe.said
+    kept = written(monkeypatch, "import sys; sys.exit('no module of ours')", fd)
+    (line,) = kept.said
     assert "exited with code 1" in line
-    assert scribe.recorded[0]["step"] == -1
+    assert kept.recorded[0]["step"] == -1
 
 
 def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, fd: int) -> None:
     monkeypatch.setattr(last_copies, "LEAST_S", 0.3)
-    scribe = written(monkeypatch, BEGIN + "time.sleep(60)", fd, bytes_per_s=1e15)
-    assert "step 7 is lost" in scribe.said[-1]
-    assert scribe.recorded[0]["outcome"] == "given_up"
-    assert scribe.recorded[0]["allowed_s"] == 0.3
+    kept = written(monkeypatch, BEGIN + "time.sleep(60)", fd, bytes_per_s=1e15)
+    assert "step 7 is lost" in kept.said[-1]
+    assert kept.recorded[0]["outcome"] == "given_up"
+    assert kept.recorded[0]["allowed_s"] == 0.3

@@ -16,10 +16,10 @@ class Heard:
         self.words: list[str] = []
         self.gone = asyncio.Event()
 
-    def told_to_stop(self, number: int, *, again: bool) -> None:
+    def stop(self, number: int, again: bool) -> None:
         self.words.append(signal.Signals(number).name + (" again" if again else ""))
 
-    def told_to_kill(self) -> None:
+    def kill(self) -> None:
         self.words.append("kill")
 
     def front_gone(self) -> None:
@@ -31,7 +31,9 @@ def listen(*, said: bytes, own: int = 0) -> list[str]:
         front, agent = socket.socketpair()
         heard = Heard()
         with front, agent:
-            outside = Outside(agent, heard, STOP_SIGNALS)
+            outside = Outside(
+                agent, STOP_SIGNALS, stop=heard.stop, kill=heard.kill, front_gone=heard.front_gone
+            )
             outside.open()
             if own:
                 os.kill(os.getpid(), own)

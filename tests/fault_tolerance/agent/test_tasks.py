@@ -1,10 +1,12 @@
-"""Tasks: an owner that loses none."""
+"""Tasks that have an owner, and events that wait for their turn."""
 
 from __future__ import annotations
 
 import asyncio
 
-from undaunted.fault_tolerance.agent.tasks import Tasks
+import pytest
+
+from undaunted.fault_tolerance.agent.tasks import Tasks, Turns
 
 
 def test_a_task_that_fails_is_reported() -> None:
@@ -55,3 +57,28 @@ def test_cancelled_tasks_have_ended_and_are_no_failure() -> None:
         assert ended.is_set()
 
     asyncio.run(main())
+
+
+def test_what_a_call_causes_comes_after_it() -> None:
+    turns = Turns()
+    seen: list[str] = []
+
+    def first() -> None:
+        turns.take(lambda: seen.append("second"))
+        seen.append("first")
+
+    turns.take(first)
+    assert seen == ["first", "second"]
+
+
+def test_an_exception_does_not_block_the_next_call() -> None:
+    turns = Turns()
+    seen: list[str] = []
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        turns.take(bug)
+    turns.take(lambda: seen.append("next"))
+    assert seen == ["next"]

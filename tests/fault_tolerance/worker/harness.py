@@ -121,7 +121,7 @@ async def agent() -> None:
         warm=start["warm"],
         pass_fds=start.get("pass_fds", ()),
     )
-    spawner.tell(
+    spawner.report_to(
         reasons.append,
         lambda pid, message: ready.extend([pid, message.import_ns, message.failed]),
     )

@@ -79,7 +79,7 @@ def run_fake(tmp_path, code):
 
     async def play():
         spawner = Spawner([sys.executable, "-S", str(fake)], warm=True, pass_fds=())
-        spawner.tell(reasons.append)
+        spawner.report_to(reasons.append)
         spawner._fresh._python = [sys.executable]
         spawner._in_vain = 3  # it is not replaced
         spawner.prepare(ENVIRONMENT, [])
@@ -300,7 +300,7 @@ class Played:
         self.spawner = Spawner([sys.executable, "-S", str(tmp_path / "fake.py")], warm=True,
                                pass_fds=())  # fmt: skip
         self.spawner._fresh._python = [sys.executable]
-        self.spawner.tell(self.reasons.append, say=self.lines.append)
+        self.spawner.report_to(self.reasons.append, say=self.lines.append)
         self.spawner.prepare(ENVIRONMENT, [])
         self._spec = spec(
             kind="program", target="true", env=ENVIRONMENT, cwd="/", agent_pid=os.getpid()
@@ -426,7 +426,7 @@ def test_no_interpreter(tmp_path):
 
     async def play():
         spawner = Spawner("/no/such/python", warm=True, pass_fds=())
-        spawner.tell(reasons.append)
+        spawner.report_to(reasons.append)
         spawner.prepare({}, [])
         try:
             await spawner.spawn([spec()])

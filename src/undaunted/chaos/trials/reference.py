@@ -11,7 +11,7 @@ from undaunted.chaos.trials.checker.lives import Start, lives, reference_lines
 from undaunted.chaos.trials.history import RUN_DIR
 from undaunted.chaos.trials.nemesis.conduct import OUTPUT_FILE, WORK_DIR
 from undaunted.chaos.trials.places import last_lines, size_of
-from undaunted.fault_tolerance.agent.ranks import learned
+from undaunted.fault_tolerance.agent import learned
 from undaunted.journal.events import RoundProgress, RoundStarted
 from undaunted.journal.query import every, first
 

@@ -1,8 +1,8 @@
 """The node agent: carries out what the two state machines command.
 
 Control flow of the whole main job is in this file. Everything that happens becomes an event for the
-node (`core.node`) or the job policy (behind `orders`); both answer with commands, and `_carry_out`
-and `_obey` map each command to one call below. What ranks do becomes events in `rank_events`.
+node (`node.Node`) or the job policy (behind `orders`); both answer with commands, and `_carry_out`
+and `_obey` map each command to one call below. What ranks do becomes events in `ranks`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted import __version__
@@ -18,37 +19,34 @@ from undaunted.base import process
 from undaunted.base.timers import Timers
 from undaunted.checkpointing.keeping.shelf import Shelf
 from undaunted.coordinator.core import messages as job
-from undaunted.fault_tolerance.agent.blame.judge import serve_error_file
-from undaunted.fault_tolerance.agent.inprocess.inprocess import InProcess
+from undaunted.fault_tolerance.agent import node as m
+from undaunted.fault_tolerance.agent.clearing import Clearing
+from undaunted.fault_tolerance.agent.inprocess import InProcess
+from undaunted.fault_tolerance.agent.judge import serve_error_file
 from undaunted.fault_tolerance.agent.last_copies import write_last_copies
-from undaunted.fault_tolerance.agent.node.clearing import Clearing
-from undaunted.fault_tolerance.agent.node.node_health import NodeHealth
-from undaunted.fault_tolerance.agent.orders.orders import find_orders
+from undaunted.fault_tolerance.agent.node_health import NodeHealth
+from undaunted.fault_tolerance.agent.orders import find_orders
 from undaunted.fault_tolerance.agent.outside import Outside
-from undaunted.fault_tolerance.agent.processes.replacing import Replacing
-from undaunted.fault_tolerance.agent.processes.tree import Tree
-from undaunted.fault_tolerance.agent.processes.workers import Worker, Workers
-from undaunted.fault_tolerance.agent.ranks.progress_file import ProgressFile
-from undaunted.fault_tolerance.agent.ranks.progress_notes import ProgressNotes
-from undaunted.fault_tolerance.agent.ranks.rank_events import RankEvents
-from undaunted.fault_tolerance.agent.round.aftermath import Aftermath
-from undaunted.fault_tolerance.agent.round.round import Round, RoundFactory
-from undaunted.fault_tolerance.agent.tasks import Tasks, tell_of_failed_callbacks
-from undaunted.fault_tolerance.agent.telling.attribution import Attribution
-from undaunted.fault_tolerance.agent.telling.metrics import Metrics
-from undaunted.fault_tolerance.agent.telling.scribe import Scribe
-from undaunted.fault_tolerance.agent.turns import Turns
-from undaunted.fault_tolerance.core import node
-from undaunted.fault_tolerance.core import node_messages as m
+from undaunted.fault_tolerance.agent.processes import Tree, Worker, Workers, leftovers_line
+from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
+from undaunted.fault_tolerance.agent.ranks import Ranks
+from undaunted.fault_tolerance.agent.round import Round, RoundFactory
+from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
 from undaunted.fault_tolerance.output.job_logs import JobLogs
+from undaunted.fault_tolerance.output.messages import Messages
 from undaunted.fault_tolerance.simulated_faults import injected
+from undaunted.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     import socket
 
+    from undaunted.fault_tolerance.agent.attribution import Attribution
     from undaunted.fault_tolerance.agent.begun import Begun
+    from undaunted.fault_tolerance.agent.metrics import Metrics
     from undaunted.fault_tolerance.run_config import RunConfig
 
+_CLOSE_JOURNAL_S = 2.0
 # For processes that a killed one left behind in the last moment; longer only for the unkillable.
 _LAST_SWEEP_S = 2.0
 
@@ -71,74 +69,82 @@ class Agent:
 
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
-        self._outside = Outside(front, self, config.signals)
-        self._logs = JobLogs(config, __version__, self._say)
-        self._scribe = Scribe(config, __version__, self._logs.open)
+        # --- what speaks and writes ---
+        self._messages = Messages(config.log_level)
+        self._say = say = self._messages.say
+        self._logs = JobLogs(config, __version__, say)
+        if config.launcher_log:
+            self._messages.write_to(config.launcher_log, config.node, self._logs.open)
+        path = Path(config.run_dir, f"journal-{config.node}.jsonl")
+        self._journal = JournalWriter(path, node=config.node, version=__version__, on_problem=say)
+        self._scribe = Scribe(config, self._journal, self._messages)
+        # --- what is made once, and serves every round ---
         self._area = begun.area
         self._pipes = begun.pipes
         self._spawner = begun.spawner
-        journal = self._scribe.journal
-        self._metrics = Metrics(
-            config, begun.metrics, self._area, journal, self._say, lambda: self._orders.leads
+        self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
+        self._outside = Outside(
+            front,
+            config.signals,
+            stop=self._told_to_stop,
+            kill=partial(self._post, m.KillNow()),
+            front_gone=self._front_gone,
         )
-        self._spawner.tell(
-            self._scribe.workers_start_fresh, self._scribe.template_ready, self._scribe.say
-        )
-        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
-        self._health = NodeHealth(config, begun.environment, self._scribe)
-        self._clearing = Clearing(config, begun.environment, self._scribe, self._health)
-        self._tree = Tree(self._workers, self._spared, lambda: self._post(m.TreeEmpty()))
-        self._shelf = Shelf(self._scribe.say)
-        self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
-        self._turns = Turns()
-        self._inprocess = InProcess(config, self._scribe)
-        reserve, say = self._rounds.reserve, self._scribe.say
-        self._orders = find_orders(config, self._turns, self._obey, reserve, say, self._inprocess)
-        self._attribution = Attribution(config, self._scribe, self._orders)
-        self._aftermath = Aftermath(config, self._scribe, self._attribution, self._failed)
-        self._ranks = RankEvents(
-            config,
-            begun,
-            self._workers,
-            self._scribe,
-            self._rounds,
-            self._orders,
-            self._inprocess,
-            self._post,
-        )
-        self._replacing = Replacing(
-            self._spawner,
-            self._workers,
-            self._area,
-            self._ranks.watch,
-            self._scribe,
-            is_current=lambda current: current is self._round,
-            is_stopping=lambda: self._stop_ordered,
-            failed=lambda rank: self._post(m.RankExited(rank, 1, spared=True)),
-        )
-        self._progress_notes = ProgressNotes(self._area, self._scribe)
-        self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
-        self._node = node.Node(config.rank_termination_signal, self._clearing.longest_s)
-        self._round: Round | None = None
-        self._stop_ordered = False
-        self._restart_decided = False
-        self._abandoned = False  # the front is gone
         self._timers = Timers()
         self._tasks = Tasks(self._failed)
+        self._last_steps = Tasks(self._failed)  # of rounds that are over; waited for, not cancelled
+        self._turns = Turns()
+        self._shelf = Shelf(say)
+        self._workers = Workers(on_exit=self._rank_exited, on_tree_change=self._child_ended)
+        self._tree = Tree(self._workers, self._kept_processes, partial(self._post, m.TreeEmpty()))
+        self._health = NodeHealth(config, begun.environment, self._journal, say)
+        self._clearing = Clearing(config, begun.environment, self._journal, say, self._health)
+        self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
+        self._inprocess = InProcess(config, self._journal, say)
+        self._orders = find_orders(
+            config, self._turns, self._obey, self._rounds.reserve, say, self._inprocess
+        )
+        self._ranks = Ranks(
+            config, begun, self._workers, self._scribe, self._orders, self._inprocess, self._post
+        )
+        self._progress = ProgressNotes(self._area, self._scribe)
+        self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
+        self._metrics = self._make_metrics(begun.metrics)
+        self._attribution = self._make_attribution()
+        # --- what is going on ---
+        self._node = m.Node(config.rank_termination_signal, self._clearing.longest_s)
+        self._round: Round | None = None
+        self._restart_decided = False
+        self._abandoned = False  # the front is gone
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def _make_metrics(self, listener: socket.socket | None) -> Metrics | None:
+        if self._config.metrics is None:
+            return None
+        from undaunted.fault_tolerance.agent.metrics import Metrics
+
+        return Metrics(self._config, listener, self._area, self._journal, self._say, self._orders)
+
+    def _make_attribution(self) -> Attribution | None:
+        if not self._config.attribution_service:
+            return None
+        from undaunted.fault_tolerance.agent.attribution import Attribution
+
+        return Attribution(self._config, self._orders, self._journal, self._say)
 
     # --- life -----------------------------------------------------------------------------------
 
     async def run(self) -> int:
         """From the first worker to the exit code."""
         loop = asyncio.get_running_loop()
-        tell_of_failed_callbacks(loop, self._failed)
+        end_on_failed_callbacks(loop, self._failed)
         loop.add_signal_handler(signal.SIGCHLD, self._workers.reap)
         self._outside.open()
         self._shelf.open()
         self._ranks.watch.open()
         self._logs.begin()
-        self._metrics.open()
+        if self._metrics is not None:
+            self._metrics.open()
         self._scribe.job_started()
         self._tasks.start(self._progress_file.begin())
         self._tasks.start(self._join())
@@ -151,18 +157,20 @@ class Agent:
                 self._round.specs[0].env,
                 self._config.last_copies_mb_per_s * 1e6,
                 self._workers.code_of,
-                self._scribe,
+                self._round.number,
+                self._journal,
+                self._say,
             )
         return code
 
     async def close(self) -> None:
         """Release everything; what is left of the tree is killed."""
-        if self._round is not None and self._node.state is not node.State.IDLE:
+        if self._round is not None and self._node.state is not m.State.IDLE:
             self._close_round()
         self._outside.close()
         self._inprocess.close()
         self._ranks.watch.close()
-        self._progress_notes.close()
+        self._progress.close()
         self._timers.cancel()
         await self._tasks.cancel()
         self._clearing.close()
@@ -171,16 +179,19 @@ class Agent:
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S, self._logs.processes())
         # After that: a console that nobody reads takes seconds, in which nobody shall live on.
-        await self._aftermath.wait()
-        await self._attribution.close()
+        await self._last_steps.wait()
+        if self._attribution is not None:
+            await self._attribution.close()
         self._rounds.close()
         self._shelf.close()
-        await self._metrics.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         self._area.close()
         self._pipes.close()
-        self._scribe.close_log()
+        self._messages.close_log()
         await self._logs.close()
-        self._scribe.close()
+        self._journal.close(_CLOSE_JOURNAL_S)
+        self._messages.close()
 
     async def _join(self) -> None:
         """Take part in the job, if this node is healthy. The template imports meanwhile."""
@@ -207,7 +218,8 @@ class Agent:
             case job.Start():
                 self._begin_round(order)
             case job.Stop():
-                self._stop_ordered = True
+                if self._round is not None:
+                    self._round.stopping = True
                 self._health.end_watch()
                 self._scribe.stop_requested(order)
                 restart = self._restart_decided
@@ -219,7 +231,7 @@ class Agent:
             case job.Blamed() if self._config.nodes is not None:
                 self._scribe.blamed(order)
             case job.Remark(text=text):
-                self._scribe.say(text)
+                self._say(text)
             case job.End():
                 self._end(order)
 
@@ -235,9 +247,9 @@ class Agent:
             case m.GoOnWithout(local_rank=rank, detail=detail):
                 self._rank_lost(rank, detail)
             case m.StartAgain(local_rank=rank):
-                self._tasks.start(self._replacing.start(self._this_round(), rank))
+                self._tasks.start(self._ranks.start_again(rank))
             case m.GatherEvidence():
-                self._tasks.start(self._ranks.judge_hang())
+                self._tasks.start(self._ranks.examine_hang())
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
             case m.SignalRanks(local_ranks=ranks, signal=number):
@@ -267,14 +279,14 @@ class Agent:
 
     def _begin_round(self, start: job.Start) -> None:
         self._timers.cancel()
-        self._stop_ordered = False
         try:
             self._round = self._rounds.begin(start, self._inprocess.open())
         except OSError as error:
             self._cannot_begin(start, error)
             return
         self._inprocess.begin_round(self._round)
-        self._metrics.begin_round(self._round)
+        if self._metrics is not None:
+            self._metrics.begin_round(self._round)
         self._workers.begin_round()
         self._scribe.round_started(self._round)
         self._ranks.begin_round(self._round)
@@ -290,8 +302,9 @@ class Agent:
     async def _spawn(self) -> None:
         current = self._this_round()
         for problem in await asyncio.to_thread(current.follow_output):
-            self._scribe.say(problem)
-        self._attribution.round_began(current.number)
+            self._say(problem)
+        if self._attribution is not None:
+            self._attribution.round_began(current.number)
         try:
             spawned = await self._spawner.spawn(current.specs)
         except OSError as error:
@@ -299,8 +312,8 @@ class Agent:
             return
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
-        self._progress_notes.begin()
-        self._health.begin_watch(self._unhealthy)
+        self._progress.begin()
+        self._health.begin_watch(current.number, self._unhealthy)
         self._post(m.WorkersSpawned())
 
     def _report_failed(self, report: m.ReportFailed) -> None:
@@ -329,13 +342,13 @@ class Agent:
         if not self._abandoned and not self._ended.done():
             self._spawner.look()
 
-    def _spared(self) -> set[int]:
+    def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
         own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
         return own | {pid for pid, _ in self._logs.processes()}
 
     async def _clear(self, number: int) -> None:
-        problem = await self._clearing.clear(self._workers.pids)
+        problem = await self._clearing.clear(number, self._workers.pids)
         self._post(m.NodeClear(number, problem))
 
     def _injected(self, next_round: int) -> str:
@@ -348,11 +361,12 @@ class Agent:
         unkillable = self._tree.left() if report.unkillable else ()
         self._tree.forget()
         self._clearing.close()
-        self._ranks.watch.read_news()
+        self._ranks.watch.read_pages()
         self._close_round()
-        seen = self._progress_notes.end()
+        seen = self._progress.end()
         self._scribe.round_stopped(unkillable)
-        self._aftermath.name_leftovers(self._node.round)
+        if self._config.check_remaining_processes:
+            self._last_steps.start(self._name_leftovers(self._node.round))
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
         about = (self._config.node, self._node.round, report.all_ok, unkillable)
@@ -370,31 +384,40 @@ class Agent:
         current.close()
         self._inprocess.close()
         self._ranks.limits.end_round()
-        self._aftermath.finish_output(current)
+        self._last_steps.start(self._finish_output(current))
+
+    async def _finish_output(self, current: Round) -> None:
+        """Have the last output of a round that is closed copied."""
+        for problem in await asyncio.to_thread(current.finish_output):
+            self._say(problem)
+        if self._attribution is not None:
+            self._attribution.round_over(current.number)
+
+    async def _name_leftovers(self, number: int) -> None:
+        """Name processes that went on outside of the agent's tree."""
+        if line := await asyncio.to_thread(leftovers_line, self._config.run_dir, number):
+            self._say(line)
 
     def _this_round(self) -> Round:
         assert self._round is not None, "the policy starts a round before anything refers to it"
         return self._round
 
-    # --- what comes from outside (see `outside.Told`) ---------------------------------------------
+    # --- what comes from outside (see `Outside`) --------------------------------------------------
 
-    def told_to_stop(self, number: int, *, again: bool) -> None:
+    def _told_to_stop(self, number: int, again: bool) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
-        ranks = self._node.state is not node.State.IDLE
-        self._scribe.signal_received(name, ranks=ranks, first=not self._stop_ordered, again=again)
+        first = self._round is None or not self._round.stopping
+        ranks = self._node.state is not m.State.IDLE
+        self._scribe.signal_received(name, ranks=ranks, first=first, again=again)
         self._restart_decided = False
         self._post(m.NoRestart())
         self._orders.post(job.Preempted(self._config.node, number, name))
 
-    def told_to_kill(self) -> None:
-        """No more grace."""
-        self._post(m.KillNow())
-
-    def front_gone(self) -> None:
+    def _front_gone(self) -> None:
         """End the tree and this process; the others learn why."""
         self._abandoned = True
-        self._scribe.say("the launcher was killed: its ranks are ended as well")
+        self._say("the launcher was killed: its ranks are ended as well")
         if self._config.nodes is not None:
             reason = "its launcher was killed"
             self._orders.post(job.NodeFailed(self._config.node, self._node.round, reason))
@@ -403,9 +426,6 @@ class Agent:
             self._ended.set_result(1)
 
     # --- leaves ---------------------------------------------------------------------------------
-
-    def _say(self, text: str) -> None:
-        self._scribe.say(text)
 
     def _failed(self, error: BaseException) -> None:
         """A bug of ours must end the job with its traceback, not leave it waiting."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from undaunted.checkpointing.keeping.shelf import Shelf
-    from undaunted.fault_tolerance.agent.telling.scribe import Scribe
+    from undaunted.journal.writer import JournalWriter
 
 PROGRAM = "undaunted.checkpointing.keeping.last"
 # For the program to begin, and then at least for writing.
@@ -35,7 +35,9 @@ async def write_last_copies(
     environment: Mapping[str, str],
     bytes_per_s: float,
     code_of: Callable[[int], int | None],
-    scribe: Scribe,
+    number: int,
+    journal: JournalWriter,
+    say: Callable[[str], None],
 ) -> None:
     """Have copies that are newer than every checkpoint written out, one place after the other.
 
@@ -45,14 +47,16 @@ async def write_last_copies(
         bytes_per_s: a copy gets the time that it takes at this speed, and at least `LEAST_S`;
             0 = none is written.
         code_of: takes the exit code of a child that has ended, or minus the number of its signal.
-        scribe: is told what begins and what becomes of it.
+        number: the last round.
+        journal: gets what became of it, as part of round ``number``.
+        say: shows a line.
     """
     places: dict[str, list[tuple[str, int]]] = {}
     for key, fd in shelf.arenas().items():
         places.setdefault(key.place, []).append((f"{key.rank}:{key.slot}", fd))
     env = {name: value for name, value in environment.items() if name != _PAGE}
     for place, arenas in places.items() if bytes_per_s else ():
-        await _write(place, arenas, env, bytes_per_s, code_of, scribe)
+        await _write(place, arenas, env, bytes_per_s, code_of, number, journal, say)
 
 
 async def _write(
@@ -61,7 +65,9 @@ async def _write(
     env: Mapping[str, str],
     bytes_per_s: float,
     code_of: Callable[[int], int | None],
-    scribe: Scribe,
+    number: int,
+    journal: JournalWriter,
+    say: Callable[[str], None],
 ) -> None:
     began, allowed_s = time.monotonic(), LEAST_S
     begun, outcome = LastBegun(step=-1, bytes=0), "failed"
@@ -70,7 +76,7 @@ async def _write(
             said = await asyncio.wait_for(program.says(), allowed_s)
             if isinstance(said, LastBegun):
                 begun, allowed_s = said, max(LEAST_S, said.bytes / bytes_per_s)
-                scribe.say(
+                say(
                     f"writing the copy of step {begun.step} ({begun.bytes / 1e9:.3g} GB), which is "
                     f"in memory only, to {place}: at most {format_duration(allowed_s)}"
                 )
@@ -82,20 +88,23 @@ async def _write(
         why = str(error)
     if why:
         which = f"the copy of step {begun.step}" if begun.step >= 0 else "what was copied last"
-        scribe.say(f"{which} is lost, as it was not written to {place}: {one_line(why)}")
+        say(f"{which} is lost, as it was not written to {place}: {one_line(why)}")
     elif begun.step < 0:
         return  # a checkpoint is as new
     else:
         outcome = "written"
-    scribe.record(
-        LastCopy,
-        step=begun.step,
-        bytes=begun.bytes,
-        place=place,
-        outcome=outcome,
-        why=why,
-        allowed_s=allowed_s,
-        seconds=time.monotonic() - began,
+    journal.record(
+        LastCopy(
+            t=time.monotonic_ns(),
+            round=number,
+            step=begun.step,
+            bytes=begun.bytes,
+            place=place,
+            outcome=outcome,
+            why=why,
+            allowed_s=allowed_s,
+            seconds=time.monotonic() - began,
+        )
     )
 
 

@@ -1,27 +1,14 @@
-"""What the agent is told from outside: by signals, and by the front on the user's behalf."""
+"""What reaches the agent from outside: signals, and the front on the user's behalf."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
-
-
-class Told(Protocol):
-    """Who is told. Called on the event loop."""
-
-    def told_to_stop(self, number: int, *, again: bool) -> None:
-        """The launcher got this signal; ``again`` if not for the first time."""
-
-    def told_to_kill(self) -> None:
-        """The user insists: a second Ctrl-C."""
-
-    def front_gone(self) -> None:
-        """Nobody is left to return an exit code to."""
+    from collections.abc import Callable, Sequence
 
 
 class Outside:
@@ -29,14 +16,26 @@ class Outside:
 
     Args:
         front: the socket; whoever made it closes it.
-        told: who is told.
-        signals: those that mean to stop.
+        signals: signals that mean to stop.
+        stop: called with such a signal, and whether it has come before.
+        kill: called when the user insists: a second Ctrl-C.
+        front_gone: called when nobody is left to return an exit code to.
     """
 
-    def __init__(self, front: socket.socket, told: Told, signals: Sequence[int]) -> None:
+    def __init__(
+        self,
+        front: socket.socket,
+        signals: Sequence[int],
+        *,
+        stop: Callable[[int, bool], None],
+        kill: Callable[[], None],
+        front_gone: Callable[[], None],
+    ) -> None:
         self._front = front
-        self._told = told
         self._signals = signals
+        self._on_stop = stop
+        self._on_kill = kill
+        self._on_front_gone = front_gone
         self._interrupts = 0
         self._seen: set[int] = set()
 
@@ -60,16 +59,16 @@ class Outside:
         except OSError:
             said = b""
         if not said:
-            self._told.front_gone()
+            self._on_front_gone()
             return
         for number in said:
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1 and number == signal.SIGINT:
-                self._told.told_to_kill()
+                self._on_kill()
             else:
                 self._stop(number)
 
     def _stop(self, number: int) -> None:
         again = number in self._seen
         self._seen.add(number)
-        self._told.told_to_stop(number, again=again)
+        self._on_stop(number, again)

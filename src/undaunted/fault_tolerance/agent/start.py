@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base import process
 from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
-from undaunted.fault_tolerance.agent.round.environment import shared_environment
+from undaunted.fault_tolerance.agent.environment import numa_problem, shared_environment
 from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
 from undaunted.fault_tolerance.worker.spawner import Spawner
 from undaunted.progress.area import PageArea
@@ -32,12 +32,9 @@ _FDS_BESIDES = 50
 def run_agent(config: RunConfig, front: socket.socket) -> int:
     """Run the job; return the launcher's exit code. Called in the forked agent process."""
     process.become_subreaper()
-    if config.gpus_per_numa:
-        from undaunted.fault_tolerance.agent.round import binding
-
-        if problem := binding.problem(config, os.environ):
-            print(f"[undaunted] {problem}", file=sys.stderr)
-            return _CANNOT_START
+    if config.gpus_per_numa and (problem := numa_problem(config, os.environ)):
+        print(f"[undaunted] {problem}", file=sys.stderr)
+        return _CANNOT_START
     try:
         metrics = _listen(config)
     except OSError as error:

@@ -1,8 +1,12 @@
-"""Tasks that the agent owns."""
+"""How the agent's work runs on its event loop: one event at a time, tasks that have an owner.
+
+A bug in any of it is noticed: whatever a task or a callback raises ends the job.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ class Tasks:
             self._failed(error)
 
 
-def tell_of_failed_callbacks(
+def end_on_failed_callbacks(
     loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]
 ) -> None:
     """Have ``failed`` called when what the loop calls raises: signals, timers, descriptors."""
@@ -60,3 +64,23 @@ def tell_of_failed_callbacks(
             failed(error)
 
     loop.set_exception_handler(handle)
+
+
+class Turns:
+    """Calls that may cause further calls; these are made afterwards, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._busy = False
+
+    def take(self, call: Callable[[], None]) -> None:
+        """Make ``call`` when all calls before it have returned; at once if there are none."""
+        self._waiting.append(call)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+        finally:
+            self._busy = False

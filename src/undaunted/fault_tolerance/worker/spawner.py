@@ -67,16 +67,16 @@ class Spawner:
         self._called_off = 0  # times
         self._fresh = FreshSpawner(self._python, self._pass_fds)
 
-    def tell(
+    def report_to(
         self,
         on_fresh: Callable[[str], object],
         on_ready: OnReady | None = None,
         say: Callable[[str], object] | None = None,
     ) -> None:
-        """Have somebody told what happens; before the first `spawn`.
+        """Report what happens; call it before the first `spawn`.
 
         Args:
-            on_fresh: told, once per reason, why workers start fresh although warm was asked.
+            on_fresh: called, once per reason, with why workers start fresh although warm was asked.
             on_ready: called with the template's pid and what it imported.
             say: shows a line for the user.
         """

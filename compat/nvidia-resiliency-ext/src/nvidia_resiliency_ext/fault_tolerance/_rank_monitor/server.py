@@ -20,7 +20,7 @@ from undaunted.attribution.evidence import expired_in_words
 from undaunted.base.process import open_pidfd, signal_pidfd
 from undaunted.base.unix_sockets import listen_at
 from undaunted.fault_tolerance import calculated_limits
-from undaunted.fault_tolerance.agent.ranks.watch import Listener, PageWatch
+from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.progress.area import MailboxRequest, PageArea
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class RankMonitor:
         self._pidfd: int | None = None
         self._who = ""
         self._again: asyncio.TimerHandle | None = None
-        listener = Listener(
+        listener = Callbacks(
             limit_passed=self._limit_passed,
-            news=lambda _index, _page: None,
+            page_changed=lambda _index, _page: None,
             ring_events=lambda _index, _events, _lost: None,
             request=self._answer,
             paused=lambda _seconds: None,
-            unfed=lambda: None,
+            no_heartbeats=lambda: None,
         )
         area.set_limits(self._limits)
         self._watch = PageWatch(area, self._limits, listener)

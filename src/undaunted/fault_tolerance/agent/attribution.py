@@ -1,0 +1,344 @@
+"""What an attribution service says about the rounds: asked for, shown, and perhaps obeyed.
+
+The service reads the logs and says what went wrong. It is told of a round's log when the round
+starts (``POST /logs``) and asked for its result when the log is complete (``GET /logs``). A thread
+of its own does both, so a service that is slow or away costs nothing but lines that say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from undaunted.base.text import one_line
+from undaunted.coordinator.core import messages as job
+from undaunted.fault_tolerance.output.destinations import round_log_path
+from undaunted.journal.events import AttributionResult
+
+if TYPE_CHECKING:
+    import http.client
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.agent.orders import Orders
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.journal.writer import JournalWriter
+
+_STOP = "STOP"
+_LAST_RESULT_S = 5.0
+_QUEUED = 64  # requests
+_TELL_S = 5.0
+_ASK_S = 60.0  # an analysis takes its time
+_LONGEST_ANSWER = 1 << 20  # bytes
+_LONGEST_TEXT = 1000  # characters of a result that are shown
+_UNIX = "unix://"
+
+
+class Attribution:
+    """Asks the service of a run about each round.
+
+    Args:
+        config: the run; it has a service.
+        orders: where advice to stop goes, if that may end the job.
+        journal: gets the answers.
+        say: shows a line; from any thread.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        orders: Orders,
+        journal: JournalWriter,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._orders = orders
+        self._journal = journal
+        self._say = say
+        self._round = -1
+        self._client = self._connect()
+
+    def round_began(self, number: int) -> None:
+        """The log of this round is being written."""
+        self._round = number
+        self._client.round_began(number, self._log(number))
+
+    def round_over(self, number: int) -> None:
+        """The log of this round is complete."""
+        self._client.round_over(number, self._log(number))
+
+    async def close(self) -> None:
+        """Wait a little for the last result. Before the journal is closed."""
+        if not await asyncio.to_thread(self._client.close, _LAST_RESULT_S):
+            self._say(
+                f"the attribution service has no result of round {self._round} yet; "
+                f"its log is {self._log(self._round)}"
+            )
+        await asyncio.sleep(0)  # what has come is dealt with
+
+    def _connect(self) -> AttributionClient:
+        loop = asyncio.get_running_loop()
+
+        def answered(answer: Answer) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._answered, answer)
+
+        user = os.environ.get("SLURM_JOB_USER") or os.environ.get("USER") or str(os.getuid())
+        url = self._config.attribution_service
+        return AttributionClient(url, answered, self._say, user=user)
+
+    def _answered(self, answer: Answer) -> None:
+        self._journal.record(
+            AttributionResult(
+                t=time.monotonic_ns(),
+                round=answer.round,
+                log_path=answer.log_path,
+                action=answer.action,
+                text=answer.text,
+                duration_ns=answer.duration_ns,
+            )
+        )
+        advice = f" (it recommends {answer.action})" if answer.action else ""
+        self._say(f"attribution of round {answer.round}{advice}: {answer.text}")
+        if answer.action == _STOP and self._config.attribution_may_end_job:
+            why = f"after round {answer.round}: {answer.text}"
+            about = (self._config.node, self._round, why)
+            self._orders.post(job.ShutdownRequested(*about, by="the attribution service"))
+
+    def _log(self, number: int) -> str:
+        return round_log_path(self._config.applog_prefix, number)
+
+
+class Answer(NamedTuple):
+    """What the service says about a round.
+
+    Attributes:
+        round: number of the round.
+        log_path: the log that was analysed.
+        action: what it recommends: ``RESTART``, ``STOP``, ...; "" if it recommends nothing.
+        text: the result in one line.
+        duration_ns: how long it took to get it.
+    """
+
+    round: int
+    log_path: str
+    action: str
+    text: str
+    duration_ns: int = 0
+
+
+class _Request(NamedTuple):
+    round: int
+    log_path: str
+    is_over: bool
+
+
+class ServiceError(Exception):
+    """The service gave no usable answer; the message says why."""
+
+
+class _RefusedError(ServiceError):
+    """The service answered with an error."""
+
+
+class AttributionClient:
+    """Talks to one service until closed. Its methods never block and never raise."""
+
+    def __init__(
+        self,
+        url: str,
+        on_answer: Callable[[Answer], None],
+        on_problem: Callable[[str], None],
+        *,
+        user: str = "",
+        tell_s: float = _TELL_S,
+        ask_s: float = _ASK_S,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            url: ``http://HOST:PORT`` or ``unix:///PATH``.
+            on_answer: called in the thread with each result.
+            on_problem: called in the thread with a line for the user, once for each problem.
+            user: whose job it is, for the service.
+            tell_s: longest wait for the service to take notice of a log, seconds.
+            ask_s: longest wait for a result, seconds.
+        """
+        self._url = url
+        self._on_answer = on_answer
+        self._on_problem = on_problem
+        self._user = user
+        self._tell_s = tell_s
+        self._ask_s = ask_s
+        self._said = ""  # the problem that was said last
+        self._requests: queue.Queue[_Request | None] = queue.Queue(_QUEUED)
+        self._thread = threading.Thread(target=self._run, name="undaunted-attribution", daemon=True)
+        self._thread.start()
+
+    def round_began(self, round_no: int, log_path: str) -> None:
+        """Tell the service soon which log the round writes."""
+        self._put(_Request(round_no, log_path, is_over=False))
+
+    def round_over(self, round_no: int, log_path: str) -> None:
+        """Ask soon what the log shows, now that it is complete."""
+        self._put(_Request(round_no, log_path, is_over=True))
+
+    def close(self, timeout_s: float) -> bool:
+        """Wait for results that are outstanding; return whether all of them came in time.
+
+        A request that still waits then is given up with the process.
+        """
+        if not self._put(None):
+            return False
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _put(self, request: _Request | None) -> bool:
+        try:
+            self._requests.put_nowait(request)
+        except queue.Full:
+            return False  # it has been said that the service does not answer
+        return True
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            self._handle(request)
+
+    def _handle(self, request: _Request) -> None:
+        try:
+            if request.is_over:
+                self._on_answer(self._ask(request))
+                self._said = ""
+            else:
+                self._tell(request)
+        except (OSError, ValueError, ServiceError) as error:
+            self._say(error)
+
+    def _tell(self, request: _Request) -> None:
+        body = json.dumps({"log_path": request.log_path, "user": self._user})
+        with contextlib.suppress(_RefusedError):  # the log is empty as yet
+            _exchange(self._url, "POST", "/logs", body, self._tell_s)
+
+    def _ask(self, request: _Request) -> Answer:
+        query = urlencode({"log_path": request.log_path, "wait": "true"})
+        began_ns = time.monotonic_ns()
+        body = _exchange(self._url, "GET", f"/logs?{query}", None, self._ask_s)
+        answer = read_answer(request, body)
+        return answer._replace(duration_ns=time.monotonic_ns() - began_ns)
+
+    def _say(self, error: Exception) -> None:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if reason != self._said:
+            self._said = reason
+            self._on_problem(one_line(f"the attribution service {self._url}: {reason}"))
+
+
+def read_answer(request: _Request, body: bytes) -> Answer:
+    """Read what the service says.
+
+    Raises:
+        ServiceError: it is no result.
+    """
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ServiceError(f"the answer is not JSON: {body[:80]!r}") from None
+    if not isinstance(said, dict):
+        raise ServiceError(f"the answer is no result: {body[:80]!r}")
+    status = said.get("status", "completed")
+    if status != "completed":
+        raise ServiceError(f"no result for {request.log_path}: {status}")
+    result = said.get("result")
+    inner = result if isinstance(result, dict) else {}
+    text = inner.get("result", result)
+    text = text if isinstance(text, str) else json.dumps(text)
+    action = _action(said) or _action(inner)
+    return Answer(
+        request.round, request.log_path, action, one_line(text, longest=_LONGEST_TEXT) or "nothing"
+    )
+
+
+def _action(said: dict[str, Any]) -> str:
+    recommendation = said.get("recommendation")
+    if isinstance(recommendation, dict):
+        recommendation = recommendation.get("action")
+    return one_line(recommendation, longest=80) if isinstance(recommendation, str) else ""
+
+
+def _exchange(url: str, method: str, path: str, body: str | None, limit_s: float) -> bytes:
+    """Send one request, return the body of the answer.
+
+    Raises:
+        OSError: the service cannot be reached or does not answer in time.
+        ServiceError: it answers with an error, or too much.
+    """
+    import http.client
+
+    deadline = time.monotonic() + limit_s
+    connection = _connection(url, min(limit_s, _TELL_S))
+    try:
+        connection.connect()
+        connection.sock.settimeout(limit_s)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        content = _read(response, deadline)
+        if response.status >= 300:
+            raise _RefusedError(f"{method} /logs: {response.status} {_error_text(content)}")
+    except TimeoutError:
+        raise ServiceError(f"{method} /logs: no answer within {limit_s:g} s") from None
+    except http.client.HTTPException as error:
+        raise ServiceError(f"{method} /logs: {error or type(error).__name__}") from None
+    else:
+        return content
+    finally:
+        connection.close()
+
+
+def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    content = bytearray()
+    while chunk := response.read1(65536):
+        content += chunk
+        if len(content) > _LONGEST_ANSWER:
+            raise ServiceError(f"the answer is longer than {_LONGEST_ANSWER >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return bytes(content)
+
+
+def _error_text(content: bytes) -> str:
+    """The service's own words about an error, in one line."""
+    try:
+        said = json.loads(content)
+        text = said.get("message") or said.get("detail") or said
+    except (ValueError, RecursionError, AttributeError):
+        text = content.decode(errors="replace")
+    return one_line(str(text), longest=200)
+
+
+def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
+    import http.client
+
+    if url.startswith(_UNIX):
+        return _over_unix(url.removeprefix(_UNIX), timeout_s)
+    parts = urlsplit(url)
+    return http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
+
+
+def _over_unix(path: str, timeout_s: float) -> http.client.HTTPConnection:
+    import http.client
+
+    class Connection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(timeout_s)
+            self.sock.connect(path)
+
+    return Connection("localhost", timeout=timeout_s)

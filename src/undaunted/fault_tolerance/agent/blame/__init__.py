@@ -1,1 +1,0 @@
-"""Who failed, and why."""

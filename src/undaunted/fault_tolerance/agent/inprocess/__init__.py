@@ -1,1 +1,0 @@
-"""Functions that are restarted in their processes."""

@@ -1,0 +1,635 @@
+"""The node agent's life cycle: one state machine per node.
+
+Events come from the shell (processes, pages, timers) and from the coordinator; commands are carried
+out by the shell. No clock, process or file in here.
+
+States::
+
+    IDLE       no round; waiting for the coordinator
+    SPAWNING   workers are being started
+    RUNNING    workers run
+    EXAMINING  a limit was passed; stacks are being gathered
+    FAILED     a failure has been reported; the coordinator decides
+    FINISHED   every rank exited with 0; the coordinator decides
+    STOPPING   told to stop: ranks have been signalled, grace runs
+    KILLING    SIGKILL has been sent to everything that is left
+    CLEARING   nothing is left; the node is made ready for the next round
+
+A rank that fails while others go on with the function that they have called together is *lost*:
+that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
+is being started again and has not joined the others when all of them have exited with 0.
+
+A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
+left out when no round follows.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+
+from undaunted.attribution.exits import signal_name
+
+# How long siblings' exits and error records are collected before a crash is judged, unless every
+# rank has ended sooner. Stopping the round does not wait for it.
+SETTLE_S = 0.1
+# How long a rank that has announced its exception may take to end by itself, printing its traceback
+# and running its atexit handlers, before it gets the signal that its siblings get at once.
+LINGER_S = 0.5
+# How long a killed process may take to vanish before it is reported as unkillable (D state).
+UNKILLABLE_AFTER_S = 10.0
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRound:
+    """The coordinator wants round ``round`` started with ``slots`` local ranks."""
+
+    round: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSpawned:
+    """Every local rank is a process now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The local ranks could not be started."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """A rank's process ended; ``code`` is its exit code, or minus the signal's number.
+
+    ``others_go_on``: with the function that they have called together, so that a failure of this
+    rank is none of the round. ``may_return``: a process in its place could join them. ``absent``:
+    local ranks that have been started again and have not joined the others, as far as they live.
+    """
+
+    local_rank: int
+    code: int
+    others_go_on: bool = False
+    may_return: bool = False
+    absent: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RankErrored:
+    """A rank recorded an unhandled exception; it is about to die.
+
+    ``others_go_on``: see `RankExited`.
+    """
+
+    local_rank: int
+    detail: str
+    others_go_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPassed:
+    """A rank passed a limit."""
+
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CrashUnclear:
+    """So far only ranks have failed that lost a peer; judge again when more is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangJudged:
+    """Evidence of ``round`` has been gathered and judged: ``culprits`` are local ranks."""
+
+    round: int
+    culprits: tuple[int, ...]
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRound:
+    """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``.
+
+    ``restart``: another round is to follow.
+    """
+
+    round: int
+    grace_s: float
+    signal: int
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart:
+    """Whatever was planned: no round follows, since the launcher was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClear:
+    """What `ClearNode` asked for is done. ``problem``: why this node can run no round, "" = fit."""
+
+    round: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEmpty:
+    """No process of the round is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by `SetTimer` ran out. ``round`` is the round it was set in."""
+
+    name: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillNow:
+    """The user insists (second Ctrl-C): no more grace."""
+
+
+Event = (
+    StartRound
+    | WorkersSpawned
+    | SpawnFailed
+    | RankExited
+    | RankErrored
+    | LimitPassed
+    | CrashUnclear
+    | HangJudged
+    | StopRound
+    | NoRestart
+    | NodeClear
+    | TreeEmpty
+    | TimerFired
+    | KillNow
+)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start the workers of the round; answer with WorkersSpawned or SpawnFailed."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOffSpawn:
+    """Nobody needs the workers any more: wait no longer than processes exist already.
+
+    Answer to `Spawn` all the same.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Hold the ranks to their limits, or stop doing so."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GoOnWithout:
+    """A rank is lost, and the round goes on."""
+
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartAgain:
+    """Start a process in the place of a lost rank; if there is none to be had, `RankExited`."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatherEvidence:
+    """Collect stacks and process states, judge, answer with HangJudged."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCrash:
+    """Say which rank crashed first and why.
+
+    Unless it is the ``final`` time, answer CrashUnclear instead if only victims have been seen.
+    """
+
+    final: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRanks:
+    """Send ``signal`` to these ranks."""
+
+    local_ranks: tuple[int, ...]
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTree:
+    """Send ``signal`` to every process of the round; answer TreeEmpty once none is left."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareClearing:
+    """`ClearNode` may follow: start what takes a while to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearNode:
+    """Make sure that the next round finds the node as it should be; answer with NodeClear."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
+
+    name: str
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailed:
+    """Tell the coordinator. ``kind`` is crash, hang or spawn."""
+
+    kind: str
+    local_rank: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFinished:
+    """Tell the coordinator that every rank exited with 0, but for ``lost`` ones."""
+
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStopped:
+    """Tell the coordinator that the round is over on this node.
+
+    ``problem``: why this node can run no further round, "" = it can.
+    """
+
+    all_ok: bool
+    unkillable: bool
+    problem: str = ""
+
+
+Command = (
+    Spawn
+    | CallOffSpawn
+    | Watch
+    | GoOnWithout
+    | StartAgain
+    | GatherEvidence
+    | JudgeCrash
+    | SignalRanks
+    | SignalTree
+    | PrepareClearing
+    | ClearNode
+    | SetTimer
+    | ReportFailed
+    | ReportFinished
+    | ReportStopped
+)
+
+
+# --- the machine --------------------------------------------------------------------------------
+
+
+class State(enum.Enum):
+    """See the module's documentation."""
+
+    IDLE = enum.auto()
+    SPAWNING = enum.auto()
+    RUNNING = enum.auto()
+    EXAMINING = enum.auto()
+    FAILED = enum.auto()
+    FINISHED = enum.auto()
+    STOPPING = enum.auto()
+    KILLING = enum.auto()
+    CLEARING = enum.auto()
+
+
+_SIGNALS_THE_LINGERING = {State.RUNNING, State.EXAMINING, State.FAILED, State.STOPPING}
+_SIGKILL = 9
+_SIGTERM = 15
+
+
+@dataclass(slots=True)
+class Node:
+    """See the module's documentation. Feed events to `handle`, carry out what it returns.
+
+    Attributes:
+        rank_termination_signal: sent to hung ranks.
+        clearing_s: how long the node is waited for between two rounds; 0 = there is nothing to do.
+        state: see the module's documentation.
+        round: the round that runs, or the last one.
+    """
+
+    rank_termination_signal: int = _SIGKILL
+    clearing_s: float = 0.0
+    state: State = State.IDLE
+    round: int = -1
+    _slots: int = 0
+    _exited: dict[int, int] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
+    _crash_to_judge: bool = False
+    _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
+    _stop: StopRound | None = None  # that waits until the processes are known
+    _grace_s: float = 0.0  # of the stop that is under way
+    _restart: bool = False  # another round follows
+    _unkillable: bool = False
+    _look_again: bool = False  # nothing was left but a rank that was being started again
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Local ranks whose processes have not ended."""
+        return tuple(rank for rank in range(self._slots) if rank not in self._exited)
+
+    def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - one case per event
+        """Take one event; return the commands it causes, in order."""
+        match event:
+            case StartRound():
+                return self._start(event)
+            case WorkersSpawned():
+                return self._spawned()
+            case SpawnFailed():
+                return self._spawn_failed(event)
+            case RankExited():
+                return self._exited_rank(event)
+            case RankErrored():
+                return self._errored_rank(event)
+            case LimitPassed():
+                return self._limit_passed()
+            case CrashUnclear():
+                self._crash_to_judge = self.state is not State.IDLE
+                return []
+            case HangJudged():
+                return self._hang_judged(event)
+            case StopRound():
+                return self._stop_round(event)
+            case NoRestart():
+                return self._no_restart()
+            case NodeClear():
+                return self._node_clear(event)
+            case TreeEmpty():
+                return self._tree_empty()
+            case TimerFired():
+                return self._timer(event)
+            case KillNow():
+                return self._kill_now()
+
+    # --- one method per event -------------------------------------------------------------------
+
+    def _start(self, event: StartRound) -> list[Command]:
+        if self.state is not State.IDLE or event.round <= self.round:
+            return []
+        self.round, self._slots = event.round, event.slots
+        self._exited.clear()
+        self._lost.clear()
+        self._errored.clear()
+        self._crash_to_judge = False
+        self._stop = None
+        self._restart = self._unkillable = self._look_again = False
+        self.state = State.SPAWNING
+        return [Spawn(event.round)]
+
+    def _spawned(self) -> list[Command]:
+        if self.state is not State.SPAWNING:
+            return []
+        self.state = State.RUNNING
+        if self._stop is not None:
+            linger = [SetTimer("linger", LINGER_S)] if self._errored else []
+            return [*linger, *self._begin_stop(self._stop)]
+        commands: list[Command] = [Watch(on=True)]
+        # Exits that were seen while the others were still being started.
+        for local_rank, code in list(self._exited.items()):
+            commands += self._judge_exit(local_rank, code)
+        for local_rank, detail in self._errored.items():
+            commands += [SetTimer("linger", LINGER_S), *self._crashed(local_rank, detail)]
+        return commands
+
+    def _spawn_failed(self, event: SpawnFailed) -> list[Command]:
+        if self.state is not State.SPAWNING:
+            return []
+        # Whatever was started before the failure is in the tree and ends with it.
+        self._slots = 0
+        self._exited.clear()
+        self.state = State.FAILED
+        if self._stop is not None:
+            return self._begin_stop(self._stop)
+        return [ReportFailed("spawn", -1, event.reason)]
+
+    def _exited_rank(self, event: RankExited) -> list[Command]:
+        if self.state is State.IDLE or event.local_rank in self._exited:
+            return []
+        self._exited[event.local_rank] = event.code
+        if event.others_go_on and event.code != 0:
+            self._lost.add(event.local_rank)
+        if event.absent.issuperset(self.alive) and 0 in self._exited.values():
+            self._lost.update(self.alive)  # the others have finished without them
+        if self.state is State.RUNNING:
+            commands = self._judge_exit(event.local_rank, event.code)
+            return commands + self._replace(event) if event.may_return else commands
+        if self.alive:
+            return []
+        judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
+        again = self.state is State.KILLING and self._look_again
+        return judge + (self._kill() if again or self.state is State.STOPPING else [])
+
+    def _errored_rank(self, event: RankErrored) -> list[Command]:
+        if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
+            return []  # it has been told to end, and has the grace for that
+        if event.local_rank in self._errored or event.local_rank in self._exited:
+            return []
+        self._errored[event.local_rank] = event.detail
+        linger = SetTimer("linger", LINGER_S)
+        if event.others_go_on:
+            return [linger]  # what becomes of the round is decided when it has ended
+        return [linger, *self._crashed(event.local_rank, event.detail)]
+
+    def _judge_exit(self, local_rank: int, code: int) -> list[Command]:
+        lost, detail = local_rank in self._lost, describe_exit(code)
+        if code != 0 and not (lost and (self.alive or self._has_worked)):
+            more = "; it was the last one that was left of its node" if lost else ""
+            return self._crashed(local_rank, detail + more)
+        detail = self._errored.get(local_rank, detail)
+        commands: list[Command] = [GoOnWithout(local_rank, detail)] if lost else []
+        if self.state is not State.RUNNING or not self._has_worked:
+            return commands
+        self.state = State.FINISHED
+        return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
+
+    def _replace(self, event: RankExited) -> list[Command]:
+        """Have a lost rank come back, as long as there is somebody whom it could join."""
+        if self.state is not State.RUNNING or event.local_rank not in self._lost:
+            return []
+        self._lost.discard(event.local_rank)
+        self._errored.pop(event.local_rank, None)
+        del self._exited[event.local_rank]
+        return [StartAgain(event.local_rank)]
+
+    def _crashed(self, local_rank: int, detail: str) -> list[Command]:
+        if self.state is not State.RUNNING:
+            return []
+        self.state = State.FAILED
+        self._crash_to_judge = True
+        commands: list[Command] = [
+            Watch(on=False),
+            SetTimer("settle", SETTLE_S),
+            ReportFailed("crash", local_rank, detail),
+        ]
+        return commands if self.alive else commands + self._judge_crash()
+
+    def _limit_passed(self) -> list[Command]:
+        if self.state is not State.RUNNING:
+            return []
+        self.state = State.EXAMINING
+        return [Watch(on=False), GatherEvidence()]
+
+    def _hang_judged(self, event: HangJudged) -> list[Command]:
+        if self.state is not State.EXAMINING or event.round != self.round:
+            return []
+        if self._has_worked:
+            self.state = State.FINISHED  # it was slow, and the work is done meanwhile
+            return [ReportFinished(len(self._lost))]
+        self.state = State.FAILED
+        culprits = tuple(rank for rank in event.culprits if rank not in self._exited)
+        first = event.culprits[0] if event.culprits else -1
+        return [
+            SignalRanks(culprits, self.rank_termination_signal),
+            ReportFailed("hang", first, event.line),
+        ]
+
+    def _stop_round(self, event: StopRound) -> list[Command]:
+        if event.round != self.round:
+            return []
+        if self.state is State.CLEARING:
+            return [] if event.restart else self._no_restart()
+        self._restart = event.restart
+        if self.state is State.SPAWNING:
+            self._stop = event  # the pids are not known yet
+            return [CallOffSpawn()]
+        if self.state is State.STOPPING:
+            return [*self._shorten(event.grace_s), SignalRanks(self._not_leaving(), event.signal)]
+        if self.state in {State.IDLE, State.KILLING}:
+            return []
+        return self._begin_stop(event)
+
+    def _tree_empty(self) -> list[Command]:
+        if self.state not in {State.STOPPING, State.KILLING}:
+            return []
+        self._look_again = bool(self.alive)
+        if self._look_again:
+            return []
+        return self._tree_gone(unkillable=False)
+
+    def _no_restart(self) -> list[Command]:
+        self._restart = False
+        return self._round_over() if self.state is State.CLEARING else []
+
+    def _node_clear(self, event: NodeClear) -> list[Command]:
+        if self.state is not State.CLEARING or event.round != self.round:
+            return []
+        return self._round_over(event.problem)
+
+    def _timer(self, event: TimerFired) -> list[Command]:
+        if event.round != self.round:
+            return []
+        match event.name:
+            case "settle":
+                return self._judge_crash(final=False) if self._crash_to_judge else []
+            case "linger" if self.state in _SIGNALS_THE_LINGERING:
+                return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
+            case "grace" if self.state is State.STOPPING:
+                return self._kill()
+            case "unkillable" if self.state is State.KILLING:
+                return self._tree_gone(unkillable=True)
+            case "clearing" if self.state is State.CLEARING:
+                return self._round_over()
+        return []
+
+    def _kill_now(self) -> list[Command]:
+        if self.state is State.SPAWNING and self._stop is not None:
+            self._stop = replace(self._stop, grace_s=0.0)
+        if self.state is State.CLEARING:
+            return self._round_over()
+        return self._kill() if self.state is State.STOPPING else []
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _not_leaving(self) -> tuple[int, ...]:
+        """Ranks that live and have not announced that they are about to end."""
+        return tuple(rank for rank in self.alive if rank not in self._errored)
+
+    def _shorten(self, grace_s: float) -> list[Command]:
+        """A later order to stop may leave less time than the first, never more."""
+        if grace_s >= self._grace_s:
+            return []
+        self._grace_s = grace_s
+        return [SetTimer("grace", grace_s)]
+
+    def _begin_stop(self, stop: StopRound) -> list[Command]:
+        self.state = State.STOPPING
+        self._grace_s = stop.grace_s
+        commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
+        if self.alive:
+            # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
+            commands.append(SignalRanks(self._not_leaving(), stop.signal))
+        else:
+            commands.append(SignalTree(_SIGTERM))
+        return [*commands, PrepareClearing()] if self._clearing_follows else commands
+
+    def _kill(self) -> list[Command]:
+        self.state = State.KILLING
+        return [SetTimer("unkillable", UNKILLABLE_AFTER_S), SignalTree(_SIGKILL)]
+
+    def _judge_crash(self, *, final: bool = True) -> list[Command]:
+        self._crash_to_judge = False
+        return [JudgeCrash(final)]
+
+    def _tree_gone(self, *, unkillable: bool) -> list[Command]:
+        commands: list[Command] = self._judge_crash() if self._crash_to_judge else []
+        self._unkillable = unkillable
+        if not self._clearing_follows:
+            return commands + self._round_over()
+        self.state = State.CLEARING
+        return [*commands, SetTimer("clearing", self.clearing_s), ClearNode(self.round)]
+
+    @property
+    def _clearing_follows(self) -> bool:
+        return self._restart and self.clearing_s > 0 and not self._has_worked
+
+    @property
+    def _has_worked(self) -> bool:
+        """Whether all but the lost ones have ended, with 0."""
+        codes = [code for rank, code in self._exited.items() if rank not in self._lost]
+        return self._lost.issuperset(self.alive) and bool(codes) and not any(codes)
+
+    def _round_over(self, problem: str = "") -> list[Command]:
+        self.state = State.IDLE
+        return [ReportStopped(self._has_worked, self._unkillable, problem)]
+
+
+def describe_exit(code: int) -> str:
+    """``exit code 3`` or ``killed by SIGKILL``, for a code as `RankExited` carries it."""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"

@@ -1,1 +1,0 @@
-"""A node that is fit for the next round."""

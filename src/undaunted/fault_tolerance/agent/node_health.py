@@ -1,0 +1,304 @@
+"""Checks of the node: all of them before every round; the cheap ones every few seconds in a round.
+
+They run in a program, `health.check_node`. `NodeHealth` starts it, asks it, waits at most as long
+as each check may take, and ends it. Where there is nothing to check, there is no program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base.text import one_line
+from undaunted.fault_tolerance.agent.child_program import ChildProgram
+from undaunted.health.answers import (
+    PROGRAM,
+    START_S,
+    Examination,
+    Report,
+    Result,
+    first_line,
+    request,
+)
+from undaunted.health.check import SERVICE_DEADLINE_S, needed
+from undaunted.journal import events as e
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.journal.writer import JournalWriter
+
+# A wait counts at most so much: when this process itself was stopped, its checks were as well.
+_SLICE_S = 1.0
+_LATE_S = 5.0  # after which it is said what is waited for
+_CHUNK = 1 << 16
+_LONGEST = 1 << 20  # what is not taken yet
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How the checks went, and how long they took together."""
+
+    report: Report = field(default_factory=Report)
+    duration_ns: int = 0
+
+
+class NodeHealth:
+    """The health of this node. Owns the program, while it runs.
+
+    Args:
+        config: the run; says what to check.
+        environ: of the ranks; says which devices they see.
+        journal: gets how all checks went, and repeated ones when one of them fails.
+        say: shows a line.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        environ: Mapping[str, str],
+        journal: JournalWriter,
+        say: Callable[[str], None],
+    ) -> None:
+        settings = config.health_checks._replace(
+            visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
+            endpoint=config.node_health_socket,
+            import_path=tuple(sys.path),
+        )
+        self._settings = settings
+        self._environ = environ
+        self._journal = journal
+        self._say = say
+        self._said: set[str] = set()
+        self._interval_s = config.health_check_interval_s
+        self._seen: dict[str, Any] = {}
+        self._program: _Program | None = None
+        self._ended: list[_Program] = []  # killed, and perhaps waiting for a driver
+        self._number = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._has_periodic = False
+        self.wanted = needed(settings)
+
+    @property
+    def longest_s(self) -> float:
+        """How long `examine` takes at most, seconds; 0 = there is nothing to check."""
+        return START_S + SERVICE_DEADLINE_S if self.wanted else 0.0
+
+    def pids(self) -> set[int]:
+        """The program, and earlier ones that cannot end."""
+        self._ended = [program for program in self._ended if not program.reap()]
+        running = [] if self._program is None else [self._program]
+        return {program.pid for program in (*running, *self._ended) if program.is_alive()}
+
+    async def examine(self, number: int = -1) -> str:
+        """Make all checks, at the same time; a check that does not answer in time is a finding.
+
+        Args:
+            number: the round that has ended, -1 before the first.
+
+        Returns:
+            Why this node is unhealthy, "" if it is not.
+        """
+        if not self.wanted:
+            return ""
+        checked = await self._ask(periodic=False)
+        if not self._has_periodic:
+            self._end_program()
+        self._record(number, checked)
+        return checked.report.problem()
+
+    def begin_watch(self, number: int, failed: Callable[[str], None]) -> None:
+        """Repeat the checks that are cheap, if there are any, until one fails.
+
+        Args:
+            number: the round that runs.
+            failed: called once, on the event loop, with why the node is unhealthy.
+        """
+        self.end_watch()
+        if self._has_periodic:
+            self._watch = asyncio.get_running_loop().create_task(self._repeat(number, failed))
+            self._watch.add_done_callback(_raise)
+
+    def end_watch(self) -> None:
+        """Do not repeat them any more; `examine` may follow at once."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def close(self) -> None:
+        """End the program and whatever waits for it."""
+        self.end_watch()
+        self._end_program()
+        for program in self._ended:
+            program.release()
+        self._ended.clear()
+
+    async def _repeat(self, number: int, failed: Callable[[str], None]) -> None:
+        problem = ""
+        while not problem:
+            await asyncio.sleep(self._interval_s)
+            checked = await self._ask(periodic=True)
+            problem = checked.report.problem()
+        self._watch = None  # what follows may call `end_watch`
+        self._record(number, checked)
+        failed(problem)
+
+    def _record(self, number: int, checked: Checked) -> None:
+        """Record what was found; what could not be checked is said once."""
+        problem = checked.report.problem()
+        self._journal.record(
+            e.NodeChecked(
+                t=time.monotonic_ns(),
+                round=number,
+                duration_ns=checked.duration_ns,
+                problem=problem,
+                checks=[_result(one) for one in checked.report.results],
+            )
+        )
+        if problem:
+            self._say(one_line(f"this node is unhealthy: {problem}"))
+        for note in checked.report.notes():
+            if note not in self._said:
+                self._said.add(note)
+                self._say(one_line(note))
+
+    def _say_late(self, examination: Examination) -> None:
+        self._say(one_line(f"still waiting for {examination.waits_for()}"))
+
+    async def _ask(self, *, periodic: bool) -> Checked:
+        began_ns = time.monotonic_ns()
+        self._number += 1
+        examination = Examination(self._number, self._seen)
+        if self._program is not None and not self._program.is_alive():
+            self._end_program()  # whoever has killed it: another one knows what it knew
+        try:
+            program = self._program or self._start()
+            program.send(request(self._number, periodic=periodic))
+            await _collect(program, examination, self._say_late)
+        except (OSError, ValueError) as error:
+            examination.end(str(error))
+        if examination.stuck:
+            self._end_program()
+        if not periodic:
+            self._has_periodic = examination.has_periodic
+        return Checked(examination.report(), time.monotonic_ns() - began_ns)
+
+    def _start(self) -> _Program:
+        self._program = _Program(self._environ, first_line(self._settings, self._seen))
+        return self._program
+
+    def _end_program(self) -> None:
+        if self._program is not None:
+            self._program.kill()
+            self._ended.append(self._program)
+            self._program = None
+
+
+def _raise(task: asyncio.Task[None]) -> None:
+    """Have a bug of ours noticed: what the loop's callbacks raise ends the job."""
+    if not task.cancelled():
+        task.result()
+
+
+def _result(one: Result) -> e.CheckResult:
+    return e.CheckResult(
+        name=one.name,
+        subject=one.subject,
+        duration_ns=None if one.seconds is None else int(one.seconds * _NS),
+        text=one.text,
+        failed=one.failed,
+    )
+
+
+async def _collect(
+    program: _Program, examination: Examination, late: Callable[[Examination], None]
+) -> None:
+    """Take lines until there will be none, or time is up; call ``late`` once if that takes long.
+
+    Raises:
+        OSError, ValueError: the program is gone, or says something else.
+    """
+    waited_s = 0.0
+    while True:
+        for line in program.lines():
+            examination.take(line, waited_s)
+        left_s = examination.wait_s(waited_s)
+        if left_s <= 0:
+            return
+        began = time.monotonic()
+        await program.news(min(left_s, _SLICE_S))
+        before_s, waited_s = waited_s, waited_s + min(time.monotonic() - began, _SLICE_S)
+        if before_s < _LATE_S <= waited_s:
+            late(examination)
+
+
+class _Program(ChildProgram):
+    """The program, running; ``first`` is told before anything else."""
+
+    def __init__(self, environ: Mapping[str, str], first: bytes) -> None:
+        super().__init__(PROGRAM, environ)
+        self._buffer = bytearray()
+        self._unsent = first
+        self._gone = ""
+        self._news = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self.sock.fileno(), self._read)
+
+    def send(self, line: bytes) -> None:
+        """Say something; the first time, what is to be said first.
+
+        Raises:
+            OSError: the program is gone, or has not read for long.
+        """
+        data, self._unsent = self._unsent + line, b""
+        with contextlib.suppress(BlockingIOError):
+            if self.sock.send(data) == len(data):  # a socket's buffer holds all of it
+                return
+        raise OSError("the program that makes them does not read")
+
+    def lines(self) -> list[bytes]:
+        """Return the lines that have come.
+
+        Raises:
+            OSError: there are none, and there will be none.
+        """
+        *lines, rest = bytes(self._buffer).split(b"\n")
+        if self._gone and not lines:
+            raise OSError(self._gone)
+        self._buffer[:] = rest
+        return lines
+
+    async def news(self, seconds: float) -> None:
+        """Wait until something has come, or for so long."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+            self._news.clear()
+
+    def _read(self) -> None:
+        try:
+            data = self.sock.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._buffer += data
+        if not data:
+            self._gone = "the program that makes them ended"
+        elif len(self._buffer) > _LONGEST:
+            self._gone = "the program that makes them says too much"
+        if self._gone:
+            asyncio.get_running_loop().remove_reader(self.sock.fileno())
+        self._news.set()
+
+    def kill(self) -> None:
+        """End it, and read nothing more."""
+        asyncio.get_running_loop().remove_reader(self.sock.fileno())
+        super().kill()

@@ -1,0 +1,135 @@
+"""Where the node's reports go, and its orders come from: the job policy.
+
+The agent knows the policy only through `Orders`. On one node it runs in the agent's process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from undaunted import __version__
+from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.policy import JobPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.agent.inprocess import InProcess
+    from undaunted.fault_tolerance.agent.tasks import Turns
+    from undaunted.fault_tolerance.cycle_info_files import OwnRounds
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+
+class Orders(Protocol):
+    """The agent's connection to the job policy.
+
+    Whoever makes one gives it a function that carries out an order; it is called on the event loop,
+    never from inside of another order or event of the node.
+    """
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads a job of several nodes; to be asked in any thread."""
+
+    async def join(self) -> None:
+        """Offer this node to the job; returns when that is under way."""
+
+    def post(self, event: job.Event) -> None:
+        """Report something; returns at once. Orders that it causes come later."""
+
+    async def close(self) -> None:
+        """Release what it holds, bounded. No order comes after that."""
+
+
+def find_orders(
+    config: RunConfig,
+    turns: Turns,
+    obey: Callable[[job.Command], None],
+    reserve: Callable[[], int],
+    say: Callable[[str], None],
+    inprocess: InProcess,
+) -> Orders:
+    """Return those of a leader, or of the policy in this process if there is no other node.
+
+    Args:
+        config: the run.
+        turns: of the agent.
+        obey: carries out an order.
+        reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
+        say: shows a line.
+        inprocess: goes along with what nodes say to each other.
+    """
+    if config.nodes is None:
+        return OwnOrders(config, turns, obey, say)
+    from undaunted.fault_tolerance.agent.shared_orders import SharedOrders
+
+    return SharedOrders(config, __version__, turns, obey, reserve, say, inprocess)
+
+
+class OwnOrders:
+    """The policy of a job of one node.
+
+    Args:
+        config: the run.
+        turns: of the agent.
+        obey: carries out an order.
+        say: shows a line.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        turns: Turns,
+        obey: Callable[[job.Command], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._rounds: OwnRounds | None = None
+        if config.cycle_info is not None:
+            from undaunted.fault_tolerance.cycle_info_files import OwnRounds
+
+            self._rounds = OwnRounds(config.cycle_info, say)
+        self._info = job.NodeInfo(config.node, config.nproc_per_node)
+        self._turns = turns
+        self._obey = obey
+        self._policy = JobPolicy(
+            PolicyConfig(
+                max_restarts=config.max_restarts,
+                stop_timeout_s=config.stop_timeout_s,
+                term_timeout_s=config.term_timeout_s,
+                max_no_progress_cycles=config.max_no_progress_cycles,
+                min_progress_iterations=config.min_progress_iterations,
+            )
+        )
+
+    @property
+    def leads(self) -> bool:
+        """There is nobody to lead."""
+        return False
+
+    async def join(self) -> None:
+        """Begin."""
+        self.post(job.NodeJoined(self._info))
+
+    def post(self, event: job.Event) -> None:
+        """Have the policy decide about ``event`` and its orders obeyed."""
+        self._turns.take(lambda: self._decide(event))
+
+    async def close(self) -> None:
+        """Complete the files about the rounds."""
+        if self._rounds is not None:
+            self._rounds.close()
+
+    def _decide(self, event: job.Event) -> None:
+        if self._policy.ended:
+            return
+        for order in self._policy.handle(event):
+            match order:
+                case job.Prepare(round=number):  # nobody else needs to learn the table
+                    self.post(job.TableAccepted(number, "", 0))
+                case job.SetTimer():
+                    pass  # all of them are about waiting for other nodes
+                case _:
+                    if self._rounds is not None:
+                        self._rounds.obey(order)
+                    self._obey(order)

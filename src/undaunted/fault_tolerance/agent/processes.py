@@ -1,0 +1,331 @@
+"""The processes of a round: exit statuses, signals, and the tree below the agent.
+
+The agent is the parent (or, as a subreaper, the foster parent) of every process of a round. It
+reaps them all in one place: SIGCHLD, then waitpid until nothing is left. A pid can therefore not be
+used anew before its exit has been seen here.
+
+Processes that somebody else has started for a rank (a service, a container, a terminal multiplexer)
+are not below the agent. They are known by a variable that every rank has, and are named, not ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.base import process
+from undaunted.base.deadline import within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# Exit statuses kept for processes that nobody has claimed yet (a rank can end before its pid is
+# known to us); beyond that the oldest is forgotten.
+_UNCLAIMED_KEPT = 1024
+_FIND_S = 2.0  # /proc may have thousands of processes
+_MOST_BYTES = 1 << 20
+_WORDS_SHOWN = 4
+_MOST_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Worker:
+    """One rank's process. ``code`` is set when it has ended: exit code, or minus a signal.
+
+    ``signals_sent`` leaves out signals to a process that was on its way out already: they are not
+    what ended it. ``lost``: it has failed, and the others have gone on without it.
+    """
+
+    local_rank: int
+    pid: int
+    spawned_ns: int
+    code: int | None = None
+    exited_ns: int = 0
+    signals_sent: list[tuple[int, int]] = field(default_factory=list)  # (signal, when)
+    lost: bool = False
+
+    @property
+    def signalled_by_us(self) -> bool:
+        """Whether it ended after it had got a signal of ours."""
+        return bool(self.signals_sent) and self.signals_sent[0][1] <= (
+            self.exited_ns or time.monotonic_ns()
+        )
+
+
+class Workers:
+    """The processes of the current round.
+
+    Args:
+        on_exit: called with a worker that has ended.
+        on_tree_change: called when some other descendant has ended.
+    """
+
+    def __init__(
+        self, on_exit: Callable[[Worker], None], on_tree_change: Callable[[], None]
+    ) -> None:
+        self._on_exit = on_exit
+        self._on_tree_change = on_tree_change
+        self._by_pid: dict[int, Worker] = {}
+        self._unclaimed: dict[int, tuple[int, int]] = {}
+        self._signalled: set[int] = set()
+        self.all: list[Worker] = []
+        self.killed: set[int] = set()  # got SIGKILL and have not been reaped yet
+
+    @property
+    def pids(self) -> set[int]:
+        """Processes of the round that are known to have existed."""
+        return {*self._by_pid, *self._unclaimed, *self._signalled}
+
+    def begin_round(self) -> None:
+        """Forget the last round's processes."""
+        self._by_pid.clear()
+        self._unclaimed.clear()
+        self._signalled.clear()
+        self.killed.clear()
+        self.all = []
+
+    def adopt(self, pids: list[int]) -> None:
+        """``pids[i]`` is local rank i; ranks that have ended already are reported at once."""
+        now = time.monotonic_ns()
+        self.all = [Worker(rank, pid, now) for rank, pid in enumerate(pids)]
+        self._by_pid = {worker.pid: worker for worker in self.all}
+        for worker in self.all:
+            if worker.pid in self._unclaimed:
+                code, at_ns = self._unclaimed.pop(worker.pid)
+                self._ended(worker, code, at_ns)
+
+    def replace(self, local_rank: int, pid: int, began_ns: int) -> None:
+        """A process of ours is a local rank from now on; if it has ended, that is reported.
+
+        Args:
+            local_rank: whose place it takes.
+            pid: its.
+            began_ns: before it was started. Another one with this pid may have ended before.
+        """
+        worker = self.all[local_rank] = Worker(local_rank, pid, time.monotonic_ns())
+        self._by_pid[pid] = worker
+        code, at_ns = self._unclaimed.pop(pid, (0, -1))
+        if at_ns >= began_ns:
+            self._ended(worker, code, at_ns)
+
+    def end(self, pid: int) -> None:
+        """Kill a process that was started for nothing; `reap` may have seen its end already."""
+        stat = process.read_stat(pid)
+        if stat is not None and stat.ppid == os.getpid():  # else the pid is nobody's, or another's
+            os.kill(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Take the status of every child that has ended; called on SIGCHLD."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self._reaped(pid, os.waitstatus_to_exitcode(status), time.monotonic_ns())
+        self._on_tree_change()
+
+    def code_of(self, pid: int) -> int | None:
+        """Take the exit code of another child that has ended, or minus the number of its signal."""
+        self.reap()
+        return self._unclaimed.pop(pid, (None, 0))[0]
+
+    def has_ended(self, local_rank: int) -> bool:
+        """Whether the process of a rank has ended, as far as `reap` has seen."""
+        return local_rank < len(self.all) and self.all[local_rank].code is not None
+
+    def signal_ranks(self, local_ranks: tuple[int, ...], number: int) -> None:
+        """Send ``number`` to these ranks; a stopped process is continued first."""
+        for local_rank in local_ranks:
+            if local_rank >= len(self.all):
+                continue
+            worker = self.all[local_rank]
+            if worker.code is None:
+                if not process.is_exiting(worker.pid):
+                    worker.signals_sent.append((number, time.monotonic_ns()))
+                # Only we reap it, so its pid cannot have been given to another process.
+                with contextlib.suppress(PermissionError):  # it has changed its user
+                    os.kill(worker.pid, signal.SIGCONT)
+                    os.kill(worker.pid, number)
+
+    def signal_tree(self, number: int, spare: set[int]) -> list[int]:
+        """Send ``number`` to every descendant but ``spare`` and what is below; return the pids."""
+        left = below_us(spare)
+        now = time.monotonic_ns()
+        for pid in left:
+            worker = self._by_pid.get(pid)
+            if worker is not None and not process.is_exiting(pid):
+                worker.signals_sent.append((number, now))
+            _send(pid, number)
+        self._signalled.update(left)
+        if number == signal.SIGKILL:
+            self.killed.update(left)
+        return left
+
+    def _reaped(self, pid: int, code: int, at_ns: int) -> None:
+        self.killed.discard(pid)
+        worker = self._by_pid.get(pid)
+        if worker is None:
+            if len(self._unclaimed) >= _UNCLAIMED_KEPT:
+                self._unclaimed.pop(next(iter(self._unclaimed)))
+            self._unclaimed[pid] = (code, at_ns)
+        elif worker.code is None:
+            self._ended(worker, code, at_ns)
+
+    def _ended(self, worker: Worker, code: int, at_ns: int) -> None:
+        worker.code, worker.exited_ns = code, at_ns
+        self._on_exit(worker)
+
+
+def below_us(spare: set[int]) -> list[int]:
+    """All descendants of this process but ``spare``, which are children of it, and theirs."""
+    spared = {(pid, start) for pid in spare if (start := process.start_time(pid)) is not None}
+    return process.descendants(os.getpid(), spared)
+
+
+def _send(pid: int, number: int) -> None:
+    """Signal a descendant that is not necessarily our child: its pid may be stale by now."""
+    try:
+        pidfd = process.open_pidfd(pid)
+        if pidfd is None:
+            return
+        try:
+            if number != signal.SIGKILL:
+                process.signal_pidfd(pidfd, signal.SIGCONT)
+            process.signal_pidfd(pidfd, number)
+        finally:
+            os.close(pidfd)
+    except PermissionError:
+        pass  # it has changed its user: it is reported as unkillable
+
+
+class Tree:
+    """Ends everything that belongs to a round.
+
+    Args:
+        workers: they send the signals.
+        kept: returns the processes that the agent keeps between rounds.
+        empty: called once when nothing is left after `signal`.
+    """
+
+    def __init__(
+        self, workers: Workers, kept: Callable[[], set[int]], empty: Callable[[], None]
+    ) -> None:
+        self._workers = workers
+        self._kept = kept
+        self._empty = empty
+        self._awaited = 0  # the signal that was sent to all
+
+    def signal(self, number: int) -> None:
+        """Send ``number`` to all, and have ``empty`` called when they have ended."""
+        self._awaited = number
+        self._workers.signal_tree(number, spare=self._kept())
+        self.look()
+
+    def look(self) -> None:
+        """After every exit: is anything left? Whoever has come since SIGKILL gets it too."""
+        if not self._awaited or self._others_end_first():
+            return
+        if not self.left():
+            self._awaited = 0
+            self._empty()
+        elif self._awaited == signal.SIGKILL:
+            self._workers.signal_tree(signal.SIGKILL, spare=self._kept())
+
+    def left(self) -> tuple[int, ...]:
+        """Pids of all that is left of the round."""
+        return tuple(sorted(below_us(self._kept())))
+
+    def forget(self) -> None:
+        """What is left is not waited for any more."""
+        self._awaited = 0
+
+    def _others_end_first(self) -> bool:
+        """Whether a child has yet to end, after which all is looked at anyway.
+
+        Looking at all processes of the machine is slow where there are thousands.
+        """
+        children = process.children() - self._kept()
+        if self._awaited == signal.SIGKILL:
+            return bool(children) and children <= self._workers.killed
+        return bool(children)
+
+
+class Leftover(NamedTuple):
+    """A process. ``command`` is the beginning of its command leftovers_line."""
+
+    pid: int
+    command: str
+
+
+def find_leftovers(
+    variable: str, value: str, ours: Iterable[int], proc: Path = Path("/proc")
+) -> list[Leftover]:
+    """Return processes of this user, by pid, that have ``variable=value`` in their environment.
+
+    Args:
+        variable: its name.
+        value: its value.
+        ours: processes that are not looked at.
+        proc: where the kernel describes processes.
+    """
+    wanted = f"{variable}={value}".encode(errors="surrogateescape")
+    skipped = set(ours)
+    pids = sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit())
+    return [
+        Leftover(pid, _command(proc / str(pid)))
+        for pid in pids
+        if pid not in skipped and wanted in _environment(proc / str(pid))
+    ]
+
+
+def _leftovers_of_round(run_dir: str) -> list[Leftover]:
+    """Return what runs outside of the tree of the agent, which this is, and of the front."""
+    ours = [os.getpid(), os.getppid(), *process.descendants(os.getpid())]
+    return find_leftovers("UNDAUNTED_RUN_DIR", run_dir, ours)
+
+
+def _describe_leftovers(found: list[Leftover]) -> str:
+    """Return ``77 (python serve.py), 78 (...)``."""
+    text = ", ".join(f"{each.pid} ({each.command})" for each in found[:_MOST_SHOWN])
+    more = len(found) - _MOST_SHOWN
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def leftovers_line(run_dir: str, number: int) -> str:
+    """Name what a round has left behind; "" = nothing, as far as is found in time. Waits."""
+    nothing: list[Leftover] = []
+    found = within(_FIND_S, lambda: _leftovers_of_round(run_dir), nothing)
+    if not found:
+        return ""
+    return (
+        f"round {number} left processes behind that others have started for it, and that are not "
+        f"ended: {_describe_leftovers(found)}"
+    )
+
+
+def _environment(directory: Path) -> list[bytes]:
+    """The variables of a process; none of one that belongs to somebody else, or has ended."""
+    try:
+        if directory.stat().st_uid != os.getuid():
+            return []
+        with (directory / "environ").open("rb") as file:
+            return file.read(_MOST_BYTES).split(b"\0")
+    except OSError:
+        return []
+
+
+def _command(directory: Path) -> str:
+    try:
+        with (directory / "cmdline").open("rb") as file:
+            words = file.read(4096).split(b"\0")
+    except OSError:
+        return "ended"
+    shown = [os.fsdecode(word) for word in words[:_WORDS_SHOWN] if word]
+    return " ".join(shown) or "unknown"

@@ -1,1 +1,0 @@
-"""Processes of ranks: started, told to end, replaced."""

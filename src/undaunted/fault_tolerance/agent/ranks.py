@@ -1,0 +1,234 @@
+"""The ranks of this node: what they do becomes events of the node; they are judged, and replaced.
+
+What is seen in pages and processes goes to the journal, to the node's state machine, and to the job
+policy, which ranks may ask for something.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.coordinator.core import messages as job
+from undaunted.fault_tolerance.agent import evidence
+from undaunted.fault_tolerance.agent import node as m
+from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
+from undaunted.fault_tolerance.agent.learned import LimitKeeper
+from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
+from undaunted.fault_tolerance.data import WorkloadAction, decode_request
+from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.fault_tolerance.agent.begun import Begun
+    from undaunted.fault_tolerance.agent.inprocess import InProcess
+    from undaunted.fault_tolerance.agent.orders import Orders
+    from undaunted.fault_tolerance.agent.processes import Worker, Workers
+    from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.agent.scribe import Scribe
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.progress.area import MailboxRequest
+    from undaunted.progress.reader import RingEvent
+    from undaunted.progress.timeouts import Expired
+
+_CHECKPOINT = "checkpoint"  # as `checkpointing.announce` names its events; it imports logging
+
+
+class Ranks:
+    """Listens to the ranks of one round after the other.
+
+    Args:
+        config: the run.
+        begun: has their pages and pipes, and starts their processes.
+        workers: their processes.
+        scribe: makes entries of the journal, and lines.
+        orders: gets what ranks ask for.
+        inprocess: knows without which ranks the others go on.
+        post: takes events for the node.
+
+    Attributes:
+        watch: over the pages.
+        limits: what ranks are held to.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        begun: Begun,
+        workers: Workers,
+        scribe: Scribe,
+        orders: Orders,
+        inprocess: InProcess,
+        post: Callable[[m.Event], None],
+    ) -> None:
+        self._config = config
+        self._area = begun.area
+        self._pipes = begun.pipes
+        self._spawner = begun.spawner
+        self._workers = workers
+        self._scribe = scribe
+        self._orders = orders
+        self._inprocess = inprocess
+        self._post = post
+        self._round: Round | None = None
+        callbacks = Callbacks(
+            limit_passed=self._limit_passed,
+            page_changed=self._page_changed,
+            ring_events=self._ring_events,
+            request=self._request,
+            paused=scribe.agent_paused,
+            no_heartbeats=scribe.heartbeats_missing,
+        )
+        self.watch = PageWatch(begun.area, config.limits, callbacks)
+        self.limits = LimitKeeper(config, begun.area, self.watch, scribe.journal, scribe.say)
+
+    def begin_round(self, current: Round) -> None:
+        """The pages are of these ranks from now on."""
+        self._round = current
+        self.limits.begin_round(current.number, current.start.world_size)
+
+    # --- what the node commands ------------------------------------------------------------------
+
+    def hold_to_limits(self, *, on: bool) -> None:
+        """Watch all ranks of the round that still run; or none."""
+        workers = self._workers.all if on else []
+        self.watch.hold_to_limits(
+            [worker.spawned_ns for worker in workers],
+            [worker.local_rank for worker in workers if worker.code is not None],
+        )
+
+    def crash_detected(self, local_rank: int, detail: str) -> None:
+        """Record the first crash of a round that was seen."""
+        error = self._area.snapshot(local_rank).error
+        since_ns = error.at_ns if error else self._workers.all[local_rank].exited_ns
+        self._scribe.crash_detected(self._this_round().rank(local_rank), since_ns, detail)
+
+    def judge_crash(self, *, final: bool) -> None:
+        """Say which rank crashed first and why; if that is not clear yet, the node hears of it."""
+        self.watch.read_pages()
+        pages = self._pages()
+        judgement = judge_crash(self._config, self._this_round(), self._workers.all, pages)
+        if judgement.certain or final:
+            self._scribe.verdict(judgement)
+        else:
+            self._post(m.CrashUnclear())
+
+    async def examine_hang(self) -> None:
+        """Gather stacks and states of all ranks, say which one hangs, and tell the node."""
+        current, workers = self._this_round(), self._workers.all
+        began_ns = time.monotonic_ns()
+        ranks = [current.rank(worker.local_rank) for worker in workers]
+        expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
+        seen = await evidence.gather(workers, ranks, self._pages(), expired, self._pipes)
+        self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
+        judgement = judge_hang(self._config, current, seen)
+        self._scribe.verdict(judgement)
+        self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
+
+    async def start_again(self, local_rank: int) -> None:
+        """Start a process in the place of a lost rank; it joins the others again."""
+        current = self._this_round()
+        spec, rank = current.specs[local_rank], current.rank(local_rank)
+        spec = msgspec.structs.replace(spec, env={**spec.env, "UNDAUNTED_INPROCESS_REJOIN": "1"})
+        self._area.reset(local_rank)
+        began_ns = time.monotonic_ns()
+        try:
+            spawned = await self._spawner.spawn([spec])
+        except OSError as error:
+            if current is self._round:
+                self._scribe.say(
+                    f"no process could be started in the place of rank {rank}: {error}"
+                )
+                self._post(m.RankExited(local_rank, 1, others_go_on=True))
+            return
+        (pid,) = spawned.pids
+        if current is not self._round:
+            self._workers.end(pid)
+            return
+        if current.stopping:
+            self._workers.end(pid)
+        self.watch.rank_replaced(local_rank, time.monotonic_ns())
+        self._scribe.rank_replaced(current, local_rank, pid)
+        self._workers.replace(local_rank, pid, began_ns)
+
+    def misuse(self) -> bool | None:
+        """Whether the ranks of the round ended as programs do whose arguments are wrong."""
+        announced = self._this_round().checkpoint_announced
+        return is_misuse(self._workers.all, self._pages(), announced=announced)
+
+    # --- what ranks do ----------------------------------------------------------------------------
+
+    def exited(self, worker: Worker) -> None:
+        """The process of a rank has ended."""
+        assert worker.code is not None
+        rank = worker.local_rank
+        self.watch.read_pages()  # what it wrote last
+        self.watch.rank_ended(rank)
+        self._scribe.rank_exited(self._this_round(), worker)
+        others_go_on = self._inprocess.goes_on_without(rank)
+        may_return = self._inprocess.may_return(rank)
+        absent = self._inprocess.absent()
+        self._post(m.RankExited(rank, worker.code, others_go_on, may_return, absent))
+
+    def _limit_passed(self, local_rank: int, expired: Expired) -> None:
+        self._workers.reap()  # on a busy machine, word of its end may come after its limit
+        if self._workers.has_ended(local_rank):
+            return
+        self._scribe.hang_detected(self._this_round().rank(local_rank), expired)
+        self.limits.limit_ended_rank(expired)
+        self._post(m.LimitPassed(local_rank, expired.watch))
+
+    def _page_changed(self, local_rank: int, page: PageSnapshot) -> None:
+        if self._round is None:
+            return
+        self._scribe.milestones(self._round, local_rank, page)
+        if page.phase is Phase.FAILED and page.error is not None:
+            others_go_on = self._inprocess.goes_on_without(local_rank)
+            self._post(m.RankErrored(local_rank, _in_words(page.error), others_go_on))
+
+    def _ring_events(self, local_rank: int, events: list[RingEvent], lost: int) -> None:
+        """A rank has noted events; ``lost`` more were overwritten."""
+        current = self._this_round()
+        for event in events:
+            if event.name == "fault":
+                current.fault_happened(local_rank, event.text)
+            current.checkpoint_announced |= event.name == _CHECKPOINT
+        self._scribe.ring_events(current.rank(local_rank), events, lost)
+
+    def _request(self, local_rank: int, message: MailboxRequest) -> None:
+        """Do what a rank asks for: take limits that it has calculated, or control the workload."""
+        if (reply := self.limits.take(message.payload)) is not None:
+            self._area.answer(local_rank, message, reply)
+            return
+        try:
+            request = decode_request(message.payload)
+        except ValueError as error:
+            self._area.answer(local_rank, message, str(error).encode())
+            return
+        current = self._this_round()
+        self._scribe.control_requested(current.rank(local_rank), request)
+        self._area.answer(local_rank, message, b"ok")
+        about = (self._config.node, current.number, request.description)
+        if request.action is WorkloadAction.ShutdownWorkload:
+            self._orders.post(job.ShutdownRequested(*about))
+        elif request.action is WorkloadAction.ExcludeThisNode:
+            self._orders.post(job.ExclusionRequested(*about))
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _pages(self) -> list[PageSnapshot]:
+        return [self._area.snapshot(index) for index in range(self._area.ranks)]
+
+    def _this_round(self) -> Round:
+        assert self._round is not None, "ranks do nothing before their round"
+        return self._round
+
+
+def _in_words(error: ErrorRecord) -> str:
+    code = error.message or "1"
+    if error.type == "SystemExit" and code.removeprefix("-").isdecimal():
+        return f"exits with {code}"
+    return f"raised {error.type}"

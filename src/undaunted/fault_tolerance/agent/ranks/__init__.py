@@ -1,1 +1,0 @@
-"""What ranks do, as events, and how far they are."""

@@ -1,0 +1,248 @@
+"""What belongs to one round: its place in the job, its port, its workers' specs and output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from undaunted.attribution import oom
+from undaunted.checkpointing.keeping import messages as keeping
+from undaunted.fault_tolerance.agent import error_files
+from undaunted.fault_tolerance.agent.environment import (
+    NOT_BOUND,
+    RankPlace,
+    numa_node_of,
+    numactl,
+    worker_environment,
+)
+from undaunted.fault_tolerance.output import destinations
+from undaunted.fault_tolerance.output.job_logs import open_here
+from undaunted.fault_tolerance.output.logs_specs import Chosen
+from undaunted.fault_tolerance.output.round_output import RoundOutput
+from undaunted.fault_tolerance.worker.spec import WorkerSpec
+from undaunted.faults.plan import FaultPlan
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core.messages import Start
+    from undaunted.fault_tolerance.agent.begun import Begun
+    from undaunted.fault_tolerance.output.destinations import RankOutput
+    from undaunted.fault_tolerance.output.job_logs import OpenLog
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+# A real-time signal, never one that users' programs use themselves.
+EVIDENCE_SIGNAL = signal.SIGRTMIN + 7
+
+
+class Round:
+    """One round on this node. `close` gives back what it holds."""
+
+    def __init__(
+        self,
+        start: Start,
+        port: ReservedPort | None,
+        specs: list[WorkerSpec],
+        output: RoundOutput,
+        stacks_path: str,
+    ) -> None:
+        self.start = start
+        self.port = port
+        self.specs = specs
+        self.stacks_path = stacks_path
+        self.oom_kills_before = oom.read()
+        self.faults: dict[int, str] = {}  # injected faults that happened, the last by local rank
+        self.faults_happened: set[str] = set()  # their ids
+        self.checkpoint_announced = False
+        self.stopping = False  # the job policy has said so
+        self._output = output
+
+    @property
+    def number(self) -> int:
+        """The round's number, from 0."""
+        return self.start.round
+
+    def rank(self, local_rank: int) -> int:
+        """Global rank of a local one."""
+        return self.start.first_rank + local_rank
+
+    def error_file(self, local_rank: int) -> str:
+        """Where torch's ``@record`` leaves the rank's error, "" = nowhere."""
+        return self.specs[local_rank].env.get("TORCHELASTIC_ERROR_FILE", "")
+
+    def fault_happened(self, local_rank: int, fault_id: str) -> None:
+        """A planned fault has happened: later rounds do not repeat it."""
+        self.faults[local_rank] = fault_id
+        self.faults_happened.add(fault_id)
+
+    def follow_output(self) -> list[str]:
+        """Begin to copy the ranks' output where that was asked for; return what cannot be done."""
+        return self._output.start()
+
+    def close(self) -> None:
+        """Free the port, have the rest of the output copied; may be called twice. No wait."""
+        if self.port is not None:
+            self.port.close()
+        self._output.request_close()
+
+    def finish_output(self) -> list[str]:
+        """Wait until the output is copied; return what went wrong with it. After `close`."""
+        return self._output.close()
+
+
+class RoundFactory:
+    """Makes rounds from the run's configuration."""
+
+    def __init__(
+        self, config: RunConfig, begun: Begun, open_log: OpenLog = open_here, arenas: str = ""
+    ) -> None:
+        """``arenas`` is the name of the socket where ranks have their arenas kept."""
+        self._config = config
+        self._open_log = open_log
+        self._area = begun.area
+        self._pipes = begun.pipes
+        self._shared = {**begun.environment, keeping.VARIABLE: arenas}
+        self._plug_in = begun.plug_in
+        self._faults = FaultPlan.parse(config.faults)
+        self._port: ReservedPort | None = None  # for the next round
+        self._last: Round | None = None
+        self._errors = error_files.make()  # without: verdicts have the exception hook's record
+
+    def reserve(self) -> int:
+        """Reserve a port for the next round's store of rank 0; return its number.
+
+        Raises:
+            OSError: the port asked for is in use.
+        """
+        self._release()
+        self._port = ReservedPort(self._config.master_port)
+        return self._port.number
+
+    def begin(self, start: Start, guard: str = "") -> Round:
+        """Make round ``start.round``; its port is reserved here if it has none yet.
+
+        Args:
+            start: the round.
+            guard: name of the socket where its ranks find the guard of `undaunted.inprocess`.
+
+        Raises:
+            OSError: the port asked for is in use.
+        """
+        if not start.master_port:
+            master = self._config.master_addr
+            start = replace(start, master_addr=master, master_port=self.reserve())
+        if start.group_rank != 0:
+            self._release()
+        port, self._port = self._port, None
+        if self._last is not None:
+            self._faults = self._faults.without(self._last.faults_happened)
+        envs = [self._env(start, rank, guard) for rank in range(start.slots)]
+        chosen = self._choose_output(start, envs)
+        specs = [
+            self._spec(rank, *place)
+            for rank, place in enumerate(zip(chosen.envs, chosen.outputs, strict=True))
+        ]
+        for rank in range(start.slots):
+            self._area.reset(rank)
+        output = RoundOutput(
+            self._config,
+            start.round,
+            start.first_rank,
+            start.world_size,
+            chosen.outputs,
+            chosen.problem,
+            self._open_log,
+        )
+        node = f"-{self._config.node}" if self._config.nodes is not None else ""
+        stacks = f"{self._config.run_dir}/stacks-round{start.round}{node}.txt"
+        self._last = Round(start, port, specs, output, stacks)
+        return self._last
+
+    def close(self) -> None:
+        """Remove the directory of error files, free the port."""
+        self._release()
+        error_files.remove(self._errors)
+
+    def _release(self) -> None:
+        if self._port is not None:
+            self._port.close()
+        self._port = None
+
+    def _choose_output(self, start: Start, envs: list[dict[str, str]]) -> Chosen:
+        config = self._config
+        own = [destinations.own_layout(config, start.round, rank) for rank in range(start.slots)]
+        chosen = Chosen(own, envs)
+        if self._plug_in is not None:
+            chosen = self._plug_in.choose(own, envs)
+        outputs = [
+            destinations.for_round_log(config, start.round, local_rank, output)
+            for local_rank, output in enumerate(chosen.outputs)
+        ]
+        return chosen._replace(outputs=outputs)
+
+    def _env(self, start: Start, local_rank: int, guard: str) -> dict[str, str]:
+        name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
+        error_file = f"{self._errors.path}/{name}" if self._errors.path else ""
+        place = RankPlace(local_rank, self._area.env_value(local_rank), error_file, guard)
+        faults = self._faults.to_env()
+        return worker_environment(self._shared, self._config, start, place, faults=faults)
+
+    def _spec(self, local_rank: int, env: dict[str, str], output: RankOutput) -> WorkerSpec:
+        config = self._config
+        node = numa_node_of(config, local_rank)
+        command = [config.target, *config.args]
+        if config.kind == "program" and node != NOT_BOUND:
+            command = [*numactl(node, strict=config.numa_bind_strict), *command]
+            node = NOT_BOUND
+        return WorkerSpec(
+            local_rank=local_rank,
+            kind=config.kind,
+            target=command[0],
+            args=command[1:],
+            numa_node=node,
+            numa_strict=config.numa_bind_strict,
+            env=env,
+            cwd=config.cwd,
+            stdout=output.stdout.path,
+            stderr=output.stderr.path,
+            agent_pid=os.getpid(),
+            evidence_signal=EVIDENCE_SIGNAL,
+            evidence_fd=self._pipes.write[local_rank],
+            exception_hook=config.exception_hook,
+        )
+
+
+class ReservedPort:
+    """Holds a port by binding to it without listening.
+
+    With SO_REUSEADDR on both sides, rank 0's store can bind and listen beside this socket, while
+    the kernel gives the port to nobody who asks for a free one.
+    """
+
+    def __init__(self, wanted: int = 0) -> None:
+        """Reserve port ``wanted``, or a free one for 0.
+
+        Raises:
+            OSError: ``wanted`` is in use.
+        """
+        # TCPStore listens on the IPv6 wildcard (dual stack) where there is one.
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            self._socket.bind(("", wanted))
+        except OSError as error:
+            self._socket.close()
+            raise OSError(
+                error.errno,
+                f"port {wanted} of rank 0's store cannot be had ({error.strerror}); end what uses "
+                "it, or give another one with --master-port (0 = a free one)",
+            ) from error
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._socket.close()

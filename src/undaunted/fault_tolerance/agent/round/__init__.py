@@ -1,1 +1,0 @@
-"""A round: its processes' places, and what is left of it afterwards."""

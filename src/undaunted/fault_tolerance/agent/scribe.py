@@ -1,0 +1,432 @@
+"""What happens, in words: entries of the journal, and lines for people. Decides nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from undaunted.attribution.evidence import RankEvidence, format_full
+from undaunted.attribution.exits import signal_name
+from undaunted.base.text import count, format_duration, one_line
+from undaunted.fault_tolerance.function_call import shown
+from undaunted.fault_tolerance.nodes_config import for_journal
+from undaunted.fault_tolerance.output.messages import ERROR, INFO, Messages
+from undaunted.journal import events as e
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core import messages as job
+    from undaunted.coordinator.core.progress import Iterations
+    from undaunted.fault_tolerance.agent.judge import Judgement
+    from undaunted.fault_tolerance.agent.processes import Worker
+    from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.fault_tolerance.data import WorkloadControlRequest
+    from undaunted.fault_tolerance.run_config import RunConfig
+    from undaunted.fault_tolerance.worker.messages import Ready
+    from undaunted.fault_tolerance.worker.spawner import Spawned
+    from undaunted.journal.writer import JournalWriter
+    from undaunted.progress.reader import RingEvent
+    from undaunted.progress.snapshot import PageSnapshot
+    from undaunted.progress.timeouts import Expired
+
+_NS = 1_000_000_000
+_CLOSE_S = 2.0
+
+
+class Scribe:
+    """Makes entries of the journal and lines for people out of what happens to a node's ranks."""
+
+    def __init__(self, config: RunConfig, journal: JournalWriter, messages: Messages) -> None:
+        self._config = config
+        self.journal = journal
+        self.say = messages.say
+        self._round = -1
+        self._milestones: set[tuple[int, str]] = set()
+        self._detected_ns: int | None = None
+        self._restarting_since_ns: int | None = None  # the failure that this round comes after
+        self._restarts = 0
+        self._fresh = False  # the ranks of this round have everything to import
+        self._progress: tuple[Iterations, int] | None = None  # recorded last
+        self._last_traceback = ""
+        self._heartbeats_missed = False
+        self._stopped_by = ""  # the first signal to the launcher
+        self._why = ""  # a round is stopped, and nobody is blamed for it
+        self.root_cause: Judgement | None = None
+
+    # --- the job --------------------------------------------------------------------------------
+
+    def job_started(self) -> None:
+        """The launcher begins."""
+        config = self._config
+        argv = shown([config.target, *config.args])
+        limits: dict[str, float | None] = {
+            "initial_heartbeat": config.limits.initial_heartbeat_s,
+            "heartbeat": config.limits.heartbeat_s,
+            "out_of_section": config.limits.out_of_section_s,
+        }
+        limits |= {f"section:{name}": value for name, value in config.limits.sections.items()}
+        self.journal.record(
+            e.JobStarted(
+                t=_now_ns(),
+                run_id=config.run_id,
+                argv=argv,
+                nproc_per_node=config.nproc_per_node,
+                max_restarts=config.max_restarts,
+                worker_start=config.worker_start,
+                limits=limits,
+                log_dir=self._where_logs_are(),
+                nodes=for_journal(config.nodes),
+            )
+        )
+        self.say(
+            f"{count(config.nproc_per_node, 'rank')} of {argv[0]} on {config.node}, "
+            f"{count(config.max_restarts, 'restart')} allowed; "
+            f"report: undaunted report {config.run_dir}",
+            level=INFO,
+        )
+
+    def _where_logs_are(self) -> str:
+        config = self._config
+        if any([*config.stdout, *config.stderr]):
+            return config.log_dir
+        return str(Path(config.applog_prefix).parent) if config.applog_prefix else ""
+
+    def job_ended(self, end: job.End) -> None:
+        """The outcome is decided."""
+        outcome = end.outcome
+        self._restarts = max(self._restarts, end.round)
+        self.journal.record(
+            e.JobEnded(
+                t=_now_ns(),
+                round=self._round,
+                outcome=outcome.label,
+                exit_code=outcome.exit_code,
+                reason=end.reason,
+                alone=end.alone,
+            )
+        )
+        if outcome.exit_code and self._last_traceback:
+            self.say("the first cause in full:", level=ERROR)
+            self.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
+        again = f", {count(self._restarts, 'restart')}" if self._restarts else ""
+        label = outcome.label.replace("_", " ")
+        if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
+            label = "interrupted"
+        text = f"{label}{again}: {end.reason}"
+        self.say(text, level=ERROR if outcome.exit_code else INFO)
+
+    def decided(self, decided: job.Decided) -> None:
+        """The job policy decided to restart or to end."""
+        self._why = f"round {decided.round} was stopped: {decided.reason}"
+        self.journal.record(
+            e.Decision(
+                t=_now_ns(),
+                round=self._round,
+                action=decided.action,
+                reason=decided.reason,
+                restarts_left=decided.restarts_left,
+            )
+        )
+
+    def blamed(self, blamed: job.Blamed) -> None:
+        """Of all nodes, this one was the first to fail in a round."""
+        victims = list(blamed.victims)
+        self.journal.record(
+            e.RoundBlamed(
+                t=_now_ns(),
+                round=self._round,
+                number=blamed.round,
+                node=blamed.node,
+                line=blamed.line,
+                victims=victims,
+            )
+        )
+        self._why = ""
+        if blamed.node != self._config.node:
+            self._last_traceback = ""  # of a victim
+        others = f"; it took {', '.join(victims)} along" if victims else ""
+        self.say(
+            one_line(f"first cause in round {blamed.round}: {blamed.line}{others}", longest=1000),
+            level=ERROR,
+        )
+
+    # --- a round --------------------------------------------------------------------------------
+
+    def round_started(self, current: Round) -> None:
+        """A round begins: its workers are about to be started."""
+        start = current.start
+        if self._why and self._config.nodes is not None:
+            self.say(self._why, level=INFO)
+        self._restarts = self._round = start.round
+        self._why = self._last_traceback = ""
+        self._restarting_since_ns, self._detected_ns = self._detected_ns, None
+        self._milestones.clear()
+        ranks = [current.rank(local_rank) for local_rank in range(start.slots)]
+        self.journal.record(
+            e.RoundStarted(
+                t=_now_ns(),
+                round=self._round,
+                world_size=start.world_size,
+                ranks=ranks,
+                master_addr=start.master_addr,
+                master_port=start.master_port,
+            )
+        )
+
+    def workers_spawned(self, spawned: Spawned) -> None:
+        """Every local rank is a process."""
+        self._fresh = spawned.mode == "fresh"
+        self.journal.record(
+            e.WorkersSpawned(
+                t=_now_ns(),
+                round=self._round,
+                mode=spawned.mode,
+                pids=list(spawned.pids),
+                reason=spawned.reason,
+            )
+        )
+
+    def workers_start_fresh(self, reason: str) -> None:
+        """Workers are not forked from the template, because of ``reason``."""
+        self.journal.record(e.TemplateLost(t=_now_ns(), round=self._round, reason=reason))
+        self.say(f"workers start fresh, not warm: {reason}")
+
+    def template_ready(self, pid: int, ready: Ready) -> None:
+        """The template has imported what it was asked to."""
+        self.journal.record(
+            e.TemplateReady(
+                t=_now_ns(),
+                round=self._round,
+                pid=pid,
+                modules=ready.modules,
+                import_ns=ready.import_ns,
+            )
+        )
+        for module, error in ready.failed.items():
+            if module not in self._config.preload and error.startswith("ModuleNotFoundError"):
+                continue  # not installed; a program that needs it will say so itself
+            self.say(one_line(f"{module} cannot be imported for warm workers: {error}"))
+
+    def milestones(self, current: Round, local_rank: int, page: PageSnapshot) -> None:
+        """Record milestones seen for the first time, and say once if a page is unreadable."""
+        rank = current.rank(local_rank)
+        if page.problem and (rank, "problem") not in self._milestones:
+            self._milestones.add((rank, "problem"))
+            self.say(
+                f"rank {rank} is not watched for hangs in this round: its page is unreadable "
+                f"({page.problem})"
+            )
+        for name, at_ns in (
+            ("first_line", page.first_line_ns),
+            ("initialized", page.initialized_ns),
+            ("first_step", page.first_step_ns),
+        ):
+            if at_ns is None or (rank, name) in self._milestones:
+                continue
+            self._milestones.add((rank, name))
+            iteration = page.first_iteration if name == "first_step" else None
+            self.journal.record(
+                e.RankMilestone(
+                    t=_now_ns(),
+                    round=self._round,
+                    rank=rank,
+                    name=name,
+                    at_ns=at_ns,
+                    iteration=iteration,
+                )
+            )
+            if name == "first_line":
+                self._say_if_all_run_again(current, at_ns)
+
+    def _say_if_all_run_again(self, current: Round, at_ns: int) -> None:
+        running = sum(1 for _, name in self._milestones if name == "first_line")
+        if self._restarting_since_ns is None or running < current.start.slots:
+            return
+        took = format_duration((at_ns - self._restarting_since_ns) / _NS)
+        self._restarting_since_ns = None
+        imports = " as new interpreters: their imports come after that" if self._fresh else ""
+        self.say(
+            f"restart {self._restarts} of {current.start.max_restarts}: "
+            f"{count(running, 'rank')} running again {took} after the failure was noticed, "
+            f"at the first line of the script{imports}",
+            level=INFO,
+        )
+
+    def round_progress(self, seen: Iterations, last_ns: int) -> None:
+        """The highest iteration reached so far was begun at ``last_ns``."""
+        if seen.first is None or seen.last is None or self._progress == (seen, last_ns):
+            return
+        self._progress = (seen, last_ns)
+        self.journal.record(
+            e.RoundProgress(
+                t=_now_ns(),
+                round=self._round,
+                first_iteration=seen.first,
+                last_iteration=seen.last,
+                last_ns=last_ns,
+            )
+        )
+
+    def stop_requested(self, stop: job.Stop) -> None:
+        """The round is to be stopped."""
+        self.journal.record(
+            e.StopRequested(
+                t=_now_ns(), round=self._round, reason=stop.reason, grace_s=stop.grace_s
+            )
+        )
+
+    def rank_replaced(self, current: Round, local_rank: int, pid: int) -> None:
+        """Another process was started in the place of a lost rank."""
+        rank = current.rank(local_rank)
+        self.journal.record(e.RankReplaced(t=_now_ns(), round=current.number, rank=rank, pid=pid))
+
+    def rank_exited(self, current: Round, worker: Worker) -> None:
+        """A rank's process ended."""
+        code = worker.code
+        assert code is not None
+        self.journal.record(
+            e.RankExited(
+                t=_now_ns(),
+                round=self._round,
+                rank=current.rank(worker.local_rank),
+                pid=worker.pid,
+                exit_code=code if code >= 0 else None,
+                signal=signal_name(-code) if code < 0 else "",
+                by_us=worker.signalled_by_us,
+            )
+        )
+
+    def round_stopped(self, unkillable: tuple[int, ...]) -> None:
+        """No process of the round is left but the ``unkillable``."""
+        self.journal.record(
+            e.RoundStopped(t=_now_ns(), round=self._round, unkillable=list(unkillable))
+        )
+        if unkillable:
+            self.say(
+                f"processes {', '.join(map(str, unkillable))} cannot be killed (uninterruptible "
+                "wait in the kernel: disk or driver); going on without waiting for them",
+                level=ERROR,
+            )
+
+    # --- failures -------------------------------------------------------------------------------
+
+    def crash_detected(self, rank: int, since_ns: int, detail: str) -> None:
+        """Rank ``rank`` crashed at ``since_ns``, as far as that is known yet."""
+        self._failure("crash", rank, since_ns, detail)
+
+    def hang_detected(self, rank: int, expired: Expired) -> None:
+        """A rank passed a limit; who is to blame is not known yet."""
+        detail = f"{expired.watch}: {expired.age_s:.3f} s, limit {expired.limit_s:g} s"
+        self._failure("hang", rank, expired.deadline_ns, detail)
+
+    def spawn_failed(self, detail: str) -> None:
+        """The workers could not be started."""
+        self._failure("spawn", -1, None, detail)
+        self.say(detail, level=ERROR)
+
+    def _failure(self, kind: str, rank: int, since_ns: int | None, detail: str) -> None:
+        self._detected_ns = _now_ns()
+        self.journal.record(
+            e.FailureDetected(
+                t=_now_ns(),
+                round=self._round,
+                kind=kind,
+                rank=rank,
+                since_ns=since_ns,
+                detail=detail,
+            )
+        )
+
+    def evidence_collected(self, seen: list[RankEvidence], path: str, began_ns: int) -> None:
+        """Stacks and states were gathered since ``began_ns``; they go to ``path``."""
+        self.journal.write_text(path, format_full(seen))
+        ranks = [each.rank for each in seen]
+        took_ns = _now_ns() - began_ns
+        self.journal.record(
+            e.EvidenceCollected(
+                t=_now_ns(), round=self._round, ranks=ranks, path=path, duration_ns=took_ns
+            )
+        )
+
+    def verdict(self, judgement: Judgement) -> None:
+        """Record and show a verdict, with the round it is about."""
+        self.journal.record(judgement.event)
+        self.say(one_line(judgement.event.line, longest=1000), level=ERROR)
+        self._last_traceback = judgement.event.traceback
+        self.root_cause = judgement
+
+    def verdict_of(self, number: int) -> tuple[str, bool]:
+        """What was found out about round ``number``, "" = nothing; and whether only victims are."""
+        judged = self.root_cause
+        if judged is None or judged.event.round != number:
+            return "", False
+        return judged.event.line, not judged.certain
+
+    # --- small things ---------------------------------------------------------------------------
+
+    def ring_events(self, rank: int, ring: list[RingEvent], lost: int) -> None:
+        """A rank put these events into its page; ``lost`` more were overwritten."""
+        for event in ring:
+            self.journal.record(
+                e.RankEvent(
+                    t=_now_ns(),
+                    round=self._round,
+                    rank=rank,
+                    name=event.name,
+                    at_ns=event.at_ns,
+                    text=event.text,
+                )
+            )
+        if lost:
+            self.journal.record(
+                e.RankEventsLost(t=_now_ns(), round=self._round, rank=rank, count=lost)
+            )
+
+    def control_requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        """A rank asks for something about the whole job."""
+        action, text = request.action.name, request.description
+        self.journal.record(
+            e.ControlRequested(
+                t=_now_ns(), round=self._round, rank=rank, action=action, description=text
+            )
+        )
+        self.say(one_line(f"rank {rank} requests {action}: {text or 'no reason given'}"))
+
+    def agent_paused(self, seconds: float) -> None:
+        """This process did not run for a while."""
+        self.journal.record(e.AgentPaused(t=_now_ns(), round=self._round, seconds=seconds))
+        self.say(
+            f"the launcher itself did not run for {format_duration(seconds)}; "
+            "every deadline is moved by that"
+        )
+
+    def heartbeats_missing(self) -> None:
+        """No rank has sent a heartbeat within the limit that was given for it; said once."""
+        if self._heartbeats_missed:
+            return
+        self._heartbeats_missed = True
+        limit_s = self._config.limits.heartbeat_s or 0.0
+        self.say(
+            f"no rank has called undaunted.step yet, {format_duration(limit_s)} after the start: "
+            "hangs are not noticed before one does"
+        )
+
+    def signal_received(self, name: str, *, ranks: bool, first: bool, again: bool) -> None:
+        """The launcher and its ``ranks`` are told to stop: ``first``, or the same way ``again``."""
+        self.journal.record(e.SignalReceived(t=_now_ns(), round=self._round, signal=name))
+        self._stopped_by = self._stopped_by or name
+        limit = format_duration(self._config.term_timeout_s)
+        if not ranks:
+            what = "no rank runs here, so that nothing is waited for"
+        elif first:
+            what = f"passed on to the ranks, which have {limit} to save and end (--term-timeout)"
+            what += "; a second Ctrl-C ends them at once" if name == "SIGINT" else ""
+        elif again:
+            what = "the ranks are being stopped already"
+        else:
+            what = "the ranks are being stopped; passed on as well"
+        self.say(f"received {name}: {what}")
+
+
+def _now_ns() -> int:
+    return time.monotonic_ns()

@@ -1,0 +1,544 @@
+"""Orders of a job of several nodes: they come from a leader, which may be this node.
+
+Everything about connections, leases and elections is in `undaunted.coordinator`; here an agent's
+reports become messages and messages become orders. Where the nodes have a store, etcd says which
+launcher leads (`Candidacy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undaunted.base.deadline import within
+from undaunted.base.timers import Timers
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import election, translation
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.follower import Follower
+from undaunted.coordinator.core.follower import State as FollowerState
+from undaunted.coordinator.core.leader import Leader
+from undaunted.coordinator.core.leader import State as LeaderState
+from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.etcd.campaigning import Campaigning
+from undaunted.coordinator.etcd.client import EtcdError
+from undaunted.coordinator.etcd.place import access, parse_place
+from undaunted.coordinator.service import ledger_file
+from undaunted.coordinator.service.asking import left_behind
+from undaunted.coordinator.service.following import Following
+from undaunted.coordinator.service.leading import Leading, Listener
+from undaunted.coordinator.wire.address import Address
+from undaunted.coordinator.wire.connection import WireError
+from undaunted.coordinator.wire.credentials import TlsError, TokenError
+from undaunted.coordinator.wire.handshake import Terms
+from undaunted.coordinator.wire.server import Server
+from undaunted.fault_tolerance import cycle_info_files, job_access
+from undaunted.journal.outcome import JobOutcome, job_outcome
+from undaunted.journal.reader import find_journals, read_journal
+from undaunted.journal.restarts import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from undaunted.coordinator.protocol import Ledger
+    from undaunted.fault_tolerance.agent.inprocess import InProcess
+    from undaunted.fault_tolerance.agent.tasks import Turns
+    from undaunted.fault_tolerance.run_config import RunConfig
+
+_HOST_AGAIN_S = 1.0
+_PAST_S = 5.0  # launchers of a job do not start at the same moment
+_LAST_END_S = 2.0
+
+
+class SharedOrders:
+    """One node's part in the coordination of its job; see `orders.Orders`.
+
+    Args:
+        config: the run; ``config.nodes`` is not None.
+        build: version of undaunted.
+        turns: of the agent.
+        obey: carries out an order.
+        reserve: reserves a port for the store of rank 0, returns its number; raises OSError.
+        say: shows a line.
+        inprocess: goes along with what nodes say to each other.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        build: str,
+        turns: Turns,
+        obey: Callable[[m.Command], None],
+        reserve: Callable[[], int],
+        say: Callable[[str], None],
+        inprocess: InProcess,
+    ) -> None:
+        assert config.nodes is not None
+        self._config, self._nodes = config, config.nodes
+        self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
+        self._inprocess = inprocess
+        self._cycle_info = cycle_info_files.of(config.cycle_info, say)
+        self._incarnation = os.urandom(8).hex()
+        self._settings = job_access.settings(config, config.nodes)
+        self._terms = Terms(config.run_id, build, node=config.node)
+        self._tls = job_access.Contexts()
+        self._listener = Listener()
+        self._servers: list[Server] = []
+        self._timers = Timers()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()  # leaders of before
+        self._endpoint = next(iter(self._nodes.endpoints), "")
+        self._ledger = ledger_file.LedgerFile(config.run_dir, self._endpoint)
+        self._wanted_port = int(self._endpoint.rpartition(":")[2] or 0)
+        self._address = ""  # where the others reach this launcher
+        self._not_listening = ""  # why this host does not serve, and nobody else does
+        self._candidacy: Candidacy | None = None  # where etcd says who leads
+        self._over = False
+        self._goes_on = False  # the job, under another leader than this node
+        self._led = asyncio.Event()  # the others do not need the leader here any more
+
+    # --- what the agent calls -------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the job now."""
+        return self._listener.leading is not None
+
+    async def join(self) -> None:
+        """Listen, lead if this is the host, and look for the leader."""
+        try:
+            await self._begin()
+        except (WireError, TokenError, TlsError, EtcdError, ValueError) as error:
+            self._leave(m.Outcome.FAILED, str(error))
+
+    async def _begin(self) -> None:
+        token = await asyncio.to_thread(job_access.token, self._nodes)
+        self._terms = replace(self._terms, token=token)
+        self._tls = job_access.contexts(self._nodes)
+        port = await self._listen()
+        address = self._address = str(Address(self._nodes.address, port))
+        if self._nodes.store:
+            self._let_etcd_decide(address)
+            return
+        known, lives = await left_behind(
+            self._config.run_dir, self._endpoint, self._config.run_id, self._terms, self._tls.client
+        )
+        members = [seat.address for seat in known.table if seat.address] if lives else []
+        led = lives and election.led_by_others(known, self._config.node)
+        may_lead = self._nodes.is_host and not led
+        if not lives:
+            known = p.Ledger(run_id="", epoch=known.epoch)
+        if may_lead and port == self._wanted_port:
+            self._lead_as_host(known)
+        self._follow(address, [*self._nodes.endpoints, *members])
+        if may_lead and port != self._wanted_port:
+            self._try_again_to_host(known)
+
+    def post(self, event: m.Event) -> None:
+        """Report something to the leader."""
+        if self._listener.following is not None:
+            self._listener.following.tell(translation.report(event))
+        elif isinstance(event, m.NodeUnhealthy):
+            self._leave(m.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
+        elif isinstance(event, m.Preempted):
+            self._leave(m.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
+
+    async def close(self) -> None:
+        """Release what it holds; a leader has told the others of the end, or how they go on."""
+        self._timers.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener.following is not None:
+            await self._listener.following.close()
+        leading = self._listener.leading
+        if leading is not None and leading.is_needed:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._led.wait(), leading.leader.linger_s + 1)
+        if self._listener.leading is not None:
+            await self._listener.leading.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        for server in self._servers:
+            await server.close("the launcher ends")
+        self._ledger.close(remove=self._over and not self._goes_on)
+        if self._candidacy is not None:
+            await self._candidacy.close()
+        if self._cycle_info is not None:
+            self._cycle_info.close()
+
+    # --- set-up ---------------------------------------------------------------------------------
+
+    async def _listen(self) -> int:
+        """Listen where the others expect it; on another port where two processes share a host."""
+        if self._nodes.beside_host:
+            return await self._listen_on(0)
+        try:
+            return await self._listen_on(self._wanted_port)
+        except WireError as error:
+            if error.number != errno.EADDRINUSE:
+                raise
+        return await self._listen_on(0)
+
+    async def _listen_on(self, port: int) -> int:
+        host = "" if self._terms.token else "127.0.0.1"
+        server = Server(
+            f"{host}:{port}", self._listener, self._terms, tls=self._tls.server, remark=self._say
+        )
+        server.nodes = self._nodes.max_nodes
+        server.longest = p.MAX_LINK_BYTES
+        await server.start()
+        self._servers.append(server)
+        return server.port
+
+    def _try_again_to_host(self, known: p.Ledger) -> None:
+        """Somebody has the port: a launcher or coordinator of this job, or what ends in a moment.
+
+        Two launchers may share a host; one serves both. It is another job's if it never welcomes.
+        """
+        self._timers.set("host", _HOST_AGAIN_S, lambda: self._start(self._host_again(known)))
+
+    async def _host_again(self, known: p.Ledger) -> None:
+        following = self._listener.following
+        if following is None or following.follower.state is not FollowerState.SEEKING:
+            self._not_listening = ""
+            return
+        try:
+            await self._listen_on(self._wanted_port)
+        except WireError as error:
+            self._say_not_listening(error)
+            self._try_again_to_host(known)
+        else:
+            self._not_listening = ""
+            self._lead_as_host(known)
+
+    def _say_not_listening(self, error: WireError) -> None:
+        why = os.strerror(error.number).lower() if error.number else str(error)
+        known = self._not_listening
+        self._not_listening = f"cannot listen at {self._endpoint}: {why}"
+        if not known:
+            remedy = "End what has the port, or give all launchers another one (--rdzv-endpoint)"
+            self._say(f"{self._not_listening}; trying again every second. {remedy}")
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _let_etcd_decide(self, address: str) -> None:
+        self._candidacy = Candidacy(
+            self._config,
+            address,
+            self._incarnation,
+            self._listener,
+            lambda epoch, ledger: self._lead(epoch, ledger, ""),
+            self.give_up,
+            self._say,
+        )
+        self._follow(address, [])
+        self._candidacy.begin()
+
+    def _lead_as_host(self, known: p.Ledger) -> None:
+        self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
+
+    def _lead(self, epoch: int, ledger: p.Ledger, lost: str, silent: tuple[str, ...] = ()) -> None:
+        config, nodes = self._config, self._nodes
+        self._led.clear()
+        self.stand_down()
+        leader = Leader(
+            LeaderConfig(
+                run_id=config.run_id,
+                policy=job_access.policy_config(config, nodes),
+                node=config.node,
+                incarnation=self._incarnation,
+                takeover=nodes.takeover and not nodes.store,
+                address=self._address,
+                endpoints=self._elsewhere(),
+                durable=bool(nodes.store),
+                lease_s=nodes.lease_s,
+                away_timeout_s=nodes.away_timeout_s,
+                settings=self._settings,
+            ),
+            ledger,
+            epoch,
+            lost,
+            silent,
+        )
+        leading = self._listener.leading = Leading(
+            leader,
+            self._terms,
+            self._tls.client,
+            keep=self._keep,
+            done=lambda _: self._leading_done(leading),  # the follower finds its successor
+            watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
+            say=self._say,
+            beside=self._inprocess.beside_leader(),
+        )
+        leading.begin()
+
+    def _elsewhere(self) -> tuple[str, ...]:
+        """Endpoints at which another launcher may lead the same job."""
+        nodes = self._nodes
+        if nodes.store or not nodes.takeover:
+            return ()
+        return tuple(nodes.endpoints[1:] if nodes.is_host else nodes.endpoints)
+
+    def _follow(self, address: str, endpoints: list[str]) -> None:
+        config, nodes = self._config, self._nodes
+        follower = Follower(
+            f.FollowerConfig(
+                node=config.node,
+                incarnation=self._incarnation,
+                slots=config.nproc_per_node,
+                endpoints=tuple(dict.fromkeys(endpoints)),
+                address=address if nodes.takeover or nodes.store else "",
+                infra_rank=nodes.infra_rank,
+                domain=nodes.domain,
+                group=nodes.group,
+                lease_s=nodes.lease_s,
+                away_timeout_s=nodes.away_timeout_s,
+                term_timeout_s=config.term_timeout_s,
+                give_up_s=nodes.join_timeout_s,
+                first_give_up_s=nodes.first_round_timeout_s,
+                store=nodes.store,
+                settings=self._settings,
+            )
+        )
+        self._listener.following = Following(
+            follower, self._terms, self._tls.client, self, self._inprocess
+        )
+        self._listener.following.begin()
+        self._timers.set("past", _PAST_S, lambda: self._start(self._look_at_past()))
+
+    async def _look_at_past(self) -> None:
+        """Nobody answers: perhaps the job is over."""
+        following = self._listener.following
+        if following is not None and following.follower.state is FollowerState.SEEKING:
+            from undaunted.fault_tolerance.agent.shared_orders import last_end  # seldom needed
+
+            if ended := await asyncio.to_thread(last_end, self._config.run_dir):
+                self._say(ended)
+
+    # --- what the follower wants (see `following.Node`) -----------------------------------------
+
+    def deliver(self, order: p.Order) -> None:
+        """Have an order carried out, in its turn."""
+        self._turns.take(partial(self._take, order))
+
+    def stop_ranks(self, stop: f.StopRanks) -> None:
+        """Stop the round as if the leader had said so."""
+        node = self._config.node
+        order = m.Stop(node, stop.round, stop.reason, stop.grace_s, stop.signal)
+        self._turns.take(partial(self._obey, order))
+
+    def lead(self, command: f.Lead) -> None:
+        """Take over."""
+        lost = command.lost
+        self._say(f"this node takes over the coordination of the job from node {lost}")
+        self._lead(command.epoch, command.ledger, lost, command.silent)
+
+    def stand_down(self) -> None:
+        """Somebody else leads."""
+        leading, self._listener.leading = self._listener.leading, None
+        if leading is not None:
+            closing = asyncio.get_running_loop().create_task(leading.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def leave(self, reason: str) -> None:
+        """End, as the launcher was told to."""
+        self._leave(m.Outcome.PREEMPTED, reason)
+
+    def give_up(self, reason: str) -> None:
+        """End, since there is nobody to follow."""
+        reasons = filter(None, (reason, self._not_listening))
+        self._leave(m.Outcome.FAILED, "; ".join(reasons))
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._say(text)
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _keep(self, ledger: p.Ledger) -> None:
+        (self._ledger if self._candidacy is None else self._candidacy).keep(ledger)
+
+    def _take(self, order: p.Order) -> None:
+        if isinstance(order, p.PrepareOrder):
+            self._prepare(order)
+            return
+        command = translation.command(self._config.node, order)
+        if command is None:
+            return
+        if isinstance(command, m.End):
+            self._over, command = True, replace(command, round=self._last_round())
+        if self._over and self._candidacy is not None:
+            self._candidacy.node_is_done()
+        self._obey(command)
+
+    def _prepare(self, order: p.PrepareOrder) -> None:
+        """Reserve what the table needs of this node, and acknowledge it; refuse it otherwise."""
+        ledger = order.ledger
+        seat = next(each for each in ledger.pending if each.node == self._config.node)
+        address, port = "", 0
+        if seat.group_rank == 0:
+            try:
+                port = self._reserve()
+            except OSError as error:
+                problem = error.strerror or str(error)
+                self.post(m.NodeUnhealthy(self._config.node, ledger.round, problem))
+                return
+            address = self._nodes.address
+        known = f.TableKnown(ledger.pending_round, ledger.version, address, port)
+        assert self._listener.following is not None
+        self._listener.following.table_known(known)
+
+    def _leave(self, outcome: m.Outcome, reason: str) -> None:
+        """End without an order."""
+        end = m.End(self._config.node, outcome, reason, self._last_round(), alone=True)
+        self._turns.take(partial(self._obey, end))
+
+    def _last_round(self) -> int:
+        following = self._listener.following
+        ledger = None if following is None else following.follower.knows.ledger
+        return -1 if ledger is None else ledger.round
+
+    def _leading_done(self, leading: Leading) -> None:
+        if self._listener.leading is not leading:
+            return
+        self._listener.leading = None
+        self._goes_on = leading.leader.state is LeaderState.DEPOSED
+        if self._candidacy is not None:
+            self._candidacy.leading_is_over()
+        self._led.set()
+
+
+class Candidacy:
+    """Leads the job while this launcher holds the lease in etcd; tells the follower who does.
+
+    Args:
+        config: the run; its nodes have a store.
+        address: of this launcher.
+        incarnation: of this launcher.
+        listener: of this node; its leader and its follower are told who leads.
+        lead: begins to lead, with an epoch and the ledger of the leader before.
+        give_up: ends this launcher.
+        say: shows a line.
+
+    Raises:
+        ValueError: etcd cannot be used as it is set up.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        address: str,
+        incarnation: str,
+        listener: Listener,
+        lead: Callable[[int, Ledger], None],
+        give_up: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        nodes = config.nodes
+        assert nodes is not None
+        self._node, self._incarnation = config.node, incarnation
+        self._listener = listener
+        self._begin_to_lead, self._give_up, self._say = lead, give_up, say
+        self._leader: Leader | None = None
+        self._campaigning = Campaigning(
+            parse_place(nodes.store),
+            access(os.environ),
+            config.run_id,
+            nodes.lease_s,
+            address,
+            incarnation,
+            self,
+        )
+
+    # --- what the launcher wants ----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Find out who leads, or lead."""
+        self._campaigning.begin()
+
+    def keep(self, ledger: Ledger) -> None:
+        """Have the ledger written to etcd."""
+        self._campaigning.keep(ledger)
+
+    def node_is_done(self) -> None:
+        """This node does not take part any more; it goes on leading if others need that."""
+        if self._listener.leading is None:
+            self._campaigning.withdraw()
+
+    def leading_is_over(self) -> None:
+        """The leader here has nothing more to do; unless the job has ended, there must be one."""
+        if self._leader is not None and self._leader.state is LeaderState.DEPOSED:
+            self._campaigning.step_down()
+
+    async def close(self) -> None:
+        """Give the lead to others; leave nothing in etcd of a job that is over."""
+        over = self._leader is not None and self._leader.state is LeaderState.ENDED
+        await self._campaigning.close(erase=over)
+
+    # --- what the campaign says (see `campaigning.Launcher`) ------------------------------------
+
+    def lead(self, epoch: int, ledger: Ledger) -> None:
+        """Serve the job from now on."""
+        if ledger.leader not in {"", self._node}:
+            before = ledger.leader
+            self._say(f"this node takes over the coordination of the job from node {before}")
+        following = self._listener.following
+        promised = 0 if following is None else following.follower.knows.promised
+        if promised >= epoch:  # an etcd that has lost everything
+            epoch = election.next_epoch(promised, self._incarnation)
+        self._begin_to_lead(epoch, ledger)
+        leading = self._listener.leading
+        self._leader = None if leading is None else leading.leader
+
+    def depose(self, reason: str) -> None:
+        """Serve it no more."""
+        self._say(f"this node coordinates the job no more: {reason}")
+        if self._listener.leading is not None:
+            self._listener.leading.deposed(reason)
+
+    def persisted(self, version: int) -> None:
+        """A ledger is in etcd."""
+        if self._listener.leading is not None:
+            self._listener.leading.persisted(version)
+
+    def leader_at(self, address: str, reason: str) -> None:
+        """Another one leads, or nobody."""
+        if self._listener.following is not None:
+            self._listener.following.leader_at(address, reason)
+
+    def give_up(self, reason: str) -> None:
+        """This launcher cannot take part."""
+        self._give_up(reason)
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._say(text)
+
+
+def last_end(run_dir: str) -> str:
+    """Return a line about the last end that is recorded there, "" = there is none. Reads files."""
+    nothing: JobOutcome | None = None
+    found = within(_LAST_END_S, lambda: _last_outcome(run_dir), nothing)
+    if found is None:
+        return ""
+    return (
+        f"the last job in {run_dir} has ended, {found.outcome} with exit code {found.exit_code}: "
+        f"{found.reason}. Launchers wait for a new one; end them if there is none"
+    )
+
+
+def _last_outcome(run_dir: str) -> JobOutcome | None:
+    journals = map(read_journal, find_journals(Path(run_dir)))
+    launches = (summarize(events) for journal in journals for events in journal.launches())
+    return job_outcome(launch for launch in launches if launch.exit_code is not None)

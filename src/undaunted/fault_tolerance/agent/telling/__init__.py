@@ -1,1 +1,0 @@
-"""What people and other programs are told."""

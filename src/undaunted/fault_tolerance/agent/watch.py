@@ -1,0 +1,245 @@
+"""Looks at the pages: at limits when the next one could be passed, at all else when a rank kicks.
+
+Nothing is scanned at a fixed rate: the timeout engine says when the next limit could be passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from undaunted.progress.learning import Learned, limits_for
+from undaunted.progress.snapshot import PageSnapshot, Phase
+from undaunted.progress.timeouts import Check, Expired, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from undaunted.progress.area import MailboxRequest, PageArea
+    from undaunted.progress.limits import Limits
+    from undaunted.progress.reader import RingEvent
+
+_NS = 1_000_000_000
+_NOT_BY_HAND = ("default", "learned", "calculated")
+_TICK_S = 1.0
+# A tick this late means that the agent itself did not run (SIGSTOP, frozen virtual machine).
+_PAUSE_S = 0.5
+# How often a page is looked at whose rank cannot kick.
+_KICKLESS_S = 0.25
+
+
+@dataclass(slots=True)
+class Callbacks:
+    """What the watch calls when it has seen something; on the event loop, with local ranks."""
+
+    limit_passed: Callable[[int, Expired], None]
+    page_changed: Callable[[int, PageSnapshot], None]
+    ring_events: Callable[[int, list[RingEvent], int], None]
+    request: Callable[[int, MailboxRequest], None]
+    paused: Callable[[float], None]
+    no_heartbeats: Callable[
+        [], None
+    ]  # no rank has sent a heartbeat within the limit that was given
+
+
+@dataclass(slots=True)
+class PageWatch:
+    """Watches the pages of one round after another.
+
+    Attributes:
+        limits: as configured, or calculated by the ranks.
+        learned: limits that replace them once a rank has warmed up.
+        configured: as configured.
+    """
+
+    area: PageArea
+    limits: Limits
+    callbacks: Callbacks
+    learned: dict[str, Learned] = field(default_factory=dict)
+    configured: Limits = field(init=False)
+    pauses: list[tuple[int, int]] = field(default_factory=list)  # (end, length), nanoseconds
+    _started_ns: list[int] = field(default_factory=list)
+    _ended: set[int] = field(default_factory=set)
+    _deadline_timer: asyncio.TimerHandle | None = None
+    _tick_timer: asyncio.TimerHandle | None = None
+    _kickless_timer: asyncio.TimerHandle | None = None
+    _heartbeat_timer: asyncio.TimerHandle | None = None
+    _last_tick_ns: int = 0
+    _api_seen: bool = False
+
+    def __post_init__(self) -> None:
+        self.configured = self.limits
+
+    def open(self) -> None:
+        """Begin to listen for kicks."""
+        asyncio.get_running_loop().add_reader(self.area.kick_fd, self._kicked)
+
+    def close(self) -> None:
+        """Stop everything."""
+        asyncio.get_running_loop().remove_reader(self.area.kick_fd)
+        self.hold_to_limits([])
+
+    def hold_to_limits(self, started_ns: list[int], ended: Collection[int] = ()) -> None:
+        """Apply the limits to local ranks started at these times; ``[]`` = to nobody.
+
+        Args:
+            started_ns: by local rank.
+            ended: local ranks whose processes have ended already.
+        """
+        self._started_ns = started_ns
+        timers = (
+            self._deadline_timer,
+            self._tick_timer,
+            self._kickless_timer,
+            self._heartbeat_timer,
+        )
+        for timer in timers:
+            if timer is not None:
+                timer.cancel()
+        self._deadline_timer = self._tick_timer = self._kickless_timer = self._heartbeat_timer = (
+            None
+        )
+        if started_ns:
+            self._ended = set(ended)
+            self.pauses.clear()
+            self._last_tick_ns = time.monotonic_ns()
+            self._schedule_tick()
+            self._expect_heartbeats()
+            self._check_limits()
+            self._look_at_kickless()
+
+    def apply(self, limits: Limits, learned: dict[str, Learned]) -> None:
+        """Hold ranks to these from now on, if they are held to limits at all."""
+        self.limits, self.learned = limits, learned
+        if self._started_ns:
+            self._check_limits()
+
+    def rank_ended(self, local_rank: int) -> None:
+        """Hold this rank to nothing in this round any more: what it owes is its exit code."""
+        self._ended.add(local_rank)
+
+    def rank_replaced(self, local_rank: int, started_ns: int) -> None:
+        """Another process is this rank: hold it to the limits, if there are any."""
+        self._ended.discard(local_rank)
+        if self._started_ns:
+            self._started_ns[local_rank] = started_ns
+            self._check_limits()
+
+    def expired_now(self, started_ns: list[int]) -> list[tuple[Expired, ...]]:
+        """For each local rank, started at these times, the limits it has passed by now."""
+        return [self._check(index, begun).expired for index, begun in enumerate(started_ns)]
+
+    def read_pages(self) -> None:
+        """Look at every page now: records, events, requests."""
+        for index in range(self.area.ranks):
+            events, lost = self.area.drain_events(index)
+            if events or lost:
+                self.callbacks.ring_events(index, events, lost)
+            if (request := self.area.take_request(index)) is not None:
+                self.callbacks.request(index, request)
+            self.callbacks.page_changed(index, self.area.snapshot(index))
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _kicked(self) -> None:
+        self.area.drain_kick()
+        self.read_pages()
+        if self._started_ns:
+            self._check_limits()
+
+    def _check_limits(self) -> None:
+        self._note_pause()
+        looks: list[int] = []
+        for index, started_ns in enumerate(self._started_ns):
+            result = self._check(index, started_ns)
+            if result.expired:
+                self.callbacks.limit_passed(index, result.expired[0])
+                # It may have been found to have ended; the others are held to their limits.
+                if index not in self._ended or not self._started_ns:
+                    return
+            elif result.next_ns is not None:
+                looks.append(result.next_ns)
+        if looks:
+            self._schedule_check(min(looks))
+
+    def _check(self, index: int, started_ns: int) -> Check:
+        if index in self._ended:
+            return Check((), None)
+        page = self.area.snapshot(index)
+        self._api_seen |= page.phase in (Phase.INITIALIZED, Phase.STEPPING)
+        return check(
+            page,
+            self._limits_for(page),
+            now_ns=time.monotonic_ns(),
+            started_ns=started_ns,
+            pauses=self.pauses,
+            siblings_monitored=self._api_seen or self._initial_limit_given,
+        )
+
+    @property
+    def _initial_limit_given(self) -> bool:
+        """Whoever sets this limit by hand expects all ranks to be heard of, also the first one."""
+        return self._given("initial_heartbeat")
+
+    def _given(self, key: str) -> bool:
+        return self.limits.sources.get(key, "default") not in _NOT_BY_HAND
+
+    def _expect_heartbeats(self) -> None:
+        """A limit that was given, and that nothing feeds, would be silent for ever."""
+        limit_s = self.configured.heartbeat_s
+        if self._api_seen or limit_s is None or not self._given("heartbeat"):
+            return
+        if self.configured.initial_heartbeat_s is not None and self._initial_limit_given:
+            return  # which ends ranks that are not heard of
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(
+            limit_s, self._look_for_heartbeats
+        )
+
+    def _look_for_heartbeats(self) -> None:
+        self._check_limits()
+        if self._started_ns and not self._api_seen:
+            self._api_seen = any(self.area.snapshot(index).heartbeat_ns for index in self._ended)
+        if self._started_ns and not self._api_seen:
+            self.callbacks.no_heartbeats()
+
+    def _limits_for(self, page: PageSnapshot) -> Limits:
+        if page.phase in (Phase.EMPTY, Phase.STARTING):
+            # Calculated limits were measured from the initialisation on, not from the start.
+            return limits_for(page, self.configured, self.learned)
+        return limits_for(page, self.limits, self.learned)
+
+    def _schedule_check(self, at_ns: int) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        loop = asyncio.get_running_loop()
+        # asyncio's clock is CLOCK_MONOTONIC; a millisecond more, so that one look is enough.
+        self._deadline_timer = loop.call_at(at_ns / _NS + 0.001, self._check_limits)
+
+    def _schedule_tick(self) -> None:
+        self._tick_timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._note_pause()
+        self._schedule_tick()
+
+    def _note_pause(self) -> None:
+        now = time.monotonic_ns()
+        late_ns = now - self._last_tick_ns - int(_TICK_S * _NS)
+        self._last_tick_ns = now
+        if late_ns > _PAUSE_S * _NS:
+            self.pauses.append((now, late_ns))
+            self.callbacks.paused(late_ns / _NS)
+
+    def _look_at_kickless(self) -> None:
+        if any(self.area.kickless(index) for index in range(len(self._started_ns))):
+            self.read_pages()
+            if self._started_ns:
+                self._check_limits()
+            delay = _KICKLESS_S
+        else:
+            delay = _TICK_S
+        if self._started_ns:
+            loop = asyncio.get_running_loop()
+            self._kickless_timer = loop.call_later(delay, self._look_at_kickless)

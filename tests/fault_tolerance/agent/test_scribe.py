@@ -1,0 +1,213 @@
+"""What is written down once, and what is counted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
+from tests.fault_tolerance.agent.test_environment import CONFIG, START
+from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
+from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.worker.spawner import Spawned
+from undaunted.journal import events as e
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def scribe(tmp_path: Path) -> OpenScribe:
+    return OpenScribe(msgspec.structs.replace(CONFIG, run_dir=str(tmp_path)))
+
+
+def events(tmp_path: Path, kind: str) -> list[dict[str, Any]]:
+    (path,) = tmp_path.glob("journal-*.jsonl")
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [event for event in found if event["event"] == kind]
+
+
+def a_round(number: int) -> Any:
+    start = dataclasses.replace(START, round=number)
+    return SimpleNamespace(start=start, port=SimpleNamespace(number=1), rank=lambda local: local)
+
+
+def test_progress_is_written_when_there_is_some(tmp_path: Path) -> None:
+    it = scribe(tmp_path)
+    for seen, at_ns in (
+        (NO_ITERATIONS, 0),
+        (Iterations(4, 7), 100),
+        (Iterations(4, 7), 100),
+        (Iterations(problem="unreadable"), 0),
+        (Iterations(4, 9), 200),
+    ):
+        it.round_progress(seen, at_ns)
+    it.close()
+    found = [
+        (event["first_iteration"], event["last_iteration"], event["last_ns"])
+        for event in events(tmp_path, "round_progress")
+    ]
+    assert found == [(4, 7, 100), (4, 9, 200)]
+
+
+def test_a_restart_that_is_taken_back_is_not_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = scribe(tmp_path)
+    for number in (0, 1):
+        it.round_started(a_round(number))
+        it.decided(job.Decided(number, "restart", "rank 0 crashed", 1))
+    it.decided(job.Decided(1, "end", "no progress", 1))
+    it.job_ended(job.End("a", job.Outcome.NO_RESTART, "no progress"))
+    it.close()
+    assert "no restart, 1 restart: no progress" in capfd.readouterr().err
+
+
+def begun(first_line_ns: int) -> Any:
+    return SimpleNamespace(
+        problem="", first_line_ns=first_line_ns, initialized_ns=None, first_step_ns=None
+    )
+
+
+def test_a_rank_that_begins_after_the_failure_of_its_round_is_no_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = scribe(tmp_path)
+    it.round_started(first := a_round(0))
+    it.crash_detected(0, 1, "exits with 3")
+    for local_rank in range(first.start.slots):
+        it.milestones(first, local_rank, begun(time.monotonic_ns()))
+    it.round_started(second := a_round(1))
+    it.crash_detected(0, 1, "again, before all have begun")
+    assert "running again" not in capfd.readouterr().err
+    for local_rank in range(second.start.slots):
+        it.milestones(second, local_rank, begun(time.monotonic_ns()))
+    it.close()
+    assert capfd.readouterr().err.count("restart 1 of") == 1
+
+
+@pytest.mark.parametrize("mode", ["warm", "fresh"])
+def test_what_fresh_ranks_have_before_them_is_said_with_a_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], mode: Any
+) -> None:
+    it = scribe(tmp_path)
+    it.round_started(first := a_round(0))
+    it.crash_detected(0, 1, "exits with 3")
+    it.round_started(second := a_round(1))
+    it.workers_spawned(Spawned([1] * first.start.slots, mode))
+    for local_rank in range(second.start.slots):
+        it.milestones(second, local_rank, begun(time.monotonic_ns()))
+    it.close()
+    said = capfd.readouterr().err
+    assert "first line of the script" in said
+    assert ("imports" in said) == (mode == "fresh")
+
+
+def of_several_nodes(tmp_path: Path) -> OpenScribe:
+    nodes = Nodes(min_nodes=2, max_nodes=3, endpoints=["b:1"], is_host=False, address="a")
+    return OpenScribe(msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), nodes=nodes))
+
+
+def test_why_a_round_was_stopped_is_said_where_nobody_is_blamed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(0))
+    it.decided(job.Decided(0, "restart", "the launcher on node b received SIGTERM", 1))
+    it.round_started(a_round(1))
+    it.decided(job.Decided(1, "restart", "node c is lost", 1))
+    it.blamed(job.Blamed(1, "d", "rank 3 crashed", ()))
+    it.round_started(a_round(2))
+    it.close()
+    said = capfd.readouterr().err
+    assert "round 0 was stopped: the launcher on node b received SIGTERM" in said
+    assert "first cause in round 1: rank 3 crashed" in said
+    assert "round 1 was stopped" not in said
+
+
+def test_a_node_that_joins_later_counts_the_restarts_of_the_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(2))
+    it.job_ended(job.End("a", job.Outcome.FINISHED, "every rank exited with 0"))
+    it.close()
+    assert "finished, 2 restarts" in capfd.readouterr().err
+
+
+def test_a_node_that_was_away_at_the_end_counts_as_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(4))
+    it.job_ended(job.End("a", job.Outcome.FINISHED, "every rank exited with 0", 5))
+    it.close()
+    assert "finished, 5 restarts" in capfd.readouterr().err
+
+
+def test_a_spare_that_is_taken_in_knows_which_round_was_stopped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.decided(job.Decided(3, "restart", "node c left", 1))
+    it.round_started(a_round(4))
+    it.close()
+    assert "round 3 was stopped: node c left" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "said"), [(True, "passed on to the"), (False, "no rank runs")])
+def test_a_signal_is_passed_on_where_there_are_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: bool, said: str
+) -> None:
+    it = scribe(tmp_path)
+    it.signal_received("SIGTERM", ranks=ranks, first=True, again=False)
+    it.close()
+    assert f"received SIGTERM: {said}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("blamed", "shown"), [(CONFIG.node, True), ("another", False)])
+def test_only_the_traceback_of_the_first_cause_is_shown_in_full(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], blamed: str, shown: bool
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(0))
+    it.verdict(crash("Traceback: of round 0"))
+    it.round_started(a_round(1))
+    it.verdict(crash("Traceback: of round 1"))
+    it.blamed(job.Blamed(1, blamed, "rank 3 crashed", ()))
+    it.job_ended(job.End("a", job.Outcome.FAILED, "no restart is left"))
+    it.close()
+    said = capfd.readouterr().err
+    assert ("Traceback: of round 1" in said) is shown
+    assert "of round 0" not in said
+
+
+def crash(traceback: str) -> Any:
+    verdict = e.Verdict(
+        t=1, kind="crash", rank=3, local_rank=0, pid=1, line="rank 3 crashed", traceback=traceback
+    )
+    return SimpleNamespace(event=verdict)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "hint"), [("SIGINT", "interrupted", True), ("SIGTERM", "preempted", False)]
+)
+def test_ctrl_c_is_an_interruption_and_a_second_one_is_offered_to_nobody_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, outcome: str, hint: bool
+) -> None:
+    it = scribe(tmp_path)
+    it.signal_received(name, ranks=True, first=True, again=False)
+    it.job_ended(job.End("a", job.Outcome.PREEMPTED, f"the launcher on node a received {name}"))
+    it.close()
+    received, ended = capfd.readouterr().err.splitlines()
+    assert "--term-timeout" in received
+    assert ("a second Ctrl-C" in received) is hint
+    assert ended.startswith(f"[undaunted] {outcome}: ")
+    (event,) = events(tmp_path, "job_ended")
+    assert (event["outcome"], event["exit_code"]) == ("preempted", 75)

@@ -1,0 +1,316 @@
+"""A node's part in the coordination of a job: with a leader, with etcd, and after the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
+from tests.fault_tolerance.agent.test_environment import CONFIG
+from undaunted.coordinator.core import messages as job
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.leader import State
+from undaunted.coordinator.protocol import Ledger
+from undaunted.coordinator.service.leading import Listener
+from undaunted.fault_tolerance.agent import shared_orders
+from undaunted.fault_tolerance.agent.inprocess import InProcess
+from undaunted.fault_tolerance.agent.shared_orders import last_end
+from undaunted.fault_tolerance.agent.tasks import Turns
+from undaunted.fault_tolerance.nodes_config import Nodes
+from undaunted.fault_tolerance.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv("UNDAUNTED_TOKEN", "a token of the tests")
+
+
+class Launcher:
+    """What `SharedOrders` needs of an agent; keeps what it is told."""
+
+    def __init__(
+        self,
+        directory: Path,
+        endpoint: str,
+        node: str = "a",
+        reserve: Callable[[], int] = lambda: 1,
+        **nodes: object,
+    ) -> None:
+        about = {"min_nodes": 1, "max_nodes": 1, "is_host": True, "address": "127.0.0.1"}
+        place = str(directory)
+        config = RunConfig(
+            run_id="job",
+            node=node,
+            nodes=Nodes(endpoints=[endpoint], **{**about, **nodes}),
+            nproc_per_node=1,
+            max_restarts=0,
+            kind="program",
+            target="sleep",
+            args=[],
+            cwd=place,
+            run_dir=place,
+            log_dir=place,
+            stdout=[0],
+            stderr=[0],
+        )
+        self.said: asyncio.Queue[str] = asyncio.Queue()
+        self.ordered: asyncio.Queue[m.Command] = asyncio.Queue()
+        self.orders = shared_orders.SharedOrders(
+            config,
+            "0",
+            Turns(),
+            self.ordered.put_nowait,
+            reserve,
+            self.said.put_nowait,
+            InProcess(config, cast("Any", None), self.said.put_nowait),
+        )
+
+    @contextlib.asynccontextmanager
+    async def joined(self) -> AsyncIterator[Launcher]:
+        await self.orders.join()
+        try:
+            yield self
+        finally:
+            await self.orders.close()
+
+    async def says(self, text: str) -> str:
+        return await asyncio.wait_for(self._next(self.said, text), DEADLINE_S)
+
+    async def order(self, kind: type[m.Command]) -> m.Command:
+        while not isinstance(order := await self._next(self.ordered, ""), kind):
+            pass
+        return order
+
+    async def _next(self, queue: asyncio.Queue, text: str):
+        while text not in str(item := await asyncio.wait_for(queue.get(), DEADLINE_S)):
+            pass
+        return item
+
+
+def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(shared_orders, "_HOST_AGAIN_S", 0.01)
+
+    async def run(endpoint: str) -> None:
+        async with Launcher(tmp_path, endpoint, first_round_timeout_s=0.3).joined() as it:
+            said = await it.says("cannot listen")
+            assert said.startswith(f"cannot listen at {endpoint}: address already in use; ")
+            end = await it.order(m.End)
+            assert isinstance(end, m.End)
+            assert end.outcome is m.Outcome.FAILED
+            assert end.reason.startswith("no coordinator for 0.3 s")
+            assert end.reason.endswith(f"; cannot listen at {endpoint}: address already in use")
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        asyncio.run(run(f"127.0.0.1:{other.getsockname()[1]}"))
+
+
+def test_a_node_whose_port_for_rank_0_cannot_be_had_takes_no_part(tmp_path: Path) -> None:
+    def in_use() -> int:
+        raise OSError(98, "port 29500 of rank 0's store cannot be had")
+
+    async def run(endpoint: str) -> None:
+        one = Launcher(tmp_path, endpoint, reserve=in_use, max_nodes=2, min_nodes=2)
+        two = Launcher(tmp_path, endpoint, "b", max_nodes=2, min_nodes=2, is_host=False)
+        async with one.joined(), two.joined():
+            for launcher in (one, two):
+                end = await launcher.order(m.End)
+                assert isinstance(end, m.End)
+                assert end.outcome is m.Outcome.EXCLUDED
+                assert end.reason.startswith("node a is unhealthy: port 29500 of rank 0's store")
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    asyncio.run(run(endpoint))
+
+
+def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
+    async def run(endpoint: str) -> None:
+        one = Launcher(tmp_path, endpoint, max_nodes=2, min_nodes=2)
+        two = Launcher(tmp_path, endpoint, "b", max_nodes=3, min_nodes=2, is_host=False)
+        async with one.joined(), two.joined():
+            here = await one.says("--nnodes")
+            assert here.startswith("node b was started with --nnodes 2:3, this one, which")
+            there = await two.says("--nnodes")
+            assert there.startswith("this node was started with --nnodes 2:3, node a, which")
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    asyncio.run(run(endpoint))
+
+
+def test_who_comes_when_all_is_over_hears_of_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(shared_orders, "_PAST_S", 0.01)
+    ran(tmp_path, "a", m.Outcome.FINISHED)
+
+    async def run(endpoint: str) -> None:
+        async with Launcher(tmp_path, endpoint, "late", is_host=False).joined() as it:
+            assert await it.says("has ended, finished with exit code 0: said a")
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        asyncio.run(run(f"127.0.0.1:{nobody.getsockname()[1]}"))
+
+
+class Campaign:
+    """In place of the one that talks to etcd."""
+
+    def __init__(self, *about: Any) -> None:
+        self.about = about[:-1]
+        self.done: list[str] = []
+
+    def withdraw(self) -> None:
+        self.done.append("withdrawn")
+
+    def step_down(self) -> None:
+        self.done.append("stepped down")
+
+    async def close(self, *, erase: bool) -> None:
+        self.done.append("erased" if erase else "closed")
+
+
+class Party:
+    """A candidacy of node b, what it has said, and the leader that it made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, promised: int = 0) -> None:
+        self.said: list[Any] = []
+        self.state = State.LEADING
+        monkeypatch.setattr(shared_orders, "Campaigning", Campaign)
+        nodes = SimpleNamespace(store="etcd://e:1", lease_s=5.0)
+        config: Any = SimpleNamespace(node="b", run_id="job", nodes=nodes)
+        self.listener: Any = Listener()
+        self.listener.following = SimpleNamespace(
+            follower=SimpleNamespace(knows=SimpleNamespace(promised=promised)),
+            leader_at=lambda *what: self.said.append(("leader at", *what)),
+        )
+        self.candidacy = shared_orders.Candidacy(
+            config, "host-b:1", "b1", self.listener, self.lead, self.said.append, self.said.append
+        )
+        self.campaign: Any = self.candidacy._campaigning
+
+    def lead(self, epoch: int, ledger: Ledger) -> None:
+        self.said.append(("lead", epoch, ledger))
+        self.listener.leading = SimpleNamespace(
+            leader=self,
+            persisted=lambda version: self.said.append(("persisted", version)),
+            deposed=lambda reason: self.said.append(("deposed", reason)),
+        )
+
+
+@pytest.fixture
+def party(monkeypatch: pytest.MonkeyPatch) -> Party:
+    return Party(monkeypatch)
+
+
+def close(party: Party) -> list[str]:
+    with pytest.raises(StopIteration):
+        party.candidacy.close().send(None)
+    done: list[str] = party.campaign.done
+    return done
+
+
+def test_where_and_who(party):
+    place, _, *about = party.campaign.about
+    assert place.endpoints == ("e:1",)
+    assert about == ["job", 5.0, "host-b:1", "b1"]
+
+
+def test_the_first_leader_says_nothing_and_a_later_one_does(party):
+    empty = Ledger(run_id="")
+    party.candidacy.lead(7, empty)
+    assert party.said == [("lead", 7, empty)]
+    party.candidacy.lead(9, Ledger(run_id="job", leader="a"))
+    assert party.said[1] == "this node takes over the coordination of the job from node a"
+
+
+def test_an_epoch_is_later_than_what_this_node_has_promised(monkeypatch):
+    party = Party(monkeypatch, promised=7)
+    party.candidacy.lead(7, Ledger(run_id=""))
+    assert party.said[0][1] > 7
+
+
+def test_the_leader_is_told_what_concerns_it(party):
+    party.candidacy.persisted(3)
+    party.candidacy.depose("gone")
+    assert party.said == ["this node coordinates the job no more: gone"]
+    party.candidacy.lead(7, Ledger(run_id=""))
+    party.candidacy.persisted(4)
+    party.candidacy.depose("gone")
+    assert party.said[2] == ("persisted", 4)
+    assert party.said[-1] == ("deposed", "gone")
+
+
+def test_the_follower_is_told_who_leads(party):
+    party.candidacy.leader_at("host-a:1", "")
+    assert party.said == [("leader at", "host-a:1", "")]
+    party.listener.following = None
+    party.candidacy.leader_at("host-c:1", "")
+    assert len(party.said) == 1
+
+
+def test_a_node_that_is_done_leads_on_if_it_does(party):
+    party.candidacy.lead(7, Ledger(run_id=""))
+    party.candidacy.node_is_done()
+    assert party.campaign.done == []
+    party.listener.leading = None
+    party.candidacy.node_is_done()
+    assert party.campaign.done == ["withdrawn"]
+
+
+@pytest.mark.parametrize(("state", "done"), [(State.ENDED, []), (State.DEPOSED, ["stepped down"])])
+def test_a_leader_that_stands_down_by_itself_makes_room(party, state, done):
+    party.candidacy.leading_is_over()
+    party.candidacy.lead(7, Ledger(run_id=""))
+    party.state = state
+    party.candidacy.leading_is_over()
+    assert party.campaign.done == done
+
+
+@pytest.mark.parametrize(
+    ("state", "done"), [(None, "closed"), (State.LEADING, "closed"), (State.ENDED, "erased")]
+)
+def test_only_the_leader_of_a_job_that_is_over_erases_its_ledger(party, state, done):
+    if state is not None:
+        party.candidacy.lead(7, Ledger(run_id=""))
+        party.state = state
+    assert close(party) == [done]
+
+
+def ran(tmp_path: Path, node: str, end: job.Outcome | None) -> None:
+    """Leave the journal of a launcher; no end: it runs, or was killed."""
+    config = msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), node=node)
+    scribe = OpenScribe(config)
+    scribe.job_started()
+    if end is not None:
+        scribe.job_ended(job.End(node, end, f"said {node}"))
+    scribe.close()
+
+
+def test_nothing_has_ended(tmp_path: Path) -> None:
+    assert last_end(str(tmp_path)) == ""
+    ran(tmp_path, "a", None)
+    assert last_end(str(tmp_path)) == ""
+    assert last_end(str(tmp_path / "missing")) == ""
+
+
+def test_the_end_is_said_to_who_comes_late(tmp_path: Path) -> None:
+    ran(tmp_path, "a", job.Outcome.FINISHED)
+    ran(tmp_path, "b", None)
+    assert last_end(str(tmp_path)).startswith(
+        f"the last job in {tmp_path} has ended, finished with exit code 0: said a. "
+    )
