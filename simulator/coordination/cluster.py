@@ -214,9 +214,9 @@ class Cluster(World):
         epoch = election.next_epoch(ledger.epoch if ledger is not None else 0, incarnation)
         return self._leader(node, incarnation, ledger, epoch)
 
-    def persist(self, leader: election.Voter, ledger: p.Ledger) -> None:
+    def persist(self, leader: election.Voter, epoch: int, ledger: p.Ledger) -> None:
         """Write a ledger; it is there a moment later."""
-        self.checker.leads(leader, ledger.epoch, takeover=False)
+        self.checker.leads(leader, epoch, takeover=False)
         self.checker.budget(ledger)
         written = (leader[0] or COORDINATOR, ledger)
         self.after(self.between(1 * _MS, 20 * _MS), self._written, written)

@@ -53,7 +53,7 @@ class Checker:
     """Told of everything that the invariants are about; raises `InvariantError`.
 
     Attributes:
-        ledger: the newest that a leader has written down, of those that know the last round.
+        ledger: the newest that a leader has written down, of a job that has begun.
         alive: agents that run.
         ended_as: how the job ended for agents: outcome and reason.
         job_outcome: how it ended for all, "" = it has not.
@@ -452,9 +452,9 @@ class Checker:
 
 
 def _later(one: p.Ledger, other: p.Ledger) -> bool:
-    """A leader whom nobody follows may take late epochs: what counts first is the round."""
-    if p.further(one, other) or p.further(other, one):
-        return p.further(one, other)
+    """A launcher that knows of no job may have a late epoch: one whose job has begun goes first."""
+    if (one.round < 0) != (other.round < 0):
+        return other.round < 0
     return p.newer(one, other)
 
 

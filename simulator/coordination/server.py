@@ -100,7 +100,8 @@ class Server:
             case c.Ask(node=node, address=address, message=question):
                 out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))
             case c.Persist(ledger=ledger):
-                self._cluster.persist((self._name, self.leader.config.incarnation), ledger)
+                seat = (self._name, self.leader.config.incarnation)
+                self._cluster.persist(seat, self.leader.epoch, ledger)
             case c.Done():
                 if self.leader.state is State.ENDED:
                     self._cluster.checker.job_over = True

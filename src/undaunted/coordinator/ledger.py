@@ -24,7 +24,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run_id: the job.
-        epoch: of the leader who wrote it; rises with every leader.
+        epoch: of the leader who wrote it, when a quorum last agreed to that one; rises with every
+            leader.
         version: rises with every change.
         leader: node that leads, "" = a host of its own.
         casting_vote: node that led when ``table`` was started; it decides when exactly half of the
@@ -109,12 +110,11 @@ def newer(one: Ledger, other: Ledger) -> bool:
     return (one.epoch, one.version) > (other.epoch, other.version)
 
 
-def prepared_further(one: Ledger, other: Ledger) -> bool:
-    """Whether a later leader than that of ``other`` has prepared a round, according to ``one``."""
-    later = one.round >= 0 and one.epoch > other.epoch
-    return later and (one.birth, one.pending_round) > (other.birth, other.round)
-
-
 def further(one: Ledger, other: Ledger) -> bool:
-    """Whether a round was started according to ``one`` that ``other`` does not know of."""
-    return one.round >= 0 and (one.birth, one.round) > (other.birth, other.round)
+    """Whether ``one`` knows of a round, begun or prepared, that ``other`` is too old to know of.
+
+    A round that only an older ledger knows has been replaced: no quorum has begun it.
+    """
+    if one.round < 0 or (other.round >= 0 and not newer(one, other)):
+        return False
+    return (one.birth, max(one.round, one.pending_round)) > (other.birth, other.round)

@@ -16,7 +16,6 @@ from undaunted.coordinator.ledger import (
     Seat,
     further,
     newer,
-    prepared_further,
     settled,
     settled_by,
     started,
@@ -30,7 +29,6 @@ __all__ = [
     "Seat",
     "further",
     "newer",
-    "prepared_further",
     "settled",
     "settled_by",
     "started",
@@ -345,7 +343,7 @@ class MissAnswer(_Message, frozen=True):
     """``lost``: so have I. Otherwise ``leader`` is where I hear it, if I know its address.
 
     ``quorum``: as far as I have heard, so has a quorum. ``round``: the last that I know to have
-    begun, -1 = none; None = an older build does not say.
+    begun, -1 = none; None = an older build does not say. ``known``: epoch of the ledger I know.
     """
 
     node: str
@@ -355,6 +353,7 @@ class MissAnswer(_Message, frozen=True):
     leader: str = ""
     quorum: bool = False
     round: int | None = None
+    known: int = 0
 
 
 class Claim(_Message, frozen=True):

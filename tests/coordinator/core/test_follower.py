@@ -321,6 +321,36 @@ def test_a_start_of_a_table_that_is_not_known_is_not_carried_out():
     assert not harness.follower.running
 
 
+def test_it_is_carried_out_when_it_comes_again_after_the_ledger():
+    harness = Harness()
+    harness.welcome()
+    other = ledger("abc", version=7, round=3)
+    harness.says(p.Learn(epoch=EPOCH, ledger=other))
+    harness.start(number=5)
+    harness.says(p.Learn(epoch=EPOCH, ledger=ledger("abc", epoch=EPOCH + 1, version=8)))
+    assert kinds(harness.start(number=5))["Deliver"] == 1
+
+
+def test_an_order_of_another_epoch_than_the_ledger_changes_nothing_in_it():
+    """Members have not agreed to the leader yet; versions of two leaders say nothing."""
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.welcome(epoch=EPOCH + 1)
+    known = harness.follower.knows.ledger
+    stop = p.StopOrder(
+        number=9, epoch=EPOCH + 1, version=12, round=0, reason="x", grace_s=2,
+        restarts_used=2, excluded={},
+    )  # fmt: skip
+    assert kinds(harness.says(stop)) == {"Deliver": 1}
+    assert harness.follower.knows.ledger == known
+    start = p.StartOrder(
+        number=10, epoch=EPOCH + 1, version=13, prepared=known.version, round=1, casting_vote="a",
+        seat=1, max_restarts=3, master_addr="host", master_port=7,
+    )  # fmt: skip
+    assert harness.says(start) == []
+    assert harness.follower.knows.ledger == known
+
+
 def test_what_a_stop_says_goes_into_the_ledger():
     harness = Harness().running()
     stop = p.StopOrder(

@@ -80,7 +80,10 @@ class Harness:
 
     # --- what followers do ----------------------------------------------------------------------
 
-    def hello(self, node: str, *, incarnation: str = "", **changes: object) -> int:
+    def hello(
+        self, node: str, *, incarnation: str = "", follows: bool = True, **changes: object
+    ) -> int:
+        """Introduce a node, which says at once that it follows."""
         self.last_link += 1
         about = {
             "node": node,
@@ -91,6 +94,9 @@ class Harness:
         self.links[node] = self.last_link
         hello = p.Hello(**{**about, **changes})
         self.handle(c.Received(self.last_link, hello))
+        if follows and node in self.links and self.heard(node, p.Welcome):
+            about = {"round": changes.get("round", -1), "epoch": self.leader.epoch}
+            self.say(node, p.Renew(**about))
         return self.last_link
 
     def say(self, node: str, message: p.Message) -> list[c.Command]:
@@ -430,7 +436,7 @@ def test_one_of_an_older_round_that_stops_while_it_recovers_is_a_candidate():
     harness.pass_time(10.1, alive="abd")
     harness.stop_all("ab", 1)
     assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "d"}
-    assert len(harness.heard("d", p.StopOrder)) == 1
+    assert len({stop.number for stop in harness.heard("d", p.StopOrder)}) == 1
 
 
 def test_a_takeover_starts_without_the_lost_leader():
@@ -491,26 +497,41 @@ def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
     assert harness.heard("b", p.StopOrder)[-1].number > (EPOCH + 1) * p.ORDERS_PER_EPOCH
 
 
-def test_a_leader_that_stood_still_gives_way_to_a_promise_where_others_may_have_been_elected():
-    """What it knows would pass for newer than what a leader has decided that it never heard of."""
+def test_what_a_leader_knows_is_of_a_later_epoch_once_a_quorum_follows_under_that():
+    """Others may have begun a round that it has not heard of: it must not pass for newer."""
     harness = Harness().running()
-    harness.pass_time(6, alive="abc")
-    harness.now += 18 * S
-    link = harness.hello("a", round=0, running=True, promised=99)
-    assert harness.leader.state is State.DEPOSED
-    assert harness.leader.epoch == EPOCH
-    assert any(isinstance(each, p.Refused) for each in harness.said[link])
+    known = harness.leader.ledger
+    harness.hello("b", round=0, running=True, promised=99, ledger=known)
+    assert harness.learnt("b").epoch == harness.leader.ledger.epoch == EPOCH
+    later = msgspec.structs.replace(known, epoch=99, version=known.version + 2, round=1)
+    assert p.newer(later, harness.learnt("b"))
+    harness.say("a", p.Renew(epoch=EPOCH))
+    assert harness.leader.ledger.epoch == EPOCH, "that does not count"
+    harness.say("c", p.Renew(epoch=harness.leader.epoch))
+    assert harness.leader.ledger.epoch == harness.leader.epoch > 99
+    assert harness.learnt("a") == harness.learnt("b") == harness.leader.ledger
 
 
-def test_a_leader_that_stood_still_goes_on_where_nobody_can_be_elected():
-    harness = Harness(min_nodes=2, max_nodes=2)
-    for node in "ab":
-        harness.hello(node)
-    harness.pass_time(3, alive="ab")
-    harness.prepared("ab")
-    harness.now += 18 * S
-    harness.hello("a", round=0, running=True, promised=99)
-    assert harness.leader.epoch > 99
+def test_no_table_is_prepared_before_that():
+    harness = Harness().running()
+    harness.hello("b", round=0, running=True, promised=99, follows=False)
+    harness.report("c", "failed", 1, text="x")
+    harness.stop_all("abc", 2)
+    assert harness.leader.ledger.pending_round <= harness.leader.ledger.round
+    for node in "ac":
+        harness.say(node, p.Renew(epoch=harness.leader.epoch))
+    assert harness.leader.ledger.pending_round == 1
+    version = harness.leader.ledger.version
+    assert all(harness.heard(node, p.PrepareOrder)[-1].version == version for node in "abc")
+
+
+def test_a_leader_that_nobody_has_elected_leads_no_table_that_others_may_elect_from():
+    known = ledger("bcd", round=4, epoch=5)
+    harness = Harness()
+    harness.hello("b", round=4, running=True, ledger=known, promised=5)
+    assert (harness.leader.ledger.epoch, harness.leader.ledger.version) == (5, known.version)
+    harness.hello("c", round=4, running=True, ledger=known, promised=5)
+    assert harness.leader.ledger.epoch == harness.leader.epoch
 
 
 def test_orders_that_may_have_been_refused_are_given_again_under_a_later_epoch():
@@ -589,15 +610,27 @@ def test_members_that_are_not_here_are_asked_whom_they_follow():
     assert {ask.node for ask in harness.out if isinstance(ask, c.Ask)} == {"c"}
 
 
-def test_without_a_quorum_it_stands_down_for_an_earlier_leader_who_is_followed():
+def test_it_stands_down_for_an_earlier_leader_if_a_quorum_has_agreed_to_that_one_only():
     harness = Harness().running()
-    answer = p.MissAnswer(node="c", incarnation="c1", epoch=3, lost=False, leader="host-b:1")
+    answer = p.MissAnswer(
+        node="c", incarnation="c1", epoch=50, lost=False, leader="host-b:1", known=50
+    )
+    harness.lose("c")
+    harness.hello("b", round=0, running=True, promised=99)
+    assert harness.leader.epoch > 99
+    harness.handle(c.Answered("c", answer))
+    assert harness.leader.state is State.DEPOSED
+
+
+def test_without_a_quorum_it_stays_if_the_other_leader_will_give_way():
+    harness = Harness().running()
+    answer = p.MissAnswer(
+        node="c", incarnation="c1", epoch=3, lost=False, leader="host-b:1", known=3
+    )
+    harness.lose("b")
     harness.lose("c")
     harness.handle(c.Answered("c", answer))
     assert harness.leader.state is State.LEADING
-    harness.lose("b")
-    harness.handle(c.Answered("c", answer))
-    assert harness.leader.state is State.DEPOSED
 
 
 def test_one_that_is_lost_while_preparing_is_replaced():
@@ -635,7 +668,9 @@ def test_stands_down_for_a_later_leader():
     harness = Harness().running()
     harness.lose("b")
     harness.lose("c")
-    answer = p.MissAnswer(node="c", incarnation="c1", epoch=99, lost=False, leader="host-b:1")
+    answer = p.MissAnswer(
+        node="c", incarnation="c1", epoch=99, lost=False, leader="host-b:1", known=EPOCH
+    )
     harness.handle(c.Answered("c", answer))
     assert harness.out[-1] == c.Done("host-b:1")
     assert harness.said[1][-1].leader == "host-b:1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.core.seats import ledger, table
+from tests.coordinator.core.seats import ledger, table, voters
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
@@ -30,6 +30,7 @@ class Prepared:
         )
         self.sessions = Sessions()
         self.record = Record(config, known, 7)
+        self.record.agree(dict.fromkeys(voters(nodes), known))
         self.preparation = Preparation(config, self.record, self.sessions, lost="")
         for link, node in enumerate(nodes):
             self.sessions.add(Session(p.Hello(node=node, incarnation=f"{node}1", slots=2), link, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coordinator.core.seats import ledger, table
+from tests.coordinator.core.seats import ledger, table, voters
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.config import PolicyConfig
@@ -22,7 +22,9 @@ def test_a_new_job_inherits_nothing() -> None:
 
 
 def test_what_was_prepared_by_the_leader_before_is_doubtful_until_a_table_is_started() -> None:
-    made = record(ledger("abc", pending_round=1, pending=table("abd")))
+    known = ledger("abc", pending_round=1, pending=table("abd"))
+    made = record(known)
+    made.agree(dict.fromkeys(voters("ab"), known))
     assert made.inherited
     assert made.doubtful == table("abd")
     made.prepare(2, table("abc"))
@@ -43,6 +45,7 @@ def test_nobody_votes_where_nobody_can_take_over() -> None:
 
 def test_every_change_has_a_version_and_no_change_has_none() -> None:
     made = record(ledger("abc"))
+    made.agree(dict.fromkeys(voters("ab"), ledger("abc")))
     policy = JobPolicy(PolicyConfig())
     version = made.ledger.version
     assert made.catch_up(policy) == []
@@ -54,6 +57,50 @@ def test_every_change_has_a_version_and_no_change_has_none() -> None:
     assert made.ledger is stopped, "one version for the orders to all nodes"
     assert stopped.version == version + 2
     assert not stopped.running
+
+
+def test_a_ledger_is_of_the_epoch_of_a_leader_once_a_quorum_follows_under_it() -> None:
+    """Until then its leader makes no versions of it, and others have newer ones."""
+    known = ledger("abc", leader="c")
+    made = record(known)
+    made.stop(JobPolicy(PolicyConfig()))
+    assert not made.agree(dict.fromkeys(voters("a"), known))
+    assert made.learn().epoch == 7
+    assert not p.newer(made.ledger, known)
+    assert made.agree(dict.fromkeys(voters("ab"), known))
+    assert not made.agree(dict.fromkeys(voters("abc"), known)), "once"
+    about = (made.ledger.epoch, made.ledger.version, made.ledger.leader, made.ledger.running)
+    assert about == (7, known.version + 1, "a", False)
+
+
+def test_so_it_is_again_under_a_later_epoch() -> None:
+    made = record(ledger("abc"))
+    made.agree(dict.fromkeys(voters("abc"), ledger("abc")))
+    before = made.ledger
     made.take_epoch(9)
-    assert made.learn() == p.Learn(epoch=9, ledger=made.ledger)
-    assert made.ledger.epoch == 9
+    assert made.learn() == p.Learn(epoch=9, ledger=before)
+    assert not made.agreed
+    assert made.agree(dict.fromkeys(voters("bc"), before))
+    assert (made.ledger.epoch, made.ledger.version) == (9, before.version + 1)
+
+
+def test_where_nobody_has_a_vote_it_is_so_at_once() -> None:
+    made = record(ledger("ab"))
+    assert (made.agreed, made.ledger.epoch) == (True, 7)
+    made.take_epoch(9)
+    assert (made.agreed, made.ledger.epoch) == (True, 9)
+
+
+def test_members_of_a_table_that_may_have_begun_are_needed_as_well() -> None:
+    known = ledger("abc", pending_round=1, pending=table("cde"))
+    made = record(known)
+    assert not made.agree(dict.fromkeys(voters("ab"), known))
+    assert made.agree(dict.fromkeys(voters("abc"), known)), "c will never begin it"
+
+
+def test_versions_of_one_leader_rise_although_it_adopts_another_ledger() -> None:
+    made = record(p.Ledger(run_id=""))
+    made.prepare(0, table("abc"))
+    prepared = made.ledger.version
+    made.adopt(ledger("ab", version=1))
+    assert made.ledger.version > prepared

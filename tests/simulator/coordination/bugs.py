@@ -51,7 +51,7 @@ def minority_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 def table_before_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(election, "electing", lambda known: ((known.table, known.casting_vote),))
-    patch.setattr(protocol, "prepared_further", lambda *_: False)
+    patch.setattr(protocol, "further", lambda one, other: one.round > other.round)
 
 
 def silent_nodes_count_as_stopped(patch: pytest.MonkeyPatch) -> None:

@@ -364,12 +364,12 @@ def test_what_may_keep_the_end_from_a_node_does_not_excuse_that_it_is_evicted() 
         made.begin(("a", "1"), ledger(1, "a", "c"))
 
 
-def test_the_ledger_that_counts_is_one_that_knows_the_last_round() -> None:
+def test_the_ledger_that_counts_is_the_newest_of_a_job_that_has_begun() -> None:
     made = checker()
     made.budget(ledger(2, "a", "b", epoch=5))
-    made.budget(ledger(1, "a", "b", epoch=9))
+    made.budget(ledger(-1, epoch=9))
     assert made.ledger.epoch == 5
-    made.budget(ledger(2, "a", "b", epoch=6))
+    made.budget(ledger(1, "a", "b", epoch=6))
     assert made.ledger.epoch == 6
     made.budget(ledger(2, "a", "b", epoch=5, version=3))
     assert made.ledger.epoch == 6

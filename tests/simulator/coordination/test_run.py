@@ -68,6 +68,24 @@ def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:
     assert not run(vary(seed, nodes, spares), seed, kinds=kinds).problem
 
 
+@pytest.mark.parametrize(
+    ("nodes", "spares", "seed"),
+    [
+        (2, 3, 21578),  # a leader that met a later promise passed off what it knew as newer
+        (2, 3, 20488),  # so did one that had stood still
+        (2, 3, 20212),  # a round that no quorum had begun made every later leader stand down
+        (2, 3, 21775),  # the elected leader gave way to one that nobody had agreed to
+        (3, 4, 2072),  # two leaders gave way to each other
+        (2, 3, 2109),  # a launcher whose disk was lost kept a member of a job that another led
+        (2, 3, 8885),  # what was begun last came from a leader that was not the latest
+        (2, 3, 20029),  # here, and in the next, a leader that gave way to every promise was missed
+        (2, 3, 20439),
+    ],
+)
+def test_what_was_found_once_in_an_elastic_job(nodes: int, spares: int, seed: int) -> None:
+    assert not run(vary(seed, nodes, spares, elastic=True), seed).problem
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_kind_of_fault_in_a_larger_job(seed: int) -> None:
     assert not run(vary(seed, 24, 3), seed).problem

@@ -40,7 +40,7 @@ def test_there_would_be_two_worlds_if_the_table_before_did_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(election, "electing", lambda known: ((known.table, known.casting_vote),))
-    monkeypatch.setattr(protocol, "prepared_further", lambda *_: False)
+    monkeypatch.setattr(protocol, "further", lambda one, other: one.round > other.round)
     with pytest.raises(InvariantError, match="never two worlds"):
         shifted(SILENT, seed=3)
 

@@ -81,7 +81,7 @@ class Execution:
         session.draining = True
         reason = "the job has gone on without this node"
         stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
-        return session.order(translation.order(stop, self._record.ledger))
+        return session.order(translation.order(stop, self._record.epoch, self._record.ledger))
 
     def drain_older(self, session: Session) -> list[c.Command]:
         """Do so, for a leader that recovers, if it is a round that is certainly over."""
@@ -124,7 +124,9 @@ class Execution:
             return []  # it may never have come back
         record = self._record
         more = record.replaceable
-        order = translation.order(command, record.ledger, record.started, replaceable=more)
+        order = translation.order(
+            command, record.epoch, record.ledger, record.started, replaceable=more
+        )
         session.replaceable = more if isinstance(command, m.Start) else session.replaceable
         return session.order(order)
 

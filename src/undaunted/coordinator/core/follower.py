@@ -228,6 +228,8 @@ class Follower:
     def _ordered(self, order: p.Order, now: int) -> list[f.Command]:
         if order.number <= self._last_order:
             return []  # carried out before the connection broke
+        if isinstance(order, p.StartOrder) and self.knows.started(order) is None:
+            return []  # it comes again after its table, once members have agreed to the leader
         self._last_order = order.number
         match order:
             case p.PrepareOrder():
@@ -250,7 +252,7 @@ class Follower:
         return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
 
     def _start(self, order: p.StartOrder, now: int) -> list[f.Command]:
-        ledger = self.knows.started(order)
+        ledger = self.knows.ledger
         if ledger is None or not self.knows.is_mine(ledger.table, order.seat):
             return []
         self.round, self.running, self._replaceable = ledger.round, True, order.replaceable

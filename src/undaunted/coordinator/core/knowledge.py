@@ -69,7 +69,7 @@ class Knowledge:
     def started(self, order: p.StartOrder) -> p.Ledger | None:
         """Take in that a prepared table was started; return the ledger with it, None = unknown."""
         known = self.ledger
-        if known is not None and known.version == order.prepared:
+        if known is not None and (known.epoch, known.version) == (order.epoch, order.prepared):
             self.ledger = known = p.started(known, order.version, order.casting_vote)
         return known if known is not None and known.round == order.round else None
 
@@ -82,7 +82,9 @@ class Knowledge:
     def stopped(self, order: p.StopOrder) -> None:
         """Take in that the round is being stopped."""
         known = self.ledger
-        if known is not None and known.version < order.version and known.round == order.round:
+        if known is None or (known.epoch, known.round) != (order.epoch, order.round):
+            return  # the ledger follows, once members have agreed to it
+        if known.version < order.version:
             used, excluded = order.restarts_used, order.excluded
             self.ledger = p.stopped(known, order.version, used, excluded)
 
@@ -148,6 +150,7 @@ class Knowledge:
             leader=leader,
             quorum=quorum,
             round=self.last_round,
+            known=0 if self.ledger is None else self.ledger.epoch,
         )
 
     def confirm(self, table: f.TableKnown) -> p.Prepared:

@@ -92,7 +92,7 @@ class Leader:
         self._record = Record(config, ledger or p.Ledger(run_id=""), epoch)
         self._recovery = Recovery(config, self._sessions, lost, silent)
         self._preparation = Preparation(config, self._record, self._sessions, lost)
-        self._succession = Succession(config, self._sessions)
+        self._succession = Succession(config, self._record, self._sessions)
         self._handover = Handover(config, self._record, self._sessions)
         policy = JobPolicy(config.policy)
         self._job = Execution(policy, self._record, self._sessions, self._preparation)
@@ -183,27 +183,17 @@ class Leader:
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
-            if p.further(known, self.ledger) or p.prepared_further(known, self.ledger):
+            if p.further(known, self.ledger):
                 if self.policy.round < 0:
                     commands += self._adopt(known)
                 elif known.birth == self.ledger.birth or known.epoch > self.epoch:
                     # Others have gone on without this leader.
                     return self._stand_down("another node leads the job", "")
         if promised > self.epoch:
-            if self._may_be_replaced(now):
-                return self._stand_down("another node may lead the job by now", "")
             commands += self._take_epoch(
                 election.next_epoch(promised, self.config.incarnation), now
             )
         return commands
-
-    def _may_be_replaced(self, now: int) -> bool:
-        """Whether its members may have elected another one while this process stood still.
-
-        What it knows must not pass for newer than what they have decided since then.
-        """
-        stood = self._sessions.stood_still(self.config.lease_s, now)
-        return stood and not election.may_start((), self.ledger)
 
     def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
         """What was taken for a new job had begun before."""
@@ -225,6 +215,19 @@ class Leader:
             session.number_from(epoch)
             commands += self._welcome(session, learn)
         return commands + self._preparation.begin_again(now)
+
+    def _agree(self, now: int) -> list[c.Command]:
+        """Go on once enough members follow under the leader's epoch."""
+        following = {
+            each.voter: each.hello.ledger or p.NO_LEDGER
+            for each in self._sessions.connected()
+            if each.epoch == self.epoch
+        }
+        if not self._record.agree(following):
+            return []
+        learn = self._record.learn()
+        told = [send for each in self._sessions.connected() for send in each.again(learn)]
+        return [self._record.persist(), *told, *self._preparation.begin_again(now)]
 
     def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.Command]:
         session = Session(hello, link, now)
@@ -321,13 +324,14 @@ class Leader:
         return []
 
     def _renewed(self, session: Session, renew: p.Renew, now: int) -> list[c.Command]:
-        record = self._record
+        record, session.epoch = self._record, renew.epoch
+        agreed = self._agree(now)
         session.replaceable = renew.replaceable and renew.round == self.ledger.round
         if not record.confirmed(session.voter, renew.round):
-            return session.beat(record, renew.sent)
+            return agreed + session.beat(record, renew.sent)
         beats = [beat for each in self._sessions.connected() for beat in each.beat(record)]
         told = [record.persist(), *session.beat(record, renew.sent), *beats]
-        return [*told, *self._look_at_quorum(now)]
+        return [*agreed, *told, *self._look_at_quorum(now)]
 
     def _missed(self, session: Session, now: int) -> list[c.Command]:
         """It has not heard of this leader for a lease, and looks for one."""
@@ -396,7 +400,7 @@ class Leader:
 
     def _ask_missing(self) -> list[c.Command]:
         asks = self.state in {State.LEADING, State.RECOVERING}
-        return self._succession.ask(self.ledger, sure=self._is_sure) if asks else []
+        return self._succession.ask(sure=self._is_sure) if asks else []
 
     def _asked_by_others_s(self, now: int) -> float:
         """How long it takes until a leader that goes on with this job has asked at the endpoint.
@@ -409,10 +413,10 @@ class Leader:
 
     @property
     def _is_sure(self) -> bool:
-        return self._job.quorum and self.state is State.LEADING
+        return self._job.quorum and self._record.agreed and self.state is State.LEADING
 
     def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
-        leader = self._succession.successor(answer, self.ledger, sure=self._is_sure)
+        leader = self._succession.successor(answer, sure=self._is_sure)
         return self._stand_down("another node leads the job", leader) if leader else []
 
     def _stand_down(self, reason: str, leader: str) -> list[c.Command]:

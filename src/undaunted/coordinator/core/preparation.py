@@ -50,8 +50,11 @@ class Preparation:
         self._waiting_said = False
 
     def begin(self, prepare: m.Prepare, now: int) -> list[c.Command]:
-        """Tell everybody the table."""
+        """Tell everybody the table, as soon as the ledger is of the leader's epoch."""
         self.asked_for, self._waiting_said = prepare, False
+        if not self._record.agreed:
+            self._awaited = set()
+            return []
         places = sorted(prepare.places, key=lambda place: place.group_rank)
         seats = tuple(self._seat(place) for place in places)
         self._record.prepare(prepare.round, seats)
@@ -76,11 +79,11 @@ class Preparation:
 
     def joined(self, session: Session) -> list[c.Command]:
         """Tell one that has come since; it takes no part, but the quorum may need it."""
-        return [] if self.asked_for is None else self._tell(session, -1)
+        return self._tell(session, -1) if self._is_told else []
 
     def returned(self, session: Session) -> list[c.Command]:
         """Tell one again whose acknowledgement may have been lost with its connection."""
-        if self.asked_for is None or session.voter not in self._awaited:
+        if not self._is_told or session.voter not in self._awaited:
             return []
         ranks = {election.voter(seat): seat.group_rank for seat in self._record.ledger.pending}
         return self._tell(session, ranks.get(session.voter, -1))
@@ -101,7 +104,7 @@ class Preparation:
     @property
     def complete(self) -> bool:
         """Whether there is a table which all its nodes have acknowledged, and which is safe."""
-        if self.asked_for is None or self._awaited:
+        if not self._is_told or self._awaited:
             return False
         return not self._config.durable or self._persisted >= self._record.ledger.version
 
@@ -142,6 +145,10 @@ class Preparation:
         return c.SetTimer("probe", 0, min(PROBE_S, soonest_s))
 
     # --- leaves ---------------------------------------------------------------------------------
+
+    @property
+    def _is_told(self) -> bool:
+        return self.asked_for is not None and self._record.agreed
 
     def _seat(self, place: m.Place) -> p.Seat:
         hello = self._sessions[place.node].hello

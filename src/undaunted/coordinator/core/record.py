@@ -11,6 +11,8 @@ from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from undaunted.coordinator.core.policy import JobPolicy
 
 
@@ -28,6 +30,8 @@ class Record:
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
         self._config = config
+        self._version = 0  # the last one of a ledger that another one was adopted for
+        self._elects = False  # the table of the adopted ledger has yet to make this one its leader
         self.epoch = epoch
         self.started = 0
         self.replaceable = False
@@ -35,8 +39,13 @@ class Record:
         self.ledger = p.NO_LEDGER
         self.adopt(ledger)
 
+    @property
+    def agreed(self) -> bool:
+        """Whether the ledger is of the leader's epoch, see `agree`."""
+        return self.ledger.epoch == self.epoch
+
     def adopt(self, ledger: p.Ledger) -> None:
-        """Go on from what ``ledger`` says, under an epoch of one's own."""
+        """Go on from what ``ledger`` says; it stays as it is until members agree."""
         known = self.ledger
         self.inherited = ledger.run_id != "" and ledger.round >= 0
         self.doubtful = ledger.pending if ledger.pending_round > ledger.round else ()
@@ -44,19 +53,38 @@ class Record:
             self.doubtful += known.pending
             number, seats = known.pending_round, known.pending
             ledger = msgspec.structs.replace(ledger, pending_round=number, pending=seats)
-        self.ledger = msgspec.structs.replace(
-            ledger,
-            run_id=self._config.run_id,
-            epoch=self.epoch,
-            version=max(known.version, ledger.version) + 1,
-            leader=self._config.node,
-        )
+        self.ledger = msgspec.structs.replace(ledger, run_id=self._config.run_id)
+        self._version = max(self._version, known.version)
         self._unconfirmed = {election.voter(seat) for seat in ledger.table}
+        self._elects = election.votes_count(ledger)
+        self.agree({})
 
     def take_epoch(self, epoch: int) -> None:
-        """Lead with a later epoch."""
+        """Lead with a later epoch; the ledger stays of the earlier one until members agree."""
         self.epoch = epoch
-        self._note(epoch=epoch)
+        self.agree({})
+
+    def agree(self, following: Mapping[election.Voter, p.Ledger]) -> bool:
+        """Make the ledger one of the leader's epoch, if enough members follow; return whether.
+
+        They take no orders of an earlier epoch any more, and none of them has come with a newer
+        round. Before that, another leader may have begun one that is not heard of here: a ledger of
+        this epoch would pass for newer.
+
+        Args:
+            following: who follows under the leader's epoch, each with the ledger it has come with.
+        """
+        enough = election.may_lead if self._elects else election.may_start
+        if self.agreed or not enough(following, self.ledger):
+            return False
+        self._elects = False
+        self.ledger = msgspec.structs.replace(
+            self.ledger,
+            epoch=self.epoch,
+            version=max(self._version, self.ledger.version) + 1,
+            leader=self._config.node,
+        )
+        return True
 
     def prepare(self, number: int, seats: tuple[p.Seat, ...]) -> None:
         """Note the table of round ``number`` before anybody is asked to confirm it."""
@@ -95,7 +123,7 @@ class Record:
         known = self.ledger
         now = p.stopped(known, known.version, policy.restarts_used, dict(policy.excluded))
         if now != known:
-            self.ledger = msgspec.structs.replace(now, version=known.version + 1)
+            self.ledger = msgspec.structs.replace(now, version=self._next_version)
 
     def catch_up(self, policy: JobPolicy) -> list[c.Command]:
         """Write down what the policy has changed by itself."""
@@ -121,5 +149,10 @@ class Record:
         return p.Learn(epoch=self.epoch, ledger=self.ledger)
 
     def _note(self, **changes: object) -> None:
-        version = self.ledger.version + 1
+        version = self._next_version
         self.ledger = msgspec.structs.replace(self.ledger, version=version, **changes)
+
+    @property
+    def _next_version(self) -> int:
+        """Only the leader of its epoch makes new versions of a ledger."""
+        return self.ledger.version + 1 if self.agreed else self.ledger.version

@@ -30,6 +30,7 @@ class Session:
         hello: what it said of itself, last.
         link: the connection to it; None = lost.
         heard_ns: when it said something, last.
+        epoch: under which it follows; 0 = it has not said so.
         draining: it came back with ranks of another round, which must stop first.
         orders: to it since it was connected or since the last table, to be sent again.
         number: of the last order.
@@ -44,6 +45,7 @@ class Session:
     hello: p.Hello
     link: int | None
     heard_ns: int
+    epoch: int = 0
     draining: bool = False
     orders: list[p.Order] = field(default_factory=list)
     number: int = 0

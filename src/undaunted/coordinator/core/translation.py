@@ -92,12 +92,13 @@ def _stopped(node: str, report: p.Report) -> m.NodeStopped:
 
 def order(
     command: m.Start | m.Stop | m.End,
+    epoch: int,
     ledger: p.Ledger,
     started: int = 0,
     *,
     replaceable: bool = False,
 ) -> p.Order:
-    """What the policy commands a node, in the name of the leader of ``ledger``.
+    """What the policy commands a node, in the name of the leader of ``epoch``.
 
     ``started`` is the version of the ledger whose table was started.
     """
@@ -105,7 +106,7 @@ def order(
         case m.Start():
             return p.StartOrder(
                 number=0,
-                epoch=ledger.epoch,
+                epoch=epoch,
                 version=ledger.version,
                 prepared=started,
                 round=command.round,
@@ -119,7 +120,7 @@ def order(
         case m.Stop():
             return p.StopOrder(
                 number=0,
-                epoch=ledger.epoch,
+                epoch=epoch,
                 version=ledger.version,
                 round=command.round,
                 reason=command.reason,
@@ -129,7 +130,7 @@ def order(
                 signal=command.signal,
             )
         case m.End(outcome=outcome, reason=reason):
-            return p.EndOrder(number=0, epoch=ledger.epoch, outcome=outcome.label, reason=reason)
+            return p.EndOrder(number=0, epoch=epoch, outcome=outcome.label, reason=reason)
 
 
 def note(command: m.Decided | m.Blamed | m.Remark, epoch: int, last_round: int) -> p.Note:
