@@ -12,8 +12,7 @@ from simulator.virtual.network import END_OF_FILE
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.controller import Controller
-from undaunted.inprocess.core.links import patience_s
-from undaunted.inprocess.guard.link_messages import Bye
+from undaunted.inprocess.guard.links import Bye, patience_s
 
 if TYPE_CHECKING:
     from simulator.inprocess.cluster import Cluster

@@ -11,7 +11,7 @@ from simulator.virtual import messages as s
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.guard import RankGuard
-from undaunted.inprocess.guard.link_messages import Bye
+from undaunted.inprocess.guard.links import Bye
 
 if TYPE_CHECKING:
     from simulator.inprocess.cluster import Cluster

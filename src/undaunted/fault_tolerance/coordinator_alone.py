@@ -22,7 +22,6 @@ from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance import cycle_info_files, job_access
-from undaunted.fault_tolerance.agent.inprocess import Controlling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.funnel.servers import LogServers
     from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.inprocess.core.commands import Note
+    from undaunted.inprocess.guard.host import ControllerHost
 
 _FAILED = 1
 
@@ -88,7 +88,7 @@ async def _serve(config: AloneConfig) -> int:
         done=lambda _: end(""),
         watch=None if files is None else files.follow(leader),
         say=_say,
-        beside=Controlling(_notes, _say),
+        beside=_beside,
     )
     server = Server(_address(config, token), listener, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
@@ -112,11 +112,16 @@ async def _serve(config: AloneConfig) -> int:
     return _last_words(config, leader, why)
 
 
+def _beside() -> ControllerHost:
+    """Return the controller of functions that are restarted in their processes."""
+    from undaunted.inprocess.guard.host import ControllerHost
+
+    return ControllerHost(_notes, _say)
+
+
 def _notes(number: int, _world_size: int) -> Callable[[Note], None]:
     """What becomes of functions that are restarted in their processes is in no journal here."""
-    from undaunted.inprocess.guard.notes import line
-
-    return lambda note: _say(f"round {number}: {line(note)}")
+    return lambda note: _say(f"round {number}: {note.line()}")
 
 
 def _log_servers(config: AloneConfig, funnel: FunnelConfig) -> LogServers:

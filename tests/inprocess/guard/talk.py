@@ -1,4 +1,4 @@
-"""What tests of guards share: a rank's end of a channel, uplinks and controllers that remember."""
+"""What tests of guards share: a rank's end of a link, services and controllers that remember."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.inprocess.core.commands import ControllerCommand, ControllerEvent
-    from undaunted.inprocess.guard.uplink import Downlink
 
 LIMITS = m.Limits(soft_timeout=50.0, hard_timeout=60.0, heartbeat_timeout=30.0)
 
@@ -51,16 +50,12 @@ class Changing:
             await self._changed.wait()
 
 
-class Uplink(Changing):
-    """The way to a controller that only listens."""
+class Said(Changing):
+    """What a service tells the controller."""
 
     def __init__(self) -> None:
         super().__init__()
         self.said: list[m.FromGuard] = []
-        self.downlink: Downlink | None = None
-
-    def attach(self, downlink: Downlink) -> None:
-        self.downlink = downlink
 
     def send(self, message: m.FromGuard) -> None:
         self.said.append(message)
@@ -68,17 +63,16 @@ class Uplink(Changing):
 
 
 class Served(Changing):
-    """A guard that only listens: the other end of an uplink."""
+    """A service that only listens, at the other end of a link to the controller."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[Any] = []
+        self.send: Callable[[Any], object] = [].append
 
-    def up(self) -> None:
-        self._note("up")
-
-    def down(self) -> None:
-        self._note("down")
+    def linked(self, send: Callable[[Any], object] | None) -> None:
+        self._note("down" if send is None else "up")
+        self.send = send or [].append
 
     def told(self, job_ranks: tuple[int, ...], message: m.ToRank) -> None:
         self._note((job_ranks, message))
@@ -103,7 +97,7 @@ class Controlling(Changing):
 
 
 class Peer:
-    """A rank's end of a channel, in this process."""
+    """A rank's end of its link, in this process."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)

@@ -11,7 +11,7 @@ from tests.inprocess.guard.talk import enter, join
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.guard import doorkeeper as module
 from undaunted.inprocess.guard.doorkeeper import Doorkeeper
-from undaunted.inprocess.guard.link_messages import Lease
+from undaunted.inprocess.guard.links import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

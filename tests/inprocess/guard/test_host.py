@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -14,11 +14,11 @@ from tests.inprocess.guard.talk import Controlling, Served, enter, join, record
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.server import Server
 from undaunted.inprocess.core import commands as c
-from undaunted.inprocess.core import links as module
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.guard.host import ControllerHost
-from undaunted.inprocess.guard.link_messages import ToController
-from undaunted.inprocess.guard.remote import RemoteUplink
+from undaunted.inprocess.guard import links as module
+from undaunted.inprocess.guard.controller_link import ControllerLink
+from undaunted.inprocess.guard.host import ControllerHost, LocalLink
+from undaunted.inprocess.guard.links import EncodedTold, ToController
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,16 +26,30 @@ if TYPE_CHECKING:
 LONG_S = 50.0
 
 
-def uplink_to(port: int, **changes: Any) -> RemoteUplink:
-    options = {"interval_s": 0.01, "silence_s": LONG_S, "remark": print, **changes}
-    return RemoteUplink(f"127.0.0.1:{port}", options.pop("terms", terms()), **options)
+class Guard(Served):
+    """A guard in a process of its own."""
+
+    def __init__(self, port: int, **changes: Any) -> None:
+        super().__init__()
+        options = {"interval_s": 0.01, "silence_s": LONG_S, "remark": print, **changes}
+        where = f"127.0.0.1:{port}", options.pop("terms", terms())
+        self.link = ControllerLink(*where, cast("Any", self), **options)
+
+    async def connected(self, timeout_s: float = LONG_S) -> Guard:
+        await self.link.connected(timeout_s)
+        return self
+
+
+def host_of(controlling: Controlling, silence_s: float = LONG_S, **changes: Any) -> ControllerHost:
+    options = {"notes": lambda *_: print, "remark": print, **changes}
+    return ControllerHost(make=lambda: cast("Any", controlling), silence_s=silence_s, **options)
 
 
 @contextlib.asynccontextmanager
 async def serving(
     controlling: Controlling, *, silence_s: float = LONG_S, port: int = 0
 ) -> AsyncIterator[tuple[ControllerHost, Server]]:
-    host = ControllerHost(controlling, silence_s=silence_s, note=print)  # type: ignore[arg-type]
+    host = host_of(controlling, silence_s)
     server = Server(f"127.0.0.1:{port}", host, terms(), messages=ToController)
     server.longest = m.MAX_MESSAGE_BYTES
     await server.start()
@@ -54,25 +68,24 @@ def tell_all(event: Any) -> list[c.ControllerCommand]:
 async def test_ranks_of_several_guards_are_told_by_way_of_theirs() -> None:
     controlling = Controlling(tell_all)
     async with serving(controlling) as (host, server):
-        uplinks = [uplink_to(server.port), uplink_to(server.port), host.local()]
-        guards = [Served() for _ in uplinks]
-        for uplink in uplinks[:2]:
-            await uplink.connected(LONG_S)
-        for uplink, guard in zip(uplinks, guards, strict=True):
-            uplink.attach(guard)
-        uplinks[0].send(enter(0))
-        uplinks[0].send(enter(1))
-        uplinks[1].send(enter(5))
-        uplinks[2].send(enter(2))
+        one, other = await Guard(server.port).connected(), await Guard(server.port).connected()
+        here = Served()
+        local = LocalLink(host, cast("Any", here))
+        one.send(enter(0))
+        one.send(enter(1))
+        other.send(enter(5))
+        await here.until(lambda: here.seen == ["up"])
+        here.send(enter(2))
         await controlling.until(lambda: len(controlling.events) == 4)
-        uplinks[2].send(join(2))
-        await guards[0].until(lambda: len(guards[0].seen) == 2)
-        await guards[2].until(lambda: len(guards[2].seen) == 2)
-        assert guards[0].seen == ["up", ((0, 1), record())]
-        assert guards[1].seen == ["up"]
-        assert guards[2].seen == ["up", ((2,), record())]
-        for uplink in uplinks:
-            await uplink.close()
+        here.send(join(2))
+        await one.until(lambda: len(one.seen) == 2)
+        await here.until(lambda: len(here.seen) == 2)
+        assert one.seen == ["up", ((0, 1), record())]
+        assert other.seen == ["up"]
+        assert here.seen == ["up", ((2,), record())]
+        await one.link.close()
+        await other.link.close()
+        local.close()
         await host.deserted()
     assert sorted(e.job_ranks for e in controlling.events[5:]) == [(0, 1), (2,), (5,)]
     assert {e.text for e in controlling.events[5:]} == {"its guard has ended"}
@@ -83,17 +96,15 @@ async def test_a_guard_whose_connection_breaks_comes_back(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "GRACE_S", LONG_S)
     controlling = Controlling(tell_all)
     async with serving(controlling) as (_, server):
-        uplink, guard = uplink_to(server.port), Served()
-        await uplink.connected(LONG_S)
-        uplink.attach(guard)
-        uplink.send(enter(0))
+        guard = await Guard(server.port).connected()
+        guard.send(enter(0))
         await controlling.until(lambda: len(controlling.events) == 1)
-        uplink._connection.drop("cut")  # type: ignore[union-attr]
+        guard.link._connection.drop("cut")  # type: ignore[union-attr]
         await guard.until(lambda: guard.seen == ["up", "down", "up"])
-        uplink.send(join(0))
+        guard.send(join(0))
         await guard.until(lambda: len(guard.seen) == 4)
         assert guard.seen[-1] == ((0,), record())
-        await uplink.close()
+        await guard.link.close()
         await controlling.until(lambda: len(controlling.events) == 3)
     assert controlling.events[2].job_ranks == (0,)
 
@@ -105,15 +116,14 @@ async def test_a_guard_that_does_not_come_back_is_unreachable_soon(
     monkeypatch.setattr(module, "GRACE_S", 0.02)
     controlling = Controlling()
     async with serving(controlling) as (host, server):
-        uplink = uplink_to(server.port)
-        await uplink.connected(LONG_S)
-        uplink.send(enter(0))
+        guard = await Guard(server.port).connected()
+        guard.send(enter(0))
         await controlling.until(lambda: len(controlling.events) == 1)
-        uplink._over = True  # as if its process had died
-        uplink._connection.drop("killed")  # type: ignore[union-attr]
+        guard.link._over = True  # as if its process had died
+        guard.link._connection.drop("killed")  # type: ignore[union-attr]
         await controlling.until(lambda: len(controlling.events) == 2)
         await host.deserted()
-        await uplink.close()
+        await guard.link.close()
     assert controlling.events[1].job_ranks == (0,)
     assert "has broken" in controlling.events[1].text
 
@@ -122,19 +132,16 @@ async def test_a_guard_that_does_not_come_back_is_unreachable_soon(
 async def test_silence_is_noticed_by_both() -> None:
     controlling = Controlling()
     async with serving(controlling, silence_s=0.1) as (host, server):
-        quiet = uplink_to(server.port, silence_s=3 * LONG_S, interval_s=LONG_S)
+        quiet = Guard(server.port, silence_s=3 * LONG_S, interval_s=LONG_S)
         await quiet.connected(LONG_S)
         quiet.send(enter(0))
         await controlling.until(lambda: len(controlling.events) == 2)
         assert controlling.events[1].text == "nothing was heard of its guard for 0.1 s"
-        await quiet.close()
-        monkey = Served()
+        await quiet.link.close()
         host.received = lambda connection, message: None  # type: ignore[method-assign]
-        uplink = uplink_to(server.port, silence_s=0.05)
-        await uplink.connected(LONG_S)
-        uplink.attach(monkey)
-        await monkey.until(lambda: monkey.seen[:2] == ["up", "down"])
-        await uplink.close()
+        guard = await Guard(server.port, silence_s=0.05).connected()
+        await guard.until(lambda: guard.seen[:2] == ["up", "down"])
+        await guard.link.close()
 
 
 @on_loop
@@ -144,16 +151,14 @@ async def test_a_guard_that_says_that_it_comes_back_is_waited_for(
     monkeypatch.setattr(module, "GRACE_S", 0.0)
     controlling = Controlling()
     async with serving(controlling) as (_, server):
-        uplink, guard = uplink_to(server.port), Served()
-        await uplink.connected(LONG_S)
-        uplink.attach(guard)
-        uplink.send(enter(0))
+        guard = await Guard(server.port).connected()
+        guard.send(enter(0))
         await controlling.until(lambda: len(controlling.events) == 1)
-        uplink._silent()
+        guard.link._silent()
         await guard.until(lambda: guard.seen == ["up", "down", "up"])
-        uplink.send(join(0))
+        guard.send(join(0))
         await controlling.until(lambda: len(controlling.events) == 2)
-        await uplink.close()
+        await guard.link.close()
     assert isinstance(controlling.events[1], m.Join)
 
 
@@ -161,40 +166,37 @@ async def test_a_guard_that_says_that_it_comes_back_is_waited_for(
 async def test_a_controller_that_is_not_there_yet_is_waited_for() -> None:
     async with serving(Controlling()) as (_, server):
         port = server.port
-    uplink = uplink_to(port)
+    guard = Guard(port)
     with pytest.raises(WireError, match="connection refused"):
-        await uplink.connected(0.05)
-    connecting = asyncio.ensure_future(uplink.connected(LONG_S))
+        await guard.connected(0.05)
+    connecting = asyncio.ensure_future(guard.connected(LONG_S))
     async with serving(Controlling(), port=port):
         await connecting
-        await uplink.close()
+        await guard.link.close()
 
 
 @on_loop
 async def test_a_wrong_token_is_refused_at_once() -> None:
     async with serving(Controlling()) as (_, server):
-        uplink = uplink_to(server.port, terms=terms(token=b"another token of mine"))
+        guard = Guard(server.port, terms=terms(token=b"another token of mine"))
         with pytest.raises(WireError, match="has another token"):
-            await uplink.connected(LONG_S)
-        await uplink.close()
+            await guard.connected(LONG_S)
+        await guard.link.close()
 
 
 @on_loop
 async def test_garbage_costs_its_connection_only() -> None:
     controlling = Controlling()
     async with serving(controlling) as (_, server):
-        uplink = uplink_to(server.port)
-        await uplink.connected(LONG_S)
+        guard = await Guard(server.port).connected()
         async with raw_peer(server) as raw:
             raw.writer.write(b"\xff" * 100)
             await raw.rest()
-        uplink._connection._transport.write(b"\0\0\0\1\xc1")  # type: ignore[union-attr]
-        guard = Served()
-        uplink.attach(guard)
+        guard.link._connection._transport.write(b"\0\0\0\1\xc1")  # type: ignore[union-attr]
         await guard.until(lambda: guard.seen == ["up", "down", "up"])
-        uplink.send(enter(0))
+        guard.send(enter(0))
         await controlling.until(lambda: controlling.events == [enter(0)])
-        await uplink.close()
+        await guard.link.close()
 
 
 class StubLink:
@@ -212,11 +214,11 @@ class StubLink:
 async def test_what_comes_late_over_a_connection_that_was_given_up_is_not_heard() -> None:
     """A partition heals: the kernel delivers what was sent over the old connection."""
     controlling = Controlling(lambda _: [c.Tell((1,), record())])
-    host = ControllerHost(controlling, silence_s=LONG_S, note=print)  # type: ignore[arg-type]
+    host = host_of(controlling)
     old, new = StubLink(1), StubLink(2)
-    host.heard(old, enter(1))
-    host.heard(new, m.Resume(enter(1), None, None, ()))
-    host.heard(old, m.Completed(0, 1, 0))
+    host.heard(old, 0, enter(1))
+    host.heard(new, 0, m.Resume(enter(1), None, None, ()))
+    host.heard(old, 0, m.Completed(0, 1, 0))
     host.left(old, "it is gone")
     assert [type(event) for event in controlling.events] == [m.Enter, m.Resume]
     assert (old.told, new.told) == ([(1,)], [(1,)])
@@ -224,10 +226,13 @@ async def test_what_comes_late_over_a_connection_that_was_given_up_is_not_heard(
 
 @on_loop
 async def test_a_message_to_many_is_encoded_once() -> None:
-    host = ControllerHost(Controlling(), silence_s=LONG_S, note=print)  # type: ignore[arg-type]
+    host = host_of(Controlling())
     said = record()
-    assert host.encoded(said) is host.encoded(said)
-    assert msgspec.msgpack.decode(host.encoded(said), type=m.ToRank) == said
+    one, other = host.packed((0,), said), host.packed((1, 2), said)
+    assert isinstance(one, EncodedTold)
+    assert isinstance(other, EncodedTold)
+    assert one.message is other.message
+    assert msgspec.msgpack.decode(one.message, type=m.ToRank) == said
 
 
 @on_loop
@@ -241,8 +246,8 @@ async def test_timers_and_notes_of_the_controller() -> None:
         return [c.SetTimer("a", 60.0), c.SetTimer("a", 0.0)]
 
     controlling = Controlling(answer)
-    host = ControllerHost(controlling, silence_s=LONG_S, note=notes.append)  # type: ignore[arg-type]
-    host.local().send(enter())
+    host = host_of(controlling, notes=lambda *_: notes.append)
+    LocalLink(host, cast("Any", Served())).send(enter())
     await controlling.until(lambda: len(controlling.events) == 2)
     assert controlling.events[1] == c.TimerFired("a")
     assert notes == [note]

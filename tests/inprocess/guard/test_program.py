@@ -356,12 +356,12 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path, port: int) -> None:
 
 
 def test_an_error_of_the_guard_itself_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.ranks.ServedRank.received", lambda *_: 1 / 0)
+    monkeypatch.setattr("undaunted.inprocess.guard.service.ServedRank._received", lambda *_: 1 / 0)
     ours, theirs = socket.socketpair()
     begin = startup.Begin(job_rank=0, world_size=1, hosts=True)
     startup.send(theirs, enter())
     with theirs, pytest.raises(asyncio.CancelledError):
-        asyncio.run(program._Guard(begin, ours).run())
+        asyncio.run(program._Program(begin, ours).run())
 
 
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

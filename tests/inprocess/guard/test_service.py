@@ -16,10 +16,12 @@ import msgspec
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
-from tests.inprocess.guard.talk import LIMITS, Peer, Uplink, enter, join, page, record
+from tests.inprocess.guard.talk import LIMITS, Peer, Said, enter, join, page, record
+from undaunted.coordinator import protocol as p
 from undaunted.coordinator.wire import frames
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.reading import Phase, Reading
+from undaunted.inprocess.guard import links
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
@@ -39,10 +41,10 @@ class Serving:
     """A service whose link is up."""
 
     def __init__(self) -> None:
-        self.uplink = Uplink()
+        self.told = Said()
         self.remarks: list[str] = []
-        self.service = GuardService(self.uplink, self.remarks.append)
-        self.service.up()
+        self.service = GuardService(self.remarks.append)
+        self.service.linked(self.told.send)
 
     def connect(self) -> Peer:
         ours, theirs = socket.socketpair()
@@ -58,8 +60,8 @@ class Serving:
         return name
 
     async def said(self, count: int) -> list[m.FromGuard]:
-        await self.uplink.until(lambda: len(self.uplink.said) >= count)
-        return self.uplink.said
+        await self.told.until(lambda: len(self.told.said) >= count)
+        return self.told.said
 
 
 @contextlib.contextmanager
@@ -124,9 +126,9 @@ async def test_a_new_controller_is_told_all() -> None:
     await peer.begin(enter(1))
     await peer.say(join(1))
     await serving.said(2)
-    serving.service.down()
-    serving.service.up()
-    assert serving.uplink.said[2:] == [m.Resume(enter(1), None, None, (join(1),))]
+    serving.service.linked(None)
+    serving.service.linked(serving.told.send)
+    assert serving.told.said[2:] == [m.Resume(enter(1), None, None, (join(1),))]
     serving.service.close()
     peer.sock.close()
 
@@ -138,7 +140,7 @@ async def test_a_rank_without_a_controller_is_told_so_in_time() -> None:
     limits = msgspec.structs.replace(LIMITS, heartbeat_timeout=0.02)
     await peer.begin(enter(1, limits=limits))
     await serving.said(1)
-    serving.service.down()
+    serving.service.linked(None)
     told = await peer.hear()
     assert isinstance(told, m.End)
     assert told.kind == "controller"
@@ -148,20 +150,20 @@ async def test_a_rank_without_a_controller_is_told_so_in_time() -> None:
 
 @on_loop
 async def test_a_rank_that_closes_its_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.ranks._ENDING_S", 0.01)
+    monkeypatch.setattr("undaunted.inprocess.guard.service._ENDING_S", 0.01)
     serving = Serving()
     peer = serving.connect()
     await peer.begin(enter(1))
     peer.sock.close()
     await serving.service.idle()
-    lost = serving.uplink.said[-1]
+    lost = serving.told.said[-1]
     assert isinstance(lost, m.Lost)
     assert lost.reason.text == "it has closed its connection"
 
 
 @on_loop
 async def test_garbage_costs_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.ranks._ENDING_S", 0.0)
+    monkeypatch.setattr("undaunted.inprocess.guard.service._ENDING_S", 0.0)
     serving = Serving()
     good = serving.connect()
     await good.begin(enter(1))
@@ -180,14 +182,14 @@ async def test_garbage_costs_its_connection_only(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(EOFError):
         await bad.hear()
     bad.sock.close()
-    assert serving.uplink.said == [enter(1)]
+    assert serving.told.said == [enter(1)]
     bad = serving.connect()
     await bad.begin(enter(0))
     await bad.say(join(1))
     with pytest.raises(EOFError):
         await bad.hear()
     bad.sock.close()
-    assert [said.job_rank for said in serving.uplink.said] == [1, 0, 0]  # type: ignore[union-attr]
+    assert [said.job_rank for said in serving.told.said] == [1, 0, 0]  # type: ignore[union-attr]
     await good.say(join(1))
     await serving.said(4)
     serving.service.close()
@@ -216,7 +218,7 @@ async def test_a_second_process_with_the_same_rank_is_turned_away() -> None:
 async def test_a_process_that_replaces_a_lost_one_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.ranks._ENDING_S", 0.0)
+    monkeypatch.setattr("undaunted.inprocess.guard.service._ENDING_S", 0.0)
     serving = Serving()
     first = serving.connect()
     await first.begin(enter(1))
@@ -226,7 +228,7 @@ async def test_a_process_that_replaces_a_lost_one_is_served(
     again = enter(1, rejoin=True)
     await second.begin(again)
     await serving.said(3)
-    assert serving.uplink.said[-1] == again
+    assert serving.told.said[-1] == again
     serving.service.close()
     second.sock.close()
 
@@ -254,8 +256,8 @@ async def test_a_rank_that_is_stopped_is_killed_after_its_hard_timeout() -> None
         await serving.said(2)
         os.kill(child.pid, signal.SIGSTOP)
         serving.service.told((1,), record())
-        await serving.uplink.until(lambda: isinstance(serving.uplink.said[-1], m.Lost))
-        assert serving.uplink.said[-1].reason.kind == "HARD_TIMEOUT"  # type: ignore[union-attr]
+        await serving.told.until(lambda: isinstance(serving.told.said[-1], m.Lost))
+        assert serving.told.said[-1].reason.kind == "HARD_TIMEOUT"  # type: ignore[union-attr]
         assert child.wait() == -signal.SIGTERM
 
 
@@ -277,7 +279,7 @@ async def test_other_users_are_not_served(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_process_that_has_ended_before_it_was_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("undaunted.inprocess.guard.ranks.process.open_pidfd", lambda pid: None)
+    monkeypatch.setattr("undaunted.inprocess.guard.service.process.open_pidfd", lambda pid: None)
     serving = Serving()
     peer = serving.connect()
     await serving.service.idle()
@@ -285,3 +287,44 @@ async def test_a_process_that_has_ended_before_it_was_served(
     with pytest.raises(EOFError):
         await peer.hear()
     peer.sock.close()
+
+
+def linked_by_a_node(number: int) -> tuple[GuardService, list[p.Aside], list[str]]:
+    """A service whose messages go aside, what it has sent, and its remarks."""
+    sent: list[p.Aside] = []
+    remarks: list[str] = []
+    service = GuardService(remarks.append, number)
+    service.linked(sent.append)
+    return service, sent, remarks
+
+
+@on_loop
+async def test_messages_aside_have_the_number_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, sent, remarks = linked_by_a_node(3)
+    told: list[m.ToRank] = []
+    monkeypatch.setattr(service, "told", lambda _, message: told.append(message))
+    service.report(enter(0))
+    assert links.read_report(sent[0]) == links.RoundReport(3, enter(0))
+    for number in (2, 3):
+        data = msgspec.msgpack.encode(links.RoundTold(number, (0,), record(number)))
+        service.received(p.Aside(data=data))
+    assert told == [record(3)]
+    service.received(p.Aside(data=b"\xc1"))
+    assert "is no message" in remarks[0]
+
+
+@on_loop
+async def test_what_is_too_long_to_be_reported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_LONGEST", 10)
+    service, sent, remarks = linked_by_a_node(0)
+    service.report(enter(0))
+    assert not sent
+    assert "more than 10 bytes are too many" in remarks[0]
+
+
+@on_loop
+async def test_nothing_is_reported_while_there_is_no_controller() -> None:
+    service, sent, _ = linked_by_a_node(0)
+    service.linked(None)
+    service.report(enter(0))
+    assert not sent

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from tests.coordinator.wire.talk import on_loop, terms
 from tests.inprocess.guard.talk import Peer, enter, join
 from undaunted.coordinator.wire.server import Server
-from undaunted.inprocess.core import links
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.controller import Controller
-from undaunted.inprocess.guard import remote as remote_module
+from undaunted.inprocess.guard import controller_link, links
+from undaunted.inprocess.guard.controller_link import ControllerLink
 from undaunted.inprocess.guard.host import ControllerHost
-from undaunted.inprocess.guard.link_messages import ToController
-from undaunted.inprocess.guard.remote import RemoteUplink
+from undaunted.inprocess.guard.links import ToController
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
@@ -32,15 +30,20 @@ class Rank:
     def __init__(self, job_rank: int, port: int) -> None:
         ours, theirs = socket.socketpair()
         self.peer = Peer(theirs)
-        self.uplink = RemoteUplink(
-            f"127.0.0.1:{port}", terms(), interval_s=0.05, silence_s=LONG_S, remark=print
+        self.service = GuardService(print)
+        self.link = ControllerLink(
+            f"127.0.0.1:{port}",
+            terms(),
+            self.service,
+            interval_s=0.05,
+            silence_s=LONG_S,
+            remark=print,
         )
-        self.service = GuardService(self.uplink, print)
         self.job_rank = job_rank
         self._ours = ours
 
     async def begin(self) -> None:
-        await self.uplink.connected(LONG_S)
+        await self.link.connected(LONG_S)
         self.service.serve(self._ours)
         await self.peer.begin(enter(self.job_rank))
         await self.peer.say(join(self.job_rank))
@@ -52,13 +55,13 @@ class Rank:
     async def close(self) -> None:
         self.peer.sock.close()
         self.service.close()
-        await self.uplink.close()
+        await self.link.close()
 
 
 @contextlib.asynccontextmanager
 async def two_ranks() -> AsyncIterator[list[Rank]]:
     """Both are in epoch 0."""
-    host = ControllerHost(Controller(), silence_s=LONG_S, note=print)
+    host = ControllerHost(lambda *_: print, print, silence_s=LONG_S)
     server = Server("127.0.0.1:0", host, terms(), messages=ToController)
     await server.start()
     ranks = [Rank(job_rank, server.port) for job_rank in range(2)]
@@ -79,7 +82,7 @@ async def two_ranks() -> AsyncIterator[list[Rank]]:
 async def test_a_fault_while_a_link_is_cut_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "GRACE_S", LONG_S)
     async with two_ranks() as (first, second):
-        second.uplink._connection.drop("cut")  # type: ignore[union-attr]
+        second.link._connection.drop("cut")  # type: ignore[union-attr]
         await second.peer.say(second.fault())
         for rank in (first, second):
             told = await rank.peer.hear()
@@ -92,14 +95,14 @@ async def test_what_is_said_while_a_link_is_cut_is_said_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "GRACE_S", LONG_S)
-    monkeypatch.setattr(remote_module, "_SHORTEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(controller_link, "_SHORTEST_PAUSE_S", 0.2)
     async with two_ranks() as (first, second):
-        monkeypatch.setattr(second.uplink, "_address", "127.0.0.1:1")
-        address = first.uplink._address
-        second.uplink._connection.drop("cut")  # type: ignore[union-attr]
+        monkeypatch.setattr(second.link, "_address", "127.0.0.1:1")
+        address = first.link._address
+        second.link._connection.drop("cut")  # type: ignore[union-attr]
         await first.peer.say(first.fault())
         assert isinstance(await first.peer.hear(), m.Stop)
-        monkeypatch.setattr(second.uplink, "_address", address)
+        monkeypatch.setattr(second.link, "_address", address)
         assert isinstance(await second.peer.hear(), m.Stop)
         for rank in (first, second):
             await rank.peer.say(join(rank.job_rank, epoch=1))
@@ -112,12 +115,12 @@ async def test_what_is_said_while_a_link_is_cut_is_said_again(
 async def test_a_link_that_stays_cut_costs_its_rank_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "GRACE_S", 0.05)
     async with two_ranks() as (first, second):
-        monkeypatch.setattr(second.uplink, "_address", "127.0.0.1:1")
-        address = first.uplink._address
-        second.uplink._connection.drop("cut")  # type: ignore[union-attr]
+        monkeypatch.setattr(second.link, "_address", "127.0.0.1:1")
+        address = first.link._address
+        second.link._connection.drop("cut")  # type: ignore[union-attr]
         assert isinstance(await first.peer.hear(), m.Stop)
         await first.peer.say(join(0, epoch=1))
         assert isinstance(told := await first.peer.hear(), m.Record)
         assert told.members == (0,)
-        monkeypatch.setattr(second.uplink, "_address", address)
+        monkeypatch.setattr(second.link, "_address", address)
         assert isinstance(await second.peer.hear(), m.Dismissed)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.inprocess import host
 from simulator.inprocess.setup import Setup
-from undaunted.inprocess.core import links
 from undaunted.inprocess.core.call import Call
 from undaunted.inprocess.core.controller import Takeover
 from undaunted.inprocess.core.guard import RankGuard
+from undaunted.inprocess.guard import links
 
 if TYPE_CHECKING:
     from collections.abc import Callable

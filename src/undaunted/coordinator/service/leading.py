@@ -60,7 +60,8 @@ class Leading:
         done: called once, with the address of the leader's successor or "".
         watch: called when the ledger has changed, and must not block; None = nobody looks.
         say: shows a line; None = nobody reads it.
-        beside: is told what followers say aside, and closed when this ends; None = nobody.
+        beside: called when a follower says something aside for the first time; returns the hearer,
+            which is closed when this ends; None = nobody hears it.
     """
 
     def __init__(
@@ -73,14 +74,15 @@ class Leading:
         done: Callable[[str], None],
         watch: Callable[[Leader], None] | None = None,
         say: Callable[[str], None] | None = None,
-        beside: BesideLeader | None = None,
+        beside: Callable[[], BesideLeader] | None = None,
     ) -> None:
         self.leader = leader
         self._terms, self._tls = terms, tls
         self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
         self._say, self._differences = say, Differences(leader.config.settings)
-        self._beside = beside
+        self._make_beside = beside
+        self._beside: BesideLeader | None = None
         self._connections: dict[int, Connection] = {}
         self._links: dict[Connection, int] = {}
         self._last_link = 0
@@ -101,7 +103,8 @@ class Leading:
         """A follower, or who wants to be one, has said something."""
         link = self._links.get(connection)
         if isinstance(message, p.Aside):
-            if link is not None and self._beside is not None:
+            if link is not None and self._make_beside is not None:
+                self._beside = self._beside or self._make_beside()
                 self._beside.received(connection, message)
             return
         if link is None:

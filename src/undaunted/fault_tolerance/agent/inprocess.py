@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.core.messages import Reason
     from undaunted.inprocess.guard.host import ControllerHost
-    from undaunted.inprocess.guard.ranks import ServedRank
-    from undaunted.inprocess.guard.relay import RelayController, RelayUplink
-    from undaunted.inprocess.guard.service import GuardService
-    from undaunted.inprocess.guard.uplink import Uplink
+    from undaunted.inprocess.guard.service import GuardService, ServedRank
     from undaunted.journal.writer import JournalWriter
 
 _BACKLOG = 1024
@@ -51,7 +48,6 @@ class InProcess:
         self._listener: socket.socket | None = None  # until a service has it
         self._service: GuardService | None = None
         self._host: ControllerHost | None = None
-        self._relay: RelayUplink | None = None
         self._connection: Connection | None = None  # to the leader
         self._stopping = False
         self._replaced: dict[int, list[ServedRank]] = {}  # by other processes
@@ -133,24 +129,26 @@ class InProcess:
         if self._host is not None:
             self._host.close()
         self._replaced.clear()
-        self._listener = self._service = self._host = self._relay = self._round = None
+        self._listener = self._service = self._host = self._round = None
 
     # --- several nodes (see `BesideFollower`) ---------------------------------------------------
 
     def linked(self, connection: Connection | None) -> None:
         """The way to the leader has changed."""
         self._connection = connection
-        if self._relay is not None:
-            self._relay.linked(connection)
+        if self._service is not None:
+            self._link(self._service)
 
     def received(self, aside: p.Aside) -> None:
         """The controller has said something."""
-        if self._relay is not None:
-            self._relay.received(aside)
+        if self._service is not None:
+            self._service.received(aside)
 
-    def beside_leader(self) -> Controlling:
-        """Return the controller of the job, which this node leads from now on."""
-        return Controlling(self._notes, self._say)
+    def beside_leader(self) -> ControllerHost:
+        """Return the controller of the job, which this node leads; its first rank is in a call."""
+        from undaunted.inprocess.guard.host import ControllerHost
+
+        return ControllerHost(self._notes, self._say)
 
     # --- leaves ---------------------------------------------------------------------------------
 
@@ -169,66 +167,29 @@ class InProcess:
 
         listener, self._listener = self._listener, None
         assert listener is not None
+        assert self._round is not None
         asyncio.get_running_loop().remove_reader(listener)
-        self._service = GuardService(self._uplink(), self._say)
+        if self._config.nodes is not None:
+            self._service = GuardService(self._say, self._round.number)
+            self._link(self._service)
+        else:
+            self._service = GuardService(self._say)
+            self._control(self._service, self._round.number)
         self._service.listen(listener)
 
-    def _uplink(self) -> Uplink:
-        assert self._round is not None
-        if self._config.nodes is not None:
-            from undaunted.inprocess.guard.relay import RelayUplink
+    def _link(self, service: GuardService) -> None:
+        service.linked(None if self._connection is None else self._connection.send)
 
-            self._relay = RelayUplink(self._round.number, self._say)
-            self._relay.linked(self._connection)
-            return self._relay
-        from undaunted.inprocess.core.controller import Controller
-        from undaunted.inprocess.guard.host import ControllerHost
+    def _control(self, service: GuardService, number: int) -> None:
+        """Make the controller of a job of one node."""
+        from undaunted.inprocess.guard.host import ControllerHost, LocalLink
 
-        note = self._notes(self._round.number, self._round.start.world_size)
-        # There are no connections that could be silent.
-        self._host = ControllerHost(Controller(), silence_s=0.0, note=note)
-        return self._host.local()
+        self._host = ControllerHost(self._notes, self._say)
+        LocalLink(self._host, service, number)
 
     def _notes(self, number: int, world_size: int) -> Callable[[Note], None]:
         notes = Notes(self._journal, self._say, number, world_size)
         return lambda note: None if self._stopping else notes.take(note)
-
-
-class Controlling:
-    """The controller of functions that are restarted in their processes, where a job is led.
-
-    See `BesideLeader`. Nothing is loaded before the first rank of the job calls a function.
-
-    Args:
-        notes: see `RelayController`.
-        say: shows a line.
-    """
-
-    def __init__(
-        self,
-        notes: Callable[[int, int], Callable[[Note], None]],
-        say: Callable[[str], None],
-    ) -> None:
-        self._notes, self._say = notes, say
-        self._controller: RelayController | None = None
-
-    def received(self, connection: Connection, aside: p.Aside) -> None:
-        """A node has said something about in-process restart."""
-        if self._controller is None:
-            from undaunted.inprocess.guard.relay import RelayController
-
-            self._controller = RelayController(self._notes, self._say)
-        self._controller.received(connection, aside)
-
-    def closed(self, connection: Connection, reason: str, *, silent: bool) -> None:
-        """A node's connection has ended, ``silent`` = it was not heard of for too long."""
-        if self._controller is not None:
-            self._controller.closed(connection, reason, silent=silent)
-
-    def close(self) -> None:
-        """This node leads no more."""
-        if self._controller is not None:
-            self._controller.close()
 
 
 class Notes:

@@ -278,7 +278,7 @@ class SharedOrders:
             done=lambda _: self._leading_done(leading),  # the follower finds its successor
             watch=None if self._cycle_info is None else self._cycle_info.follow(leader),
             say=self._say,
-            beside=self._inprocess.beside_leader(),
+            beside=self._inprocess.beside_leader,
         )
         leading.begin()
 

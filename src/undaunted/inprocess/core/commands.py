@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.text import format_duration, one_line
 from undaunted.inprocess.core.messages import FromGuard, Reason, ToRank
 
 if TYPE_CHECKING:
     from undaunted.inprocess.core.reading import Reading
+
+
+_REASONS_SHOWN = 4  # in a line; the others are counted
 
 
 class _Struct(msgspec.Struct, frozen=True):
@@ -117,6 +121,26 @@ class Note(_Struct, frozen=True, omit_defaults=True):
     took_s: float = 0.0
     last: int = -1
     phases: dict[str, tuple[float, int]] = {}
+
+    def line(self) -> str:
+        """Return it as a line for people."""
+        took = f" after {format_duration(self.took_s)}" if self.took_s else ""
+        parts = [f"call {self.call}, epoch {self.epoch} {self.what}{took}"]
+        if self.what == "recorded":
+            parts.append(f"{len(self.members)} members")
+            if self.last >= 0:
+                parts.append(f"rank {self.last} was the last")
+        parts += [_line_of(reason) for reason in self.reasons[:_REASONS_SHOWN]]
+        if len(self.reasons) > _REASONS_SHOWN:
+            parts.append(f"{len(self.reasons) - _REASONS_SHOWN} more reasons")
+        if self.text:
+            parts.append(one_line(self.text))
+        return "; ".join(parts)
+
+
+def _line_of(reason: Reason) -> str:
+    place = f", in {one_line(reason.where)}" if reason.where else ""
+    return one_line(f"rank {reason.job_rank}: {reason.kind}: {reason.text}", longest=300) + place
 
 
 class Over(_Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.process import read_stat
 from undaunted.base.timers import Timers
 from undaunted.inprocess.core.messages import Dismissed, Enter, Resume
-from undaunted.inprocess.guard.link_messages import Lease, Told
+from undaunted.inprocess.guard.links import Lease, Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

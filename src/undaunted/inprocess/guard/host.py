@@ -1,4 +1,4 @@
-"""Runs the controller of a job: for guards that connect, and for one in the same process."""
+"""Runs the controller of a job, for guards in other processes, on other nodes, and in this one."""
 
 from __future__ import annotations
 
@@ -10,68 +10,83 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from undaunted.base.timers import Timers
+from undaunted.coordinator.protocol import Aside
 from undaunted.inprocess.core import commands as c
-from undaunted.inprocess.core.links import patience_s
+from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.messages import Enter, Resume
-from undaunted.inprocess.guard.link_messages import Bye, Lease, Telling
-from undaunted.inprocess.guard.silence import Silence
+from undaunted.inprocess.guard import links
+from undaunted.inprocess.guard.links import Bye, EncodedRoundTold, EncodedTold, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.coordinator.wire.connection import Connection
-    from undaunted.inprocess.core.controller import Controller
     from undaunted.inprocess.core.messages import FromGuard, ToRank
-    from undaunted.inprocess.guard.uplink import Downlink
+    from undaunted.inprocess.guard.service import GuardService
 
 _ENCODER = msgspec.msgpack.Encoder()
+# A node that is not heard of any more has noticed by then that it is cut off, and its ranks have
+# left, as each does `Limits.heartbeat_timeout` after that.
+_MARGIN_S = 10.0
 
 
 class Link(Protocol):
-    """A guard, as the controller's shell sees it.
+    """A guard, as the host sees it.
 
     Attributes:
-        number: later links have higher ones.
+        number: later links have higher numbers.
     """
 
     number: int
 
     def tell(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
-        """Send something to some of its ranks."""
+        """Send a message for some of its ranks."""
 
 
 class ControllerHost:
-    """Feeds a `Controller` and carries out its commands. Handler of a server's connections.
+    """Feeds a `Controller`, one for each round, and carries out its commands.
+
+    Handler of the connections of guards. Beside a leader (see `BesideLeader`), it hears guards over
+    the connections of their nodes, whose silence is noticed by the leader.
 
     Attributes:
         seen: job ranks that have said anything.
     """
 
     def __init__(
-        self, controller: Controller, *, silence_s: float, note: Callable[[c.Note], None]
+        self,
+        notes: Callable[[int, int], Callable[[c.Note], None]],
+        remark: Callable[[str], None],
+        *,
+        silence_s: float | None = None,
+        make: Callable[[], Controller] = Controller,
     ) -> None:
         """Serve from now on.
 
         Args:
-            controller: the state machine; nobody else feeds it.
-            silence_s: a guard that says nothing for so long is not reachable, seconds.
-            note: called with what is for the journal.
+            notes: called with the number of a round and of the job's ranks; returns the function
+                that gets the notes of that round for the journal.
+            remark: called with lines about what cannot be sent.
+            silence_s: a guard that says nothing for so long is not reachable, seconds; None = its
+                silence is noticed elsewhere.
+            make: makes the state machine of a round.
         """
         self.seen: set[int] = set()
-        self._controller = controller
+        self._notes = notes
+        self._remark = remark
         self._silence_s = silence_s
-        self._note = note
+        self._unreachable_s = silence_s or 0.0  # then a guard that lives has ended its ranks' calls
+        self._make = make
+        self._round = -1
+        self._controller: Controller | None = None  # of that round
+        self._note: Callable[[c.Note], None]
         self._timers = Timers()
         self._guards: dict[Connection, _Guard] = {}
         self._links: dict[int, Link] = {}  # by job rank: the one it was heard over last
-        self._broken: set[Link] = set()  # connections that may still come back
+        self._broken: set[Link] = set()  # guards that may still come back
         self._last: tuple[ToRank | None, msgspec.Raw] = (None, msgspec.Raw())
         self._opened = 0  # how many connections there have been
         self._changed = asyncio.Event()
-
-    def local(self) -> LocalUplink:
-        """Return the uplink of a guard in this process."""
-        return LocalUplink(self)
 
     async def deserted(self) -> None:
         """Wait until no guard is connected, and none may come back."""
@@ -89,48 +104,79 @@ class ControllerHost:
         """Release everything but the connections, which are the server's."""
         self._timers.cancel()
         for guard in self._guards.values():
-            guard.silence.cancel()
+            guard.end()
+        self._guards.clear()
+        self._controller = None
 
-    # --- what connections tell ------------------------------------------------------------------
+    # --- connections ----------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         """A guard is there."""
-        self._opened += 1
-        self._guards[connection] = _Guard(self, connection, self._silence_s, self._opened)
+        self._add(connection)
 
     def received(self, connection: Connection, message: Any) -> None:
         """A guard has said something."""
-        guard = self._guards[connection]
-        guard.silence.heard()
+        guard = self._guards.get(connection) or self._add(connection)
+        guard.heard()
         match message:
             case Lease():
                 connection.send(message)
             case Bye(back=back):
                 guard.back = back
                 guard.gone = "" if back else "its guard has ended"
+            case Aside():
+                self._read(guard, message)
             case _:
-                self.heard(guard, message)
+                self.heard(guard, 0, message)
 
-    def closed(self, connection: Connection, reason: str) -> None:
-        """A guard is gone, or its connection only."""
-        guard = self._guards.pop(connection)
-        guard.silence.cancel()
+    def closed(self, connection: Connection, reason: str, *, silent: bool | None = None) -> None:
+        """A guard is gone, or its connection only; it may live on without knowing.
+
+        Args:
+            connection: which has ended.
+            reason: for people.
+            silent: the leader or the network has ended it; None = see `Connection.in_order`.
+        """
+        guard = self._guards.pop(connection, None)
+        if guard is None:
+            return
+        guard.end()
         if guard.gone:
             self.left(guard, guard.gone)
         else:
             self._broken.add(guard)
-            text = f"the connection to its guard has broken: {reason}"
-            in_order = connection.in_order
-            wait_s = patience_s(self._silence_s, in_order=in_order, back=guard.back)
-            self._timers.set(f"link {id(guard)}", wait_s, partial(self.left, guard, text))
+            in_order = connection.in_order if silent is None else not silent
+            wait_s = links.patience_s(self._unreachable_s, in_order=in_order, back=guard.back)
+            text = f"{guard.loss}: {reason}"
+            self._timers.set(f"link {guard.number}", wait_s, partial(self.left, guard, text))
         self._changed.set()
 
-    # --- what links tell ------------------------------------------------------------------------
+    def _add(self, connection: Connection) -> _Guard:
+        self._opened += 1
+        guard = self._guards[connection] = _Guard(self, connection, self._opened, self._silence_s)
+        return guard
 
-    def heard(self, link: Link, message: FromGuard) -> None:
-        """A guard reports something about one of its ranks."""
-        job_rank = message.enter.job_rank if isinstance(message, Resume) else message.job_rank
-        replaces = isinstance(message, Enter) and message.rejoin  # perhaps by way of another guard
+    def _read(self, guard: _Guard, message: Aside) -> None:
+        try:
+            report = links.read_report(message)
+        except msgspec.MsgspecError as error:
+            guard.connection.close(f"what was said aside is no message: {error}")
+            return
+        self.heard(guard, report.round, report.message)
+
+    # --- links ----------------------------------------------------------------------------------
+
+    def heard(self, link: Link, round: int, message: FromGuard) -> None:  # noqa: A002
+        """A guard reports something about one of its ranks, in a round."""
+        if isinstance(message, Enter | Resume):
+            enter = message.enter if isinstance(message, Resume) else message
+            job_rank, replaces = enter.job_rank, enter is message and enter.rejoin
+            if round >= self._round:
+                self._entered(round, enter)
+        else:
+            job_rank, replaces = message.job_rank, False
+        if round != self._round or self._controller is None:
+            return
         if link.number < self._links.get(job_rank, link).number and not replaces:
             return  # late, over a connection that was given up: it was said again since
         self._links[job_rank] = link
@@ -149,9 +195,25 @@ class ControllerHost:
         if job_ranks:
             self._feed(c.Unreachable(job_ranks, text))
 
+    def _entered(self, round: int, enter: Enter) -> None:  # noqa: A002
+        """A rank is in a call: its round is the one that is on."""
+        if self._silence_s is None:
+            left_s = enter.limits.heartbeat_timeout + _MARGIN_S
+            self._unreachable_s = max(self._unreachable_s, left_s)
+        if self._controller is not None and round == self._round:
+            return
+        self._timers.cancel()
+        self._links.clear()
+        self._broken.clear()
+        self._round = round
+        self._controller = self._make()
+        self._note = self._notes(round, enter.world_size)
+
     # --- events and commands --------------------------------------------------------------------
 
     def _feed(self, event: c.ControllerEvent) -> None:
+        if self._controller is None:
+            return
         for command in self._controller.handle(event, time.monotonic_ns()):
             match command:
                 case c.Tell():
@@ -171,58 +233,76 @@ class ControllerHost:
         for link, job_ranks in groups.items():
             link.tell(tuple(job_ranks), command.message)
 
-    def encoded(self, message: ToRank) -> msgspec.Raw:
-        """Return a message in the form of the wire; one to many guards is encoded once."""
+    def packed(self, job_ranks: tuple[int, ...], message: ToRank) -> EncodedTold | Aside | None:
+        """Return what is sent over a connection; a message to many is encoded once."""
         if message is not self._last[0]:
             self._last = message, msgspec.Raw(_ENCODER.encode(message))
-        return self._last[1]
+        encoded = self._last[1]
+        if self._silence_s is not None:
+            return EncodedTold(job_ranks, encoded)
+        return links.aside(EncodedRoundTold(self._round, job_ranks, encoded), self._remark)
 
 
 class _Guard:
-    """A guard that is connected."""
+    """A guard, or a node's, over a connection; see `Link`."""
 
     def __init__(
-        self, host: ControllerHost, connection: Connection, silence_s: float, number: int
+        self, host: ControllerHost, connection: Connection, number: int, silence_s: float | None
     ) -> None:
         self.number = number
+        self.connection = connection
         self.gone = ""  # why it does not come back
         self.back = False  # it has said that it does
-        self.silence = Silence(silence_s, self._silent)
+        self.loss = "its node is lost"
         self._host = host
-        self._connection = connection
-        self._silence_s = silence_s
+        self._silence: links.Silence | None = None
+        if silence_s is not None:
+            self.loss = "the connection to its guard has broken"
+            self._silence = links.Silence(silence_s, partial(self._silent, silence_s))
 
     def tell(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
-        self._connection.send(Telling(job_ranks, self._host.encoded(message)))
+        packed = self._host.packed(job_ranks, message)
+        if packed is not None:
+            self.connection.send(packed)
 
-    def _silent(self) -> None:
-        self.gone = f"nothing was heard of its guard for {self._silence_s:.1f} s"
-        self._connection.drop(self.gone)
+    def heard(self) -> None:
+        if self._silence is not None:
+            self._silence.heard()
+
+    def end(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def _silent(self, silence_s: float) -> None:
+        self.gone = f"nothing was heard of its guard for {silence_s:.1f} s"
+        self.connection.drop(self.gone)
 
 
-class LocalUplink:
-    """See `Uplink`: to a controller in this process. Everything is said in turns of the loop."""
+class LocalLink:
+    """Of a guard in the same process; see `Link`. Everything is said in turns of the loop."""
 
-    def __init__(self, host: ControllerHost) -> None:
+    def __init__(
+        self,
+        host: ControllerHost,
+        service: GuardService,
+        round: int = 0,  # noqa: A002
+    ) -> None:
+        """The link is up from now on."""
         self.number = 0
         self._host = host
+        self._service = service
+        self._round = round
         self._loop = asyncio.get_running_loop()
-        self._downlink: Downlink | None = None
-
-    def attach(self, downlink: Downlink) -> None:
-        """See `Uplink`."""
-        self._downlink = downlink
-        self._loop.call_soon(downlink.up)
+        self._loop.call_soon(service.linked, self.send)
 
     def send(self, message: FromGuard) -> None:
-        """See `Uplink`."""
-        self._loop.call_soon(self._host.heard, self, message)
+        """Tell the controller."""
+        self._loop.call_soon(self._host.heard, self, self._round, message)
 
     def tell(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
         """See `Link`."""
-        if self._downlink is not None:
-            self._loop.call_soon(self._downlink.told, job_ranks, message)
+        self._loop.call_soon(self._service.told, job_ranks, message)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Its ranks have ended."""
         self._loop.call_soon(self._host.left, self, "its guard has ended")

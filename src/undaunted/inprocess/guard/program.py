@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted import __version__
 from undaunted.coordinator.wire.sockets import peer
-from undaunted.inprocess.core.controller import Controller
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, VERSION
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.doorkeeper import Doorkeeper
-from undaunted.inprocess.guard.host import ControllerHost
-from undaunted.inprocess.guard.notes import line
+from undaunted.inprocess.guard.host import ControllerHost, LocalLink
 from undaunted.inprocess.guard.service import GuardService
 
 if TYPE_CHECKING:
@@ -32,8 +30,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.server import Server
     from undaunted.inprocess.core.commands import Note
-    from undaunted.inprocess.guard.remote import RemoteUplink
-    from undaunted.inprocess.guard.uplink import Uplink
+    from undaunted.inprocess.guard.controller_link import ControllerLink
 
 # A scheduler sends these to everything; what they mean for the job is decided by the rank.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,7 +61,7 @@ def main(argv: list[str]) -> int:
             _leave_pid(begin)
             target = peer(sock).pid
             _say(begin, f"monitor_process={os.getpid()} begins to watch target_pid={target}")
-            asyncio.run(_Guard(begin, sock).run())
+            asyncio.run(_Program(begin, sock).run())
         except (_RefusedError, OSError) as error:
             _say(begin, str(error))
             _answer(sock, startup.Refused(str(error)))
@@ -74,7 +71,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-class _Guard:
+class _Program:
     """What `main` does, on its loop."""
 
     def __init__(self, begin: startup.Begin, sock: socket.socket) -> None:
@@ -85,6 +82,7 @@ class _Guard:
         self._silence_s = begin.heartbeat_timeout_s / 3
         self._until = time.monotonic() + begin.barrier_timeout_s
         self._undo = contextlib.ExitStack()
+        self._service = GuardService(self._say)
 
     async def run(self) -> None:
         """Serve until nobody needs this guard any more.
@@ -100,15 +98,14 @@ class _Guard:
         else:
             await self._follow()
 
-    async def _serve(self, uplink: Uplink, port: int = 0) -> None:
+    async def _serve(self, port: int = 0) -> None:
         """Serve the rank until it has ended and all was said."""
         _answer(self._sock, startup.Ready(port))
-        service = GuardService(uplink, self._say)
         try:
-            service.serve(self._sock)
-            await service.idle()
+            self._service.serve(self._sock)
+            await self._service.idle()
         finally:
-            service.close()
+            self._service.close()
 
     def _say(self, text: str) -> None:
         _say(self._begin, text)
@@ -127,25 +124,26 @@ class _Guard:
     # --- the controller is elsewhere ------------------------------------------------------------
 
     async def _follow(self) -> None:
-        from undaunted.inprocess.guard.remote import RemoteUplink
+        from undaunted.inprocess.guard.controller_link import ControllerLink
 
-        uplink = RemoteUplink(
+        link = ControllerLink(
             self._begin.address,
             self._terms(),
+            self._service,
             interval_s=self._begin.heartbeat_interval_s,
             silence_s=self._silence_s,
             remark=self._say,
         )
-        if await self._connect(uplink):
-            await self._serve(uplink)
-        await uplink.close()
+        if await self._connect(link):
+            await self._serve()
+        await link.close()
 
-    async def _connect(self, uplink: RemoteUplink) -> bool:
+    async def _connect(self, link: ControllerLink) -> bool:
         """Return whether there is a connection; the rank may have ended before."""
         from undaunted.coordinator.wire.connection import WireError
 
         loop = asyncio.get_running_loop()
-        connecting = loop.create_task(uplink.connected(self._begin.barrier_timeout_s))
+        connecting = loop.create_task(link.connected(self._begin.barrier_timeout_s))
         loop.add_reader(self._sock, connecting.cancel)  # it says nothing before we are ready
         try:
             await connecting
@@ -177,12 +175,12 @@ class _Guard:
 
     async def _host(self) -> None:
         limit_s = self._begin.heartbeat_timeout_s + self._silence_s + _MARGIN_S
-        host = ControllerHost(Controller(), silence_s=limit_s, note=self._note)
+        host = ControllerHost(lambda *_: self._note, self._say, silence_s=limit_s)
         server = await self._listen(host) if self._begin.address else None
         try:
-            uplink = host.local()
-            await self._serve(uplink, server.port if server is not None else 0)
-            await uplink.close()
+            link = LocalLink(host, self._service)
+            await self._serve(server.port if server is not None else 0)
+            link.close()
             await self._unneeded(host)
         finally:
             host.close()
@@ -193,7 +191,7 @@ class _Guard:
     async def _listen(self, host: ControllerHost) -> Server:
         from undaunted.coordinator.wire.connection import WireError
         from undaunted.coordinator.wire.server import Server
-        from undaunted.inprocess.guard.link_messages import ToController
+        from undaunted.inprocess.guard.links import ToController
 
         handler = self._doorkeeper(host)
         server = Server(
@@ -231,7 +229,7 @@ class _Guard:
         await host.deserted()
 
     def _note(self, note: Note) -> None:
-        self._say(line(note))
+        self._say(note.line())
 
 
 def _allow_descriptors() -> None:

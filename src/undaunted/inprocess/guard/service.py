@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import mmap
 import os
-from typing import TYPE_CHECKING
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from undaunted.base import process
+from undaunted.base.timers import Timers
 from undaunted.coordinator.wire.sockets import peer
 from undaunted.inprocess.core import commands as c
-from undaunted.inprocess.guard.ranks import ServedRank
+from undaunted.inprocess.core.guard import RankGuard
+from undaunted.inprocess.core.messages import End, Enter
+from undaunted.inprocess.core.reading import PAGE_BYTES, decode
+from undaunted.inprocess.guard import links
+from undaunted.inprocess.guard.rank_link import RankLink
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from undaunted.inprocess.core.messages import FromGuard, ToRank
-    from undaunted.inprocess.guard.uplink import Uplink
+    from undaunted.coordinator.protocol import Aside
+    from undaunted.inprocess.core.messages import FromGuard, FromRank, ToRank
+    from undaunted.inprocess.core.reading import Reading
 
 _ACCEPTS_IN_A_ROW = 64  # then it is the turn of others on the loop
 _PAUSE_S = 0.5  # before accepting is tried again when descriptors have run out
@@ -25,20 +38,25 @@ class GuardService:
     """Used on one loop. Closes what it was given and has made.
 
     Args:
-        uplink: way to the controller; see `uplink.Uplink`.
-        remark: called with lines about ranks that did what they must not do.
+        remark: called with lines about ranks that did what they must not do, and about what cannot
+            be sent or read.
+        round: whose ranks are served, where messages go aside over the connection of the node; None
+            = they go as they are.
     """
 
-    def __init__(self, uplink: Uplink, remark: Callable[[str], None]) -> None:
-        self._uplink = uplink
+    def __init__(
+        self,
+        remark: Callable[[str], None],
+        round: int | None = None,  # noqa: A002
+    ) -> None:
         self._remark = remark
-        self._linked = False
+        self._round = round
+        self._send: Callable[[Any], object] | None = None  # to the controller
         self._ranks: dict[int, ServedRank] = {}
         self._nameless: set[ServedRank] = set()  # they have not said which rank they are
         self._listener: socket.socket | None = None
         self._resumption: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
-        uplink.attach(self)
 
     def listen(self, listener: socket.socket) -> None:
         """Serve ranks of this user that connect to a socket, which is ours from here on."""
@@ -81,18 +99,29 @@ class GuardService:
 
     # --- from the controller --------------------------------------------------------------------
 
-    def up(self) -> None:
-        """See `Downlink`."""
-        self._linked = True
-        self._feed_all(c.LinkUp())
+    def linked(self, send: Callable[[Any], object] | None) -> None:
+        """The controller, perhaps another one than before, gets what ``send`` is called with.
 
-    def down(self) -> None:
-        """See `Downlink`."""
-        self._linked = False
-        self._feed_all(c.LinkDown())
+        None = there is none; what was sent last may not have arrived.
+        """
+        before, self._send = self._send, send
+        if before is not None:
+            self._feed_all(c.LinkDown())
+        if send is not None:
+            self._feed_all(c.LinkUp())
+
+    def received(self, message: Aside) -> None:
+        """The controller says something aside, perhaps to the ranks of an earlier round."""
+        try:
+            told = links.read_told(message)
+        except msgspec.MsgspecError as error:
+            self._remark(f"what the coordinator has said aside is no message: {error}")
+            return
+        if told.round == self._round:
+            self.told(told.job_ranks, told.message)
 
     def told(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
-        """See `Downlink`."""
+        """The controller says something to some of the ranks."""
         for job_rank in job_ranks:
             if (rank := self._ranks.get(job_rank)) is not None:
                 rank.feed(message)
@@ -112,13 +141,20 @@ class GuardService:
             before.close()
         self._nameless.discard(rank)
         self._ranks[rank.job_rank] = rank
-        if self._linked:
+        if self._send is not None:
             rank.feed(c.LinkUp())
         return True
 
     def report(self, message: FromGuard) -> None:
-        """Pass on what a rank's guard says."""
-        self._uplink.send(message)
+        """Tell the controller what a rank's guard reports; lost while there is none."""
+        if self._send is None:
+            return
+        if self._round is None:
+            self._send(message)
+            return
+        packed = links.aside(links.RoundReport(self._round, message), self._remark)
+        if packed is not None:
+            self._send(packed)
 
     def finished(self, rank: ServedRank) -> None:
         """A rank has ended; a controller that is yet to come may have to be told."""
@@ -157,3 +193,180 @@ class GuardService:
     def _resume(self) -> None:
         assert self._listener is not None
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+
+# A process that ends closes its connections a moment before the kernel says that it has ended;
+# with a GPU, this may take seconds.
+_ENDING_S = 0.2
+
+
+class ServedRank:
+    """A rank that is connected. Owns the socket, a pidfd and a mapping of the page.
+
+    Attributes:
+        job_rank: -1 = it has not said it yet.
+        alive: neither its process nor its connection has ended, as far as is known.
+        open: it was not closed yet.
+    """
+
+    def __init__(self, sock: socket.socket, service: GuardService) -> None:
+        """Serve who has made the other end of ``sock``.
+
+        Raises:
+            OSError: its process cannot be watched.
+        """
+        self.job_rank = -1
+        self.alive = True
+        self.open = True
+        self._service = service
+        self._pid = peer(sock).pid
+        self._pidfd = _open(self._pid)
+        self._page: PageReader | None = None
+        self._guard = RankGuard()
+        self._timers = Timers()
+        self._loop = asyncio.get_running_loop()
+        self._link = RankLink(sock, self._received, self._link_closed)
+        self._loop.add_reader(self._pidfd, self._ended)
+
+    def feed(self, event: FromRank | ToRank | c.GuardEvent) -> None:
+        """Have something happen to it."""
+        for command in self._guard.handle(event, time.monotonic_ns()):
+            self._carry_out(command)
+
+    def close(self) -> None:
+        """Release everything; nobody is told."""
+        if not self.open:
+            return
+        self.alive = self.open = False
+        self._timers.cancel()
+        self._link.close()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if self._page is not None:
+            self._page.close()
+
+    @property
+    def in_call(self) -> bool:
+        """Whether its call is on, for itself or, where it is lost or has left, for others."""
+        call = self._guard.call
+        return call is not None and call.on
+
+    @property
+    def has_taken_part(self) -> bool:
+        """Whether it was a member of an epoch of its call."""
+        call = self._guard.call
+        return call is not None and call.record is not None
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def _received(self, message: FromRank) -> None:
+        """It has said something."""
+        if self._page is None and not self._begin(message):
+            self._lost("it has not begun with its page and the name of a call")
+        elif message.job_rank != self.job_rank:
+            self._lost(f"it has spoken as rank {message.job_rank}")
+        else:
+            self.feed(message)
+
+    def _link_closed(self, reason: str) -> None:
+        """Its connection is gone; mostly because its process is, of which the kernel tells next."""
+        if self.alive:
+            self._timers.set("closed", _ENDING_S, partial(self._lost, reason))
+
+    def _ended(self) -> None:
+        """Its process has ended. What it has said before counts."""
+        self._link.drain()
+        self._lost(f"its process (pid {self._pid}) has ended")
+
+    def _lost(self, text: str) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        reading = self._page.read() if self._page is not None else None
+        self._loop.remove_reader(self._pidfd)
+        self._link.close()
+        self._timers.cancel()
+        self.feed(c.ProcessEnded(text, reading))
+
+    def _begin(self, message: FromRank) -> bool:
+        """Take the page that comes with the first message."""
+        fd = self._link.take_page()
+        if fd < 0:
+            return False
+        try:
+            self._page = PageReader(fd)
+        except (OSError, ValueError):
+            return False
+        if not isinstance(message, Enter):
+            return False
+        self.job_rank = message.job_rank
+        if self._service.entered(self):
+            return True
+        text = f"another process that lives is rank {message.job_rank} of this job"
+        self._link.send(End(message.call, "mismatch", text))
+        return False
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _carry_out(self, command: c.GuardCommand) -> None:
+        match command:
+            case c.Report(message=message):
+                self._service.report(message)
+            case c.Pass(message=message):
+                self._link.send(message)
+            case c.LookIn(delay_s=delay_s):
+                self._timers.set("look", delay_s, self._look)
+            case c.Signal(numbers=numbers):
+                self._signal(numbers)
+            case c.SetTimer(name=name, delay_s=delay_s):
+                fired = partial(self.feed, c.TimerFired(name))
+                self._timers.set(f"guard {name}", delay_s, fired)
+            case c.Finish():
+                self._service.finished(self)
+
+    def _look(self) -> None:
+        if self._page is not None:
+            self.feed(c.Look(self._page.read()))
+
+    def _signal(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            process.signal_pidfd(self._pidfd, number)
+
+
+def _open(pid: int) -> int:
+    pidfd = process.open_pidfd(pid)
+    if pidfd is None:
+        raise ProcessLookupError(f"the rank's process (pid {pid}) has ended already")
+    return pidfd
+
+
+# Python has no names for these before 3.13 (linux/fcntl.h).
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
+
+
+class PageReader:
+    """A rank's page, mapped for reading; to be closed."""
+
+    def __init__(self, fd: int) -> None:
+        """Map what ``fd`` refers to; ``fd`` is closed in any case.
+
+        Raises:
+            OSError: it cannot be mapped, or is no memory that stays as long as it is: reading it
+                could end this process.
+        """
+        try:
+            seals = fcntl.fcntl(fd, _F_GET_SEALS)
+            if not seals & _F_SEAL_SHRINK or os.fstat(fd).st_size < PAGE_BYTES:
+                raise OSError("it is no sealed memory of a page's size")
+            self._map = mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def read(self) -> Reading | None:
+        """Return what it says, None = it is not understood."""
+        return decode(self._map[:PAGE_BYTES])
+
+    def close(self) -> None:
+        """Give the mapping back."""
+        self._map.close()

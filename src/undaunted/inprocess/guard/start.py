@@ -105,14 +105,14 @@ def _connect_to_agent(name: str, options: Options) -> socket.socket:
 # --- a guard of our own ---------------------------------------------------------------------------
 
 
-class _Guard(subprocess.Popen[bytes]):
+class _GuardProcess(subprocess.Popen[bytes]):
     """A child that is to outlive this process; it is waited for if it does not."""
 
     def __del__(self) -> None:
         """Without the warning that it still runs."""
 
 
-_guards: list[_Guard] = []
+_guards: list[_GuardProcess] = []
 
 
 def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> socket.socket:
@@ -140,12 +140,12 @@ def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> soc
     return ours
 
 
-def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _Guard:
+def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _GuardProcess:
     """Start the program, in a session of its own: what is sent to our group is not for it."""
     # Standard streams take the numbers below, which may be free where a service has closed them.
     fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
-        return _Guard(
+        return _GuardProcess(
             module_command(_PROGRAM, str(fd)),
             pass_fds=[fd],
             env=dict(environ),

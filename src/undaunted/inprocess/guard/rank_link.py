@@ -1,10 +1,10 @@
-"""The guard's end of a rank's connection: frames in with the page's descriptor, frames out."""
+"""The guard's end of the link to a rank: messages in, the page's descriptor with them, and out."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,36 +15,39 @@ from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES, FromRank
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from undaunted.inprocess.core.messages import ToRank
 
-# What may wait for a rank that does not read, bytes, beside the message that is sent last.
+# So many bytes may wait for a rank that does not read, beside the message that is sent last.
 _WAITING_BYTES = MAX_MESSAGE_BYTES
 
 _READ_BYTES = 64 * 1024
-_FDS = 4  # that one read may bring; more than the one that is wanted are closed
+_FDS = 4  # descriptors that one read may bring; all but the last are closed
 
 _DECODER = msgspec.msgpack.Decoder(FromRank)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class User(Protocol):
-    """Who uses a channel. Called on the loop; must not block."""
-
-    def received(self, message: Any) -> None:
-        """The rank has said something."""
-
-    def closed(self, reason: str) -> None:
-        """Nothing more will come. Called once, unless the user has closed it."""
-
-
-class Channel:
+class RankLink:
     """A connected Unix stream socket, which it owns. Used on one loop."""
 
-    def __init__(self, sock: socket.socket, user: User) -> None:
-        """Begin to read."""
+    def __init__(
+        self,
+        sock: socket.socket,
+        received: Callable[[FromRank], None],
+        closed: Callable[[str], None],
+    ) -> None:
+        """Begin to read.
+
+        Args:
+            sock: to the rank.
+            received: called with every message; must not block.
+            closed: called once, with the reason, when nothing more will come; not after `close`.
+        """
         self._sock = sock
-        self._user = user
+        self._received = received
+        self._closed = closed
         self._decoder = FrameDecoder(MAX_MESSAGE_BYTES)
         self._waiting = bytearray()
         self._page = -1
@@ -58,7 +61,7 @@ class Channel:
         return page
 
     def send(self, message: ToRank) -> None:
-        """Send soon. A rank that does not read ends the channel when too much waits for it."""
+        """Send soon. A rank that does not read ends the link when too much waits for it."""
         if self._sock.fileno() < 0:
             return
         if len(self._waiting) > _WAITING_BYTES:
@@ -70,7 +73,7 @@ class Channel:
             self._writable()
 
     def close(self) -> None:
-        """Release everything; the user is not told."""
+        """Release everything; ``closed`` is not called."""
         if self._sock.fileno() < 0:
             return
         self._loop.remove_reader(self._sock)
@@ -82,7 +85,7 @@ class Channel:
     def _end(self, reason: str) -> None:
         if self._sock.fileno() >= 0:
             self.close()
-            self._user.closed(reason)
+            self._closed(reason)
 
     def drain(self) -> None:
         """Take in all that was sent by a process that has ended."""
@@ -118,7 +121,7 @@ class Channel:
     def _take_frames(self) -> None:
         try:
             while self._sock.fileno() >= 0 and (frame := self._decoder.next()) is not None:
-                self._user.received(_DECODER.decode(frame))
+                self._received(_DECODER.decode(frame))
         except FrameError as error:
             self._end(f"it has sent {error}")
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -130,7 +133,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            # That it is gone is told when what it said before has been read.
+            # That the rank is gone is noticed when what it has sent before was read.
             self._waiting.clear()
             self._loop.remove_writer(self._sock)
             return

@@ -1,4 +1,4 @@
-"""An uplink to a controller in another process: one connection, made anew when it breaks."""
+"""A guard's link to a controller in another process: one connection, made anew when it breaks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.inprocess.core.messages import MAX_MESSAGE_BYTES
-from undaunted.inprocess.guard.link_messages import Bye, Lease, ToGuard
-from undaunted.inprocess.guard.silence import Silence
+from undaunted.inprocess.guard.links import Bye, Lease, Silence, ToGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
-    from undaunted.inprocess.core.messages import FromGuard
-    from undaunted.inprocess.guard.uplink import Downlink
+    from undaunted.inprocess.guard.service import GuardService
 
 _DIAL_S = 3.0
 # Between two tries.
@@ -26,13 +24,14 @@ _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
 
-class RemoteUplink:
-    """See `Uplink`. Also the handler of its connections."""
+class ControllerLink:
+    """Keeps a `GuardService` connected. Also the handler of its connections."""
 
     def __init__(
         self,
         address: str,
         terms: Terms,
+        service: GuardService,
         *,
         interval_s: float,
         silence_s: float,
@@ -43,16 +42,17 @@ class RemoteUplink:
         Args:
             address: ``HOST:PORT`` of the controller, or ``@NAME`` of its Unix socket.
             terms: for connections.
+            service: serves the rank.
             interval_s: a lease is renewed so often, seconds.
             silence_s: when no lease has been answered for so long, the link is down, seconds.
             remark: called with lines about lost and new connections.
         """
         self._address = address
         self._terms = terms
+        self._service = service
         self._interval_s = min(interval_s, silence_s / 3)
         self._silence_s = silence_s
         self._remark = remark
-        self._downlink: Downlink | None = None
         self._connection: Connection | None = None
         self._silence: Silence | None = None
         self._lease: asyncio.TimerHandle | None = None
@@ -79,17 +79,6 @@ class RemoteUplink:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def attach(self, downlink: Downlink) -> None:
-        """See `Uplink`."""
-        self._downlink = downlink
-        if self._connection is not None:
-            downlink.up()
-
-    def send(self, message: FromGuard) -> None:
-        """See `Uplink`."""
-        if self._connection is not None:
-            self._connection.send(message)
-
     async def close(self) -> None:
         """Say good-bye, and end when what was sent is delivered, after 2 s at the latest."""
         self._over = True
@@ -110,8 +99,7 @@ class RemoteUplink:
         self._gone.clear()
         self._silence = Silence(self._silence_s, self._silent)
         self._renew()
-        if self._downlink is not None:
-            self._downlink.up()
+        self._service.linked(connection.send)
 
     def received(self, connection: Connection, message: Any) -> None:
         """The controller has said something."""
@@ -120,8 +108,8 @@ class RemoteUplink:
         if isinstance(message, Lease):
             if self._silence is not None:
                 self._silence.heard()
-        elif self._downlink is not None:
-            self._downlink.told(message.job_ranks, message.message)
+        else:
+            self._service.told(message.job_ranks, message.message)
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Look for it again."""
@@ -136,8 +124,7 @@ class RemoteUplink:
         if self._over:
             return
         self._remark(f"the connection to the controller at {self._address} is lost: {reason}")
-        if self._downlink is not None:
-            self._downlink.down()
+        self._service.linked(None)
         self._dialling = asyncio.get_running_loop().create_task(self._dial_again())
 
     def _renew(self) -> None:

@@ -1,4 +1,4 @@
-"""The guard's end of a rank's connection."""
+"""The guard's end of the link to a rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.coordinator.wire.talk import on_loop
 from tests.inprocess.guard.talk import Changing, Peer, enter, join, page, record
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.guard.channel import Channel
+from undaunted.inprocess.guard.rank_link import RankLink
 
 
 class User(Changing):
@@ -28,51 +28,51 @@ class User(Changing):
         self.changed()
 
 
-def pair() -> tuple[Channel, User, Peer]:
+def pair() -> tuple[RankLink, User, Peer]:
     ours, theirs = socket.socketpair()
     user = User()
-    return Channel(ours, user), user, Peer(theirs)
+    return RankLink(ours, user.received, user.closed), user, Peer(theirs)
 
 
 @on_loop
 async def test_messages_go_both_ways_and_the_page_comes_with_the_first() -> None:
-    channel, user, peer = pair()
+    link, user, peer = pair()
     await peer.begin(enter())
     await peer.say(join())
     await user.until(lambda: len(user.messages) == 2)
     assert user.messages == [enter(), join()]
-    fd = channel.take_page()
+    fd = link.take_page()
     assert os.fstat(fd).st_size == 4096
-    assert channel.take_page() == -1
+    assert link.take_page() == -1
     os.close(fd)
-    channel.send(record())
-    channel.send(m.Finished(0, 0))
+    link.send(record())
+    link.send(m.Finished(0, 0))
     assert await peer.hear() == record()
     assert await peer.hear() == m.Finished(0, 0)
-    channel.close()
-    channel.send(record())
+    link.close()
+    link.send(record())
     peer.sock.close()
     assert user.ends == []
 
 
 @on_loop
 async def test_the_end_of_a_rank_is_told_after_what_it_has_said() -> None:
-    channel, user, peer = pair()
+    link, user, peer = pair()
     await peer.say(join())
     peer.sock.close()
     await user.until(lambda: bool(user.ends))
     assert user.messages == [join()]
     assert user.ends == ["it has closed its connection"]
-    channel.close()
+    link.close()
 
 
 @on_loop
 async def test_what_a_process_said_before_it_ended_can_be_taken_in_at_once() -> None:
-    channel, user, peer = pair()
+    link, user, peer = pair()
     await peer.say(join())
     await peer.say(join(epoch=1))
     peer.sock.close()
-    channel.drain()
+    link.drain()
     assert user.messages == [join(), join(epoch=1)]
     assert user.ends == ["it has closed its connection"]
 
@@ -93,22 +93,22 @@ async def test_garbage_ends_the_channel() -> None:
 
 @on_loop
 async def test_descriptors_that_nobody_asked_for_are_closed() -> None:
-    channel, user, peer = pair()
+    link, user, peer = pair()
     fds = [page() for _ in range(4)]
     await peer.say(enter(), *fds)
     await user.until(lambda: bool(user.messages))
     for fd in fds:
         os.close(fd)
-    channel.close()  # the leak checks see what is left
+    link.close()  # the leak checks see what is left
     peer.sock.close()
 
 
 @on_loop
 async def test_a_rank_that_does_not_read_is_let_go_when_too_much_waits() -> None:
-    channel, user, peer = pair()
+    link, user, peer = pair()
     big = m.End(0, "abort", "x" * 1_000_000)
     for _ in range(12):
-        channel.send(big)
+        link.send(big)
     assert user.ends
     assert user.ends[0].startswith("it does not read")
     peer.sock.close()
@@ -116,11 +116,11 @@ async def test_a_rank_that_does_not_read_is_let_go_when_too_much_waits() -> None
 
 @on_loop
 async def test_what_is_more_than_the_socket_takes_is_delivered() -> None:
-    channel, _user, peer = pair()
+    link, _user, peer = pair()
     big = m.End(0, "abort", "x" * 4_000_000)
-    channel.send(big)
-    channel.send(record())
+    link.send(big)
+    link.send(record())
     assert await peer.hear() == big
     assert await peer.hear() == record()
-    channel.close()
+    link.close()
     peer.sock.close()

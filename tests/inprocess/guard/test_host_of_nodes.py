@@ -1,4 +1,4 @@
-"""Guards and controller over connections of nodes that carry their words aside."""
+"""The controller beside a leader: nodes report aside, over their connections to it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
-from tests.inprocess.guard.talk import LIMITS, Changing, Served, enter, join, record
+from tests.inprocess.guard.talk import LIMITS, Changing, Served, enter, join
 from undaunted.coordinator import protocol as p
-from undaunted.inprocess.core import links
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.guard import relay
-from undaunted.inprocess.guard.relay import RelayController, RelayUplink
+from undaunted.inprocess.guard import links
+from undaunted.inprocess.guard.host import ControllerHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +44,7 @@ class Job:
     def __init__(self) -> None:
         self.remarks: list[str] = []
         self.notes: list[tuple[int, int, Note]] = []
-        self.controller = RelayController(self._notes, self.remarks.append)
+        self.controller = ControllerHost(self._notes, self.remarks.append)
 
     def _notes(self, number: int, world_size: int) -> Callable[[Note], None]:
         return lambda note: self.notes.append((number, world_size, note))
@@ -54,29 +53,38 @@ class Job:
         return Node(self, number)
 
 
-class Node:
+class Node(Served):
     """A node's guards in a round."""
 
     def __init__(self, job: Job, number: int) -> None:
+        super().__init__()
         self.job = job
-        self.uplink = RelayUplink(number, job.remarks.append)
-        self.served = Served()
-        self.uplink.attach(self.served)
+        self.number = number
         self.connect()
 
     def connect(self) -> None:
         up, self.down = Wire(), Wire()
-        self.down.deliver = self.uplink.received
+        self.down.deliver = self.hear
         up.deliver = lambda aside: self.job.controller.received(cast("Any", self.down), aside)
-        self.uplink.linked(cast("Any", up))
+        self.linked(lambda message: up.send(self.report(message)))
+
+    def report(self, message: m.FromGuard) -> p.Aside:
+        packed = links.aside(links.RoundReport(self.number, message), self.job.remarks.append)
+        assert packed is not None
+        return packed
+
+    def hear(self, aside: p.Aside) -> None:
+        said = links.read_told(aside)
+        assert said.round == self.number
+        self.told(said.job_ranks, said.message)
 
     def lose(self, *, silent: bool = False) -> None:
-        self.uplink.linked(None)
+        self.linked(None)
         self.job.controller.closed(cast("Any", self.down), "it broke", silent=silent)
 
     def begin(self, job_rank: int, **changes: Any) -> None:
-        self.uplink.send(enter(job_rank, **changes))
-        self.uplink.send(join(job_rank))
+        self.send(enter(job_rank, **changes))
+        self.send(join(job_rank))
 
 
 @pytest.fixture
@@ -96,8 +104,8 @@ async def test_ranks_of_two_nodes_get_their_record() -> None:
     job = Job()
     one, two = begun(job)
     for job_rank, node in enumerate((one, two)):
-        assert node.served.seen[0] == "up"
-        (ranks, told) = node.served.seen[1]
+        assert node.seen[0] == "up"
+        (ranks, told) = node.seen[1]
         assert (ranks, told.members) == ((job_rank,), (0, 1))
     assert [(number, size, note.what) for number, size, note in job.notes] == [(0, 2, "recorded")]
     job.controller.close()
@@ -110,13 +118,10 @@ async def test_what_belongs_to_another_round_is_not_heard() -> None:
     later = job.node(1)
     later.begin(0)
     assert [number for number, _, _ in job.notes] == [0]
-    later.uplink.send(m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
-    seen = len(one.served.seen)
-    one.uplink.send(m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
-    assert len(one.served.seen) == seen
-    data = relay._ENCODER.encode(relay._ToGuard(0, (0,), record(5)))
-    later.uplink.received(p.Aside(data=data))
-    assert later.served.seen == ["up"]
+    later.send(m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
+    seen = len(one.seen)
+    one.send(m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
+    assert len(one.seen) == seen
     job.controller.close()
 
 
@@ -125,9 +130,9 @@ async def test_who_does_not_come_back_is_lost(quick: None) -> None:
     job = Job()
     one, two = begun(job)
     two.lose()
-    assert two.served.seen[-1] == "down"
-    await one.served.until(lambda: isinstance(one.served.seen[-1][1], m.Stop))
-    (reason,) = one.served.seen[-1][1].reasons
+    assert two.seen[-1] == "down"
+    await one.until(lambda: isinstance(one.seen[-1][1], m.Stop))
+    (reason,) = one.seen[-1][1].reasons
     assert (reason.kind, reason.job_rank) == ("UNRESPONSIVE", 1)
     assert "its node is lost: it broke" in reason.text
     job.controller.close()
@@ -137,15 +142,15 @@ async def test_who_does_not_come_back_is_lost(quick: None) -> None:
 async def test_who_comes_back_goes_on(quick: None) -> None:
     job = Job()
     one, two = begun(job)
-    known = two.served.seen[1][1]
+    known = two.seen[1][1]
     two.lose()
     two.connect()
-    assert two.served.seen[2:] == ["down", "up"]
-    two.uplink.send(m.Resume(enter(1), known, None, ()))
+    assert two.seen[2:] == ["down", "up"]
+    two.send(m.Resume(enter(1), known, None, ()))
     three = job.node()
     three.lose()
-    two.uplink.send(m.Fault(0, 1, 0, m.Reason("EXCEPTION", 1, text="x")))
-    (reason,) = one.served.seen[-1][1].reasons
+    two.send(m.Fault(0, 1, 0, m.Reason("EXCEPTION", 1, text="x")))
+    (reason,) = one.seen[-1][1].reasons
     assert reason.text == "x"
     job.controller.close()
 
@@ -155,7 +160,7 @@ async def test_a_node_that_is_not_heard_of_has_time_to_notice(quick: None) -> No
     job = Job()
     _one, two = begun(job)
     two.lose(silent=True)
-    (timer,) = job.controller._timers._set.values()
+    timer = job.controller._timers._set["link 2"]
     left_s = timer.when() - asyncio.get_running_loop().time()
     assert left_s > LIMITS.heartbeat_timeout
     job.controller.close()
@@ -165,40 +170,31 @@ async def test_a_node_that_is_not_heard_of_has_time_to_notice(quick: None) -> No
 async def test_a_new_controller_goes_on_with_what_guards_know() -> None:
     job = Job()
     nodes = begun(job)
-    known = nodes[0].served.seen[1][1]
+    known = nodes[0].seen[1][1]
     job.controller.close()
-    job.controller = RelayController(job._notes, job.remarks.append)
+    job.controller = ControllerHost(job._notes, job.remarks.append)
     for job_rank, node in enumerate(nodes):
         node.connect()
-        node.uplink.send(m.Resume(enter(job_rank), known, None, ()))
+        node.send(m.Resume(enter(job_rank), known, None, ()))
     for job_rank, node in enumerate(nodes):
-        node.uplink.send(m.Completed(0, job_rank, 0))
-    assert nodes[1].served.seen[-1] == ((1,), m.Finished(0, 0, (0, 1)))
+        node.send(m.Completed(0, job_rank, 0))
+    assert nodes[1].seen[-1] == ((1,), m.Finished(0, 0, (0, 1)))
     job.controller.close()
 
 
-def test_what_is_too_long_is_named_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_LONGEST", 10)
-    remarks: list[str] = []
-    uplink = RelayUplink(0, remarks.append)
-    wire = Wire()
-    uplink.linked(cast("Any", wire))
-    uplink.send(enter(0))
-    assert not wire.sent
-    assert "more than 10 bytes are too many" in remarks[0]
+@on_loop
+async def test_what_is_too_long_is_named_and_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    one, _two = begun(job)
+    monkeypatch.setattr(links, "_LONGEST", 10)
+    job.controller.heard(job.controller._links[0], 0, m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
+    assert len(one.seen) == 2
+    assert "more than 10 bytes are too many" in job.remarks[0]
+    job.controller.close()
 
 
-def test_garbage() -> None:
-    remarks: list[str] = []
-    uplink = RelayUplink(0, remarks.append)
-    uplink.received(p.Aside(data=b"\xc1"))
-    assert "is no message" in remarks[0]
+@on_loop
+async def test_garbage() -> None:
     wire = Wire()
-    RelayController(cast("Any", None), remarks.append).received(
-        cast("Any", wire), p.Aside(data=b"\xc1")
-    )
+    Job().controller.received(cast("Any", wire), p.Aside(data=b"\xc1"))
     assert "is no message" in wire.closed[0]
-
-
-def test_nothing_is_said_while_there_is_no_leader() -> None:
-    RelayUplink(0, print).send(enter(0))
