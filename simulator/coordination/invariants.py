@@ -264,7 +264,7 @@ class Checker:
                 self._fail(f"no healthy node is evicted: {node} is excluded and never asked for it")
         if ledger.pending_round > ledger.round:
             self._follows_on[ledger.epoch, ledger.pending_round] = ledger.round
-        if _later(ledger, self.ledger):
+        if p.newer(ledger, self.ledger):
             self.ledger = ledger
 
     def ended(self, seat: Seat, outcome: str, reason: str, by: str = "") -> bool:
@@ -449,13 +449,6 @@ class Checker:
 
     def _fail(self, text: str) -> None:
         raise InvariantError(text)
-
-
-def _later(one: p.Ledger, other: p.Ledger) -> bool:
-    """A launcher that knows of no job may have a late epoch: one whose job has begun goes first."""
-    if (one.round < 0) != (other.round < 0):
-        return other.round < 0
-    return p.newer(one, other)
 
 
 def _names(table: tuple[p.Seat, ...]) -> str:

@@ -106,7 +106,12 @@ def stopped(ledger: Ledger, version: int, restarts_used: int, excluded: dict[str
 
 
 def newer(one: Ledger, other: Ledger) -> bool:
-    """Whether ``one`` replaces ``other``."""
+    """Whether ``one`` replaces ``other``.
+
+    A launcher that knows of no job may have a late epoch: a job that has begun goes first.
+    """
+    if (one.round < 0) != (other.round < 0):
+        return other.round < 0
     return (one.epoch, one.version) > (other.epoch, other.version)
 
 
@@ -115,6 +120,6 @@ def further(one: Ledger, other: Ledger) -> bool:
 
     A round that only an older ledger knows has been replaced: no quorum has begun it.
     """
-    if one.round < 0 or (other.round >= 0 and not newer(one, other)):
+    if one.round < 0 or not newer(one, other):
         return False
     return (one.birth, max(one.round, one.pending_round)) > (other.birth, other.round)

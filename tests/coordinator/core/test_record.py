@@ -104,3 +104,10 @@ def test_versions_of_one_leader_rise_although_it_adopts_another_ledger() -> None
     prepared = made.ledger.version
     made.adopt(ledger("ab", version=1))
     assert made.ledger.version > prepared
+
+
+def test_a_ledger_of_no_job_replaces_none_of_a_job_that_has_begun() -> None:
+    begun, none = ledger("abc", epoch=5), p.Ledger(run_id="job", epoch=9, version=7)
+    assert p.newer(begun, none)
+    assert not p.newer(none, begun)
+    assert p.further(begun, none)

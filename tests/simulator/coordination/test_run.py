@@ -77,6 +77,7 @@ def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:
         (2, 3, 21775),  # the elected leader gave way to one that nobody had agreed to
         (3, 4, 2072),  # two leaders gave way to each other
         (2, 3, 2109),  # a launcher whose disk was lost kept a member of a job that another led
+        (2, 3, 3675),  # members took a ledger of no job at all for newer than their own
         (2, 3, 8885),  # what was begun last came from a leader that was not the latest
         (2, 3, 20029),  # here, and in the next, a leader that gave way to every promise was missed
         (2, 3, 20439),
