@@ -122,6 +122,8 @@ async def _leader(nodes: int) -> None:
     from undaunted.coordinator.core import leader_messages as c
     from undaunted.coordinator.core.config import PolicyConfig
     from undaunted.coordinator.core.leader import Leader
+    from undaunted.coordinator.core.messages import NodeFinished
+    from undaunted.coordinator.protocol import Report
     from undaunted.coordinator.service.leading import Leading, Listener
     from undaunted.coordinator.wire.handshake import Terms
     from undaunted.coordinator.wire.server import Server
@@ -149,9 +151,8 @@ async def _leader(nodes: int) -> None:
             commands = super().handle(event, now)
             sent = sum(1 for each in commands if isinstance(each, c.Send))
             seen["messages"] += sent + isinstance(event, c.Received)
-            last = (
-                isinstance(event, c.Received) and getattr(event.message, "kind", "") == "finished"
-            )
+            report = getattr(event, "message", None)
+            last = isinstance(report, Report) and isinstance(report.event, NodeFinished)
             if last and not over.done():
                 over.set_result(None)
             return commands
@@ -187,7 +188,10 @@ async def _agents(part: dict[str, Any]) -> None:
             # Once all of this process have begun; others may be a moment behind.
             await asyncio.sleep(0.2)
             failed = time.monotonic_ns()
-            agents[0].fail("failed" if number < part["rounds"] else "finished")
+            if number < part["rounds"]:
+                agents[0].fail()
+            else:
+                agents[0].finish()
         _say(started=last, failed=failed)
     await asyncio.sleep(60)
 
@@ -206,29 +210,34 @@ class _Agent:
         )  # fmt: skip
         self.started: dict[int, int] = {}
         self._waiting: dict[int, asyncio.Event] = {}
-        self._round = -1
-        self.following = Following(Follower(config), Terms("bench", "bench"), None, self)
+        self._node, self._round = config.node, -1
+        self.following = Following(Follower(config), Terms("bench", "bench"), None, self, self)
 
-    def deliver(self, order: Any) -> None:
-        from undaunted.coordinator import protocol as p
+    def prepare(self, table: Any) -> None:
         from undaunted.coordinator.core.follower_messages import TableKnown
 
-        match order:
-            case p.PrepareOrder(ledger=ledger):
-                known = TableKnown(ledger.pending_round, ledger.version, "127.0.0.1", 1)
-                self.following.table_known(known)
-            case p.StartOrder():
-                self._round = order.round
-                self.started[order.round] = time.monotonic_ns()
-                self._event(order.round).set()
-            case p.StopOrder():
-                stopped = p.Report(number=0, kind="stopped", round=order.round)
-                self.following.tell(stopped)
+        self.following.table_known(TableKnown(table.round, table.version, "127.0.0.1", 1))
 
-    def fail(self, kind: str) -> None:
-        from undaunted.coordinator import protocol as p
+    def deliver(self, command: Any) -> None:
+        from undaunted.coordinator.core.messages import NodeStopped, Start, Stop
 
-        self.following.tell(p.Report(number=0, kind=kind, round=self._round, text="benchmark"))
+        match command:
+            case Start():
+                self._round = command.round
+                self.started[command.round] = time.monotonic_ns()
+                self._event(command.round).set()
+            case Stop():
+                self.following.tell(NodeStopped(self._node, command.round))
+
+    def fail(self) -> None:
+        from undaunted.coordinator.core.messages import NodeFailed
+
+        self.following.tell(NodeFailed(self._node, self._round, "benchmark"))
+
+    def finish(self) -> None:
+        from undaunted.coordinator.core.messages import NodeFinished
+
+        self.following.tell(NodeFinished(self._node, self._round))
 
     async def wait_started(self, number: int) -> None:
         await self._event(number).wait()
@@ -237,7 +246,7 @@ class _Agent:
         return self._waiting.setdefault(number, asyncio.Event())
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"stop_ranks", "lead", "stand_down", "leave", "give_up", "say"}:
+        if name in {"stop_ranks", "lead", "stand_down", "leave", "give_up", "say", "linked"}:
             return lambda *_: None
         raise AttributeError(name)
 

@@ -11,7 +11,6 @@ from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core import translation
 from undaunted.coordinator.core.follower import Follower
 from undaunted.coordinator.core.follower import State as FollowerState
 from undaunted.coordinator.core.progress import Iterations
@@ -199,8 +198,8 @@ class Agent:
                     self._run_node(happened, now, out)
             case m.Preempted() | m.ExclusionRequested() as wish:
                 self._report(wish, now, out)
-            case p.PrepareOrder(ledger=ledger):
-                table = f.TableKnown(ledger.pending_round, ledger.version, self.name, 1234)
+            case f.Prepare(round=number, version=version):
+                table = f.TableKnown(number, version, self.name, 1234)
                 self._follow(table, now, out)
 
     # --- follower -------------------------------------------------------------------------------
@@ -236,8 +235,10 @@ class Agent:
 
     def _obey_about_the_job(self, command: f.Command, now: int, out: list[s.Command]) -> None:
         match command:
-            case f.Deliver(order=order):
-                self._ordered(order, now, out)
+            case f.Prepare():
+                self._cluster.reserve_port(self, command)
+            case f.Deliver(command=ordered):
+                self._ordered(ordered, now, out)
             case f.StopRanks(round=number, grace_s=grace_s, signal=signal):
                 self._run_node(n.StopRound(number, grace_s, signal), now, out)
             case f.Lead():
@@ -259,20 +260,19 @@ class Agent:
             del self._dials[connection]
             out.append(s.Close(connection))
 
-    def _ordered(self, order: p.Order, now: int, out: list[s.Command]) -> None:
-        match order:
-            case p.PrepareOrder():
-                self._cluster.reserve_port(self, order)
-            case p.StartOrder(ledger=ledger):
+    def _ordered(self, command: m.NodeCommand, now: int, out: list[s.Command]) -> None:
+        match command:
+            case m.Start(round=number):
+                ledger = self.follower.knows.ledger
+                assert ledger is not None
                 self._cluster.checker.begin(self.seat, ledger)
-                self._run_node(n.StartRound(ledger.round, self._slots), now, out)
-            case p.StopOrder():
-                stop = n.StopRound(order.round, order.grace_s, order.signal)
-                self._run_node(stop, now, out)
-            case p.EndOrder(outcome=outcome, reason=reason):
-                self._end(outcome, reason, now, out)
-            case p.Note(kind=kind, text=text):
-                self._cluster.note(self.name, f"{kind}: {text}")
+                self._run_node(n.StartRound(number, self._slots), now, out)
+            case m.Stop(round=number, grace_s=grace_s, signal=signal):
+                self._run_node(n.StopRound(number, grace_s, signal), now, out)
+            case m.End(outcome=outcome, reason=reason):
+                self._end(outcome.value, reason, now, out)
+            case m.Decided(reason=text) | m.Blamed(line=text) | m.Remark(text=text):
+                self._cluster.note(self.name, f"{type(command).__name__.lower()}: {text}")
 
     # --- leader ---------------------------------------------------------------------------------
 
@@ -337,8 +337,8 @@ class Agent:
         else:
             self._verdict = f"a rank of node {self.name} failed"
 
-    def _report(self, event: m.Event, now: int, out: list[s.Command]) -> None:
-        self._follow(f.Tell(translation.report(event)), now, out)
+    def _report(self, event: m.NodeEvent, now: int, out: list[s.Command]) -> None:
+        self._follow(f.Tell(event), now, out)
 
     # --- the end --------------------------------------------------------------------------------
 

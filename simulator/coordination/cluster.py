@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simulator.coordination.ranks import Ranks
-    from undaunted.coordinator.core.follower_messages import Lead
+    from undaunted.coordinator.core.follower_messages import Lead, Prepare
 
 _MS = 1_000_000
 _NS = 1_000_000_000
@@ -227,13 +227,13 @@ class Cluster(World):
         if self.simulation.has_power(machine) and (known is None or p.newer(ledger, known)):
             self._disks[machine] = ledger
 
-    def reserve_port(self, agent: Agent, order: p.PrepareOrder) -> None:
+    def reserve_port(self, agent: Agent, table: Prepare) -> None:
         """Answer a prepared table after a moment, but not before the one before it."""
         at_ns = self.simulation.now + self.between(1 * _MS, 20 * _MS)
         agent.busy_until = max(agent.busy_until, at_ns)
-        self.simulation.at(agent.busy_until, self._reserved, (agent, order))
+        self.simulation.at(agent.busy_until, self._reserved, (agent, table))
 
-    def _reserved(self, what: tuple[Agent, p.PrepareOrder]) -> None:
+    def _reserved(self, what: tuple[Agent, Prepare]) -> None:
         self.tell(*what)
 
     def tell(self, agent: Agent, what: Any) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from simulator.coordination.ranks import NodeEvent, RankEnded
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import messages as m
 
 LEGEND = """\
 # seconds  who  what          (events as they are handled; who: node, coordinator or fault)
@@ -61,28 +62,35 @@ def _told(what: Any) -> str:
     return f"* {type(what).__name__}"
 
 
+_FIRST_LETTERS = {"epoch": "e", "round": "r", "version": "v"}
+_TEXTS = {"text", "reason", "detail", "line", "verdict"}
+_FLAGS = {"running", "lost", "granted", "final", "victim", "all_ok"}
+
+
 def _message(message: Any) -> str:
     if not isinstance(message, msgspec.Struct):
         return str(message)
     words = [type(message).__name__]
     for name in message.__struct_fields__:
         value = getattr(message, name)
-        match name, value:
-            case "epoch", _:
-                words.append(f"e{value}")
-            case "round", _:
-                words.append(f"r{value}")
-            case "version", _:
-                words.append(f"v{value}")
-            case "number", _:
+        match value:
+            case 0 if name == "epoch":
+                pass
+            case int() if name in _FIRST_LETTERS:
+                words.append(f"{_FIRST_LETTERS[name]}{value}")
+            case int() if name == "number":
                 words.append(f"#{value % p.ORDERS_PER_EPOCH}")
-            case _, p.Ledger(run_id=run_id) if run_id:
-                words.append(_ledger(value))
-            case "node" | "leader" | "outcome" | "kind", str() if value:
+            case p.Ledger(run_id=run_id):
+                words += [_ledger(value)] if run_id else []
+            case msgspec.Struct() if name in {"event", "command"}:
+                words.append(_message(value))
+            case m.Outcome():
+                words.append(value.value)
+            case str() if value and name in {"node", "leader", "action"}:
                 words.append(value)
-            case "text" | "reason", str() if value:
+            case str() if value and name in _TEXTS:
                 words.append(repr(value[:60]))
-            case "running" | "lost" | "granted" | "final" | "victim" | "all_ok", True:
+            case True if name in _FLAGS:
                 words.append(name)
     return " ".join(words)
 

@@ -1,15 +1,15 @@
 """Messages between agents and their leader, and among agents; see docs/design/coordination.md.
 
-Typed by msgspec, sent as MessagePack. Fields are only added, with defaults: older builds ignore
-unknown ones. A change that an older build cannot take raises `MAJOR`.
+Typed by msgspec, sent as MessagePack. Reports and orders carry events and commands of the job
+policy as these are. Fields are only added, with defaults: older builds ignore unknown ones. A
+change that an older build cannot take raises `MAJOR`, as does another message, event or command.
 """
 
 from __future__ import annotations
 
-from typing import get_args
-
 import msgspec
 
+from undaunted.coordinator.core.messages import NodeCommand, NodeEvent  # noqa: TC001 - decoded
 from undaunted.coordinator.ledger import (
     NO_LEDGER,
     Ledger,
@@ -35,7 +35,7 @@ __all__ = [
     "stopped",
 ]
 
-MAJOR = 1
+MAJOR = 2
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
@@ -123,7 +123,7 @@ class Renew(_Message, frozen=True):
     Attributes:
         sent: when, by the follower's clock in ns.
         round: the last one that it knows to have been started.
-        replaceable: as it was told for that round, see `StartOrder`.
+        replaceable: as it was told for that round, see `Started`.
     """
 
     epoch: int
@@ -149,30 +149,15 @@ class Prepared(_Message, frozen=True):
 
 
 class Report(_Message, frozen=True):
-    """Something happened here; sent again until acknowledged.
+    """Something happened on this node; sent again until acknowledged.
 
     Attributes:
         number: rises by one with each report of this incarnation.
-        kind: failed, rank_lost, finished, stopped, unhealthy, shutdown, exclude or preempted.
-        text: detail, reason, description or name of the signal.
-        lost: ranks that the others went on without.
-        first, last, problem: how far the round came, see `progress.Iterations`.
-        misuse: see `messages.NodeStopped`.
+        event: for the job policy; of this node.
     """
 
     number: int
-    kind: str
-    round: int
-    text: str = ""
-    victim: bool = False
-    all_ok: bool = False
-    unkillable: tuple[int, ...] = ()
-    signal: int = 0
-    lost: int = 0
-    first: int | None = None
-    last: int | None = None
-    problem: str = ""
-    misuse: bool | None = None
+    event: NodeEvent
 
 
 # --- from a leader ------------------------------------------------------------------------------
@@ -195,7 +180,7 @@ class Beat(_Message, frozen=True):
 
     Attributes:
         acknowledged: number of the last report that was taken in.
-        replaceable: as in StartOrder, of the round that runs; it may become true.
+        replaceable: as in Started, of the round that runs; it may become true.
         settled: every member of this round knows that it was started.
     """
 
@@ -232,79 +217,54 @@ class Learn(_Message, frozen=True):
 class PrepareOrder(_Message, frozen=True):
     """Acknowledge that you know the ledger of ``version``, with a table that is being prepared.
 
-    ``seat`` is your place in that table, -1 = none. ``ledger`` is not sent: the follower puts it
-    there for its node.
+    ``seat`` is your place in that table, -1 = none.
     """
 
     number: int
     epoch: int
     version: int
     seat: int = -1
-    ledger: Ledger = NO_LEDGER
 
 
-class StartOrder(_Message, frozen=True):
-    """Start your part of the table of ``round``, which was prepared as version ``prepared``.
+class Started(_Message, frozen=True):
+    """For the ledger: the table that was prepared as version ``prepared`` is that of a round.
 
-    ``seat`` is your place in it. ``replaceable``: the job can go on without you, so your ranks must
-    stop when your lease is over. ``ledger`` is not sent: the follower puts it there for its node.
+    ``replaceable``: the job can go on without the node that is told so: its ranks must stop when
+    its lease is over.
+    """
+
+    version: int
+    prepared: int
+    casting_vote: str
+    replaceable: bool = False
+
+
+class Stopped(_Message, frozen=True):
+    """For the ledger: the round is being stopped."""
+
+    version: int
+    restarts_used: int
+    excluded: dict[str, str] = {}
+
+
+class Order(_Message, frozen=True):
+    """What the job policy commands a node.
+
+    Attributes:
+        number: rises with each order; it is carried out once.
+        epoch: of the leader.
+        command: of the policy.
+        change: what follows for the ledger, None = nothing.
     """
 
     number: int
     epoch: int
-    version: int
-    prepared: int
-    round: int
-    casting_vote: str
-    seat: int
-    max_restarts: int
-    master_addr: str
-    master_port: int
-    replaceable: bool = False
-    ledger: Ledger = NO_LEDGER
+    command: NodeCommand
+    change: Started | Stopped | None = None
 
-
-class StopOrder(_Message, frozen=True):
-    """Stop the round: ``signal`` now, SIGKILL after ``grace_s``. The rest is for the ledger."""
-
-    number: int
-    epoch: int
-    version: int
-    round: int
-    reason: str
-    grace_s: float
-    restarts_used: int
-    excluded: dict[str, str] = {}
-    signal: int = 15
-
-
-class Note(_Message, frozen=True):
-    """For journal and user. ``kind`` is decided, blamed or remark."""
-
-    number: int
-    epoch: int
-    kind: str
-    round: int
-    text: str
-    action: str = ""
-    restarts_left: int = 0
-    node: str = ""
-    victims: tuple[str, ...] = ()
-
-
-class EndOrder(_Message, frozen=True):
-    """The job is over for you; ``outcome`` is an `Outcome`'s label."""
-
-    number: int
-    epoch: int
-    outcome: str
-    reason: str
-
-
-Order = PrepareOrder | StartOrder | StopOrder | Note | EndOrder
 
 # What a leader says to those who follow it.
-TO_FOLLOWERS = (Beat, HandOver, Learn, *get_args(Order))
+TO_FOLLOWERS = (Beat, HandOver, Learn, PrepareOrder, Order)
 
 
 # --- from both ----------------------------------------------------------------------------------
@@ -387,10 +347,7 @@ Message = (
     | Refused
     | Learn
     | PrepareOrder
-    | StartOrder
-    | StopOrder
-    | Note
-    | EndOrder
+    | Order
     | Aside
     | Miss
     | MissAnswer

@@ -163,7 +163,7 @@ def _first_line(config: AloneConfig, port: int, leader: Leader) -> str:
 def _last_words(config: AloneConfig, leader: Leader, why: str) -> int:
     ending = leader.policy.ending
     if ending is not None:
-        _say(f"{ending.outcome.label}: {ending.reason}")
+        _say(f"{ending.outcome.value}: {ending.reason}")
         return ending.outcome.exit_code
     _say(
         f"ended by {why}; the job goes on for {config.nodes.away_timeout_s:g} s: start this "

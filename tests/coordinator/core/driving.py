@@ -92,7 +92,7 @@ class Driver:
 
     @property
     def outcomes(self) -> dict[str, str]:
-        return {node: end.outcome.label for node, end in self.ends.items()}
+        return {node: end.outcome.value for node, end in self.ends.items()}
 
 
 def running(*names: str, slots: int = 2, **config: Any) -> Driver:

@@ -7,6 +7,7 @@ from tests.coordinator.core.test_leader import EPOCH, Harness
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.follower import State as FollowerState
 from undaunted.coordinator.core.handover import STAY_S
 from undaunted.coordinator.core.leader import LEFT, State
@@ -20,10 +21,10 @@ def left_alone(**config: object) -> Harness:
     harness.pass_time(3, alive="abc")
     harness.prepared("ab")
     harness.handle(c.Persisted(harness.leader.ledger.version))
-    harness.report("a", "preempted", 1, text="SIGTERM", signal=15)
-    harness.report("a", "stopped", 2)
-    harness.report("b", "stopped", 1)
-    assert harness.heard("a", p.EndOrder)[0].outcome == "preempted"
+    harness.report("a", m.Preempted, 1, signal=15, signal_name="SIGTERM")
+    harness.report("a", m.NodeStopped, 2)
+    harness.report("b", m.NodeStopped, 1)
+    assert harness.heard("a", m.End)[0].outcome is m.Outcome.PREEMPTED
     harness.lose("a", "end of file")
     return harness
 
@@ -38,7 +39,7 @@ def test_the_lead_is_handed_over_when_a_round_runs_without_the_node_of_the_leade
     kept = [each.ledger for each in harness.out if isinstance(each, c.Persist)][-1]
     assert kept.leader == "c", "who starts here again is not the leader"
     assert not harness.heard("b", p.Refused)
-    harness.say("b", p.Report(number=9, kind="failed", round=1, text="x"))
+    harness.say("b", p.Report(number=9, event=m.NodeFailed("b", 1, "x")))
     assert harness.leader.state is State.HANDING_OVER
     harness.say("c", p.TakenOver(epoch=EPOCH))
     assert harness.said[2][-1] == p.Refused(reason=LEFT, leader="host-c:1")
@@ -85,7 +86,7 @@ def test_a_launcher_that_leaves_before_anything_has_begun_goes_at_once():
     harness = Harness(min_nodes=2, max_nodes=2)
     harness.hello("a")
     harness.hello("b", infra_rank=None)
-    harness.handle(c.Received(1, p.Report(number=1, kind="preempted", round=-1, text="SIGTERM")))
+    harness.handle(c.Received(1, p.Report(number=1, event=m.Preempted("a", 15, "SIGTERM"))))
     assert harness.leader.state in {State.DEPOSED, State.ENDED}
 
 

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 import pytest
 
 from tests.coordinator.core.seats import LISTENS, ledger, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.leader import Leader, State
+
+if TYPE_CHECKING:
+    from types import UnionType
 
 S = 1_000_000_000
 EPOCH = 10
@@ -119,12 +125,19 @@ class Harness:
                 ),
             )
 
-    def report(self, node: str, kind: str, number: int, **about: object) -> None:
-        about = {"round": self.leader.ledger.round, **about}
-        self.say(node, p.Report(number=number, kind=kind, **about))
+    def report(self, node: str, kind: type, number: int, **about: object) -> None:
+        if kind is not m.Preempted:
+            about = {"round": self.leader.ledger.round, **about}
+        self.say(node, p.Report(number=number, event=kind(node=node, **about)))
 
-    def heard(self, node: str, kind: type) -> list[p.Message]:
-        return [each for each in self.said.get(self.links[node], []) if isinstance(each, kind)]
+    def heard(self, node: str, kind: type | UnionType) -> list[Any]:
+        """Messages of a type, or commands of the policy that came with orders."""
+        said = self.said.get(self.links[node], [])
+        commands = [each.command for each in said if isinstance(each, p.Order)]
+        return [each for each in (*said, *commands) if isinstance(each, kind)]
+
+    def orders(self, node: str, kind: type) -> list[p.Order]:
+        return [each for each in self.heard(node, p.Order) if isinstance(each.command, kind)]
 
     def learnt(self, node: str) -> p.Ledger:
         return self.heard(node, p.Learn)[-1].ledger
@@ -133,7 +146,7 @@ class Harness:
         self.handle(c.Closed(self.links.pop(node), reason))
 
     def remarks(self, node: str) -> str:
-        return "\n".join(each.text for each in self.heard(node, p.Note))
+        return "\n".join(each.text for each in self.heard(node, m.Remark))
 
     # --- ways -----------------------------------------------------------------------------------
 
@@ -147,7 +160,7 @@ class Harness:
 
     def stop_all(self, nodes: str, number: int) -> None:
         for node in nodes:
-            self.report(node, "stopped", number)
+            self.report(node, m.NodeStopped, number)
 
 
 def test_first_round_begins_when_enough_have_acknowledged():
@@ -157,13 +170,14 @@ def test_first_round_begins_when_enough_have_acknowledged():
         assert harness.heard(node, p.Welcome)[0].epoch == EPOCH
     harness.pass_time(3, alive="abc")
     harness.prepared("ab")
-    assert not harness.heard("a", p.StartOrder)
+    assert not harness.heard("a", m.Start)
     harness.prepared("c")
-    starts = [harness.heard(node, p.StartOrder)[0] for node in "abc"]
+    starts = [harness.heard(node, m.Start)[0] for node in "abc"]
     assert {(each.master_addr, each.master_port) for each in starts} == {("host", 7777)}
     prepared = harness.learnt("b")
-    assert {each.prepared for each in starts} == {prepared.version}
-    known = p.started(prepared, starts[0].version, starts[0].casting_vote)
+    changes = [order.change for node in "abc" for order in harness.orders(node, m.Start)]
+    assert {each.prepared for each in changes} == {prepared.version}
+    known = p.started(prepared, changes[0].version, changes[0].casting_vote)
     assert known == harness.leader.ledger
     assert [seat.node for seat in known.table] == ["a", "b", "c"]
     assert (known.round, known.running, known.casting_vote) == (0, True, "a")
@@ -184,36 +198,36 @@ def test_a_node_of_another_job_that_began_earlier_deposes_nobody():
     other = ledger("ax", birth=99, round=7, epoch=EPOCH - 1)
     harness.hello("x", ledger=other, round=7, running=True, promised=EPOCH - 1)
     assert harness.leader.state is State.LEADING
-    assert harness.heard("x", p.StopOrder)
+    assert harness.heard("x", m.Stop)
     harness.hello("y", ledger=msgspec.structs.replace(other, epoch=EPOCH + 1))
     assert harness.leader.state is State.DEPOSED
 
 
 def test_a_spare_learns_the_table():
     harness = Harness().running("abcd")
-    assert not harness.heard("d", p.StartOrder)
+    assert not harness.heard("d", m.Start)
     assert harness.learnt("d") == harness.leader.ledger
     assert harness.leader.ledger.running
 
 
 def test_a_failure_stops_all_and_starts_again():
     harness = Harness().running()
-    harness.report("b", "failed", 1, text="rank 2: exit code 1")
-    stops = [harness.heard(node, p.StopOrder)[0] for node in "abc"]
+    harness.report("b", m.NodeFailed, 1, detail="rank 2: exit code 1")
+    stops = [harness.heard(node, m.Stop)[0] for node in "abc"]
     assert {each.round for each in stops} == {0}
-    assert stops[0].restarts_used == 1
+    assert harness.orders("a", m.Stop)[0].change.restarts_used == 1
     assert not harness.leader.ledger.running
     assert harness.heard("b", p.Beat)[-1].acknowledged == 1
     harness.stop_all("ac", 1)
-    harness.report("b", "stopped", 2)
+    harness.report("b", m.NodeStopped, 2)
     harness.prepared("abc")
-    assert harness.heard("c", p.StartOrder)[-1].round == 1
+    assert harness.heard("c", m.Start)[-1].round == 1
 
 
 def test_reports_that_come_twice_count_once():
     harness = Harness(max_restarts=1).running()
     for _ in range(3):
-        harness.report("b", "failed", 1, text="x")
+        harness.report("b", m.NodeFailed, 1, detail="x")
     assert harness.leader.policy.restarts_used == 1
     assert harness.leader.state is State.LEADING
 
@@ -221,7 +235,7 @@ def test_reports_that_come_twice_count_once():
 def test_a_reset_is_noticed_at_once_and_a_spare_takes_the_place():
     harness = Harness().running("abcd")
     harness.lose("c")
-    assert "node c is lost: reset" in harness.heard("a", p.StopOrder)[0].reason
+    assert "node c is lost: reset" in harness.heard("a", m.Stop)[0].reason
     harness.stop_all("ab", 1)
     harness.prepared("abd")
     assert {s.node for s in harness.leader.ledger.table} == {"a", "b", "d"}
@@ -231,9 +245,9 @@ def test_a_reset_is_noticed_at_once_and_a_spare_takes_the_place():
 def test_silence_is_noticed_after_the_lease():
     harness = Harness().running()
     harness.pass_time(4.9, alive="ab")
-    assert not harness.heard("a", p.StopOrder)
+    assert not harness.heard("a", m.Stop)
     harness.pass_time(2, alive="ab")
-    assert "nothing was heard of it for 5 s" in harness.heard("a", p.StopOrder)[0].reason
+    assert "nothing was heard of it for 5 s" in harness.heard("a", m.Stop)[0].reason
     assert "c" not in harness.links
 
 
@@ -241,11 +255,11 @@ def test_one_that_lost_a_leader_which_stood_still_keeps_its_place():
     harness = Harness().running()
     harness.hello("d")
     harness.pass_time(1, alive="abcd")
-    harness.report("b", "failed", 1, text="x")
+    harness.report("b", m.NodeFailed, 1, detail="x")
     harness.now += 4 * S
     harness.lose("c", "end of file")
     for node in "ab":
-        harness.report(node, "stopped", 2)
+        harness.report(node, m.NodeStopped, 2)
     harness.pass_time(1, alive="abd")
     assert not harness.leader.ledger.pending, "a spare is there, and waits"
     harness.hello("c", round=0, promised=1)
@@ -259,29 +273,29 @@ def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
     harness.pass_time(2, alive="abcd")
     harness.lose("c", "end of file")
     for node in "ab":
-        harness.report(node, "stopped", 1)
+        harness.report(node, m.NodeStopped, 1)
     assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "d"}
 
 
 def test_orders_are_sent_again_to_one_that_has_not_seen_them():
     harness = Harness().running()
-    last = harness.heard("b", p.StartOrder)[0].number
-    harness.report("a", "failed", 1, text="x")
+    last = harness.orders("b", m.Start)[0].number
+    harness.report("a", m.NodeFailed, 1, detail="x")
     before = harness.links["b"]
     harness.hello("b", round=0, running=True, last_order=last, promised=EPOCH)
     assert c.Close(before) in harness.out
-    assert len(harness.heard("b", p.StopOrder)) == 1
-    assert not harness.heard("b", p.StartOrder)
+    assert len(harness.heard("b", m.Stop)) == 1
+    assert not harness.heard("b", m.Start)
 
 
 def test_a_node_that_comes_back_is_stopped_before_it_is_a_candidate():
     harness = Harness().running("abcd")
     harness.lose("c")
     harness.hello("c", round=0, running=True, promised=EPOCH)
-    stop = harness.heard("c", p.StopOrder)[0]
+    stop = harness.heard("c", m.Stop)[0]
     assert stop.round == 0
     harness.stop_all("ab", 1)
-    harness.report("c", "stopped", 1)
+    harness.report("c", m.NodeStopped, 1)
     harness.pass_time(0.5, alive="abcd")
     nodes = {seat.node for seat in harness.leader.ledger.pending}
     assert len(nodes) == 3
@@ -290,11 +304,11 @@ def test_a_node_that_comes_back_is_stopped_before_it_is_a_candidate():
 
 def test_one_that_was_excluded_hears_of_it_though_its_connection_breaks_and_a_round_follows():
     harness = Harness().running("abcd")
-    harness.report("b", "exclude", 1, text="bad NIC")
+    harness.report("b", m.ExclusionRequested, 1, description="bad NIC")
     for node in "abc":
-        harness.report(node, "stopped", 2)
+        harness.report(node, m.NodeStopped, 2)
     harness.hello("b", round=0, promised=EPOCH)
-    assert harness.heard("b", p.EndOrder)[0].outcome == "excluded"
+    assert harness.heard("b", m.End)[0].outcome is m.Outcome.EXCLUDED
 
 
 def test_its_place_is_kept_for_it_while_it_stops():
@@ -303,7 +317,7 @@ def test_its_place_is_kept_for_it_while_it_stops():
     harness.hello("c", round=0, running=True, promised=EPOCH)
     harness.stop_all("ab", 1)
     assert not harness.heard("d", p.PrepareOrder)[1:]
-    harness.report("c", "stopped", 1)
+    harness.report("c", m.NodeStopped, 1)
     harness.prepared("abc")
     assert {seat.node for seat in harness.leader.ledger.table} == {"a", "b", "c"}
 
@@ -331,7 +345,7 @@ def test_a_start_needs_a_quorum_of_the_last_table():
     harness.stop_all("a", 1)
     harness.pass_time(1.5, alive="a")
     harness.prepared("a")
-    assert len(harness.heard("a", p.StartOrder)) == 1
+    assert len(harness.heard("a", m.Start)) == 1
     harness.pass_time(10, alive="a")
     assert (
         "no quorum: 1 of 3 nodes of round 0 can be reached, which is no majority: the launchers of "
@@ -349,11 +363,11 @@ def test_without_votes_a_leader_waits_until_the_old_world_is_over():
     harness.hello("x")
     harness.pass_time(12, alive="x")
     harness.prepared("x")
-    assert not harness.heard("x", p.StartOrder)
+    assert not harness.heard("x", m.Start)
     harness.pass_time(70, alive="x")
-    if not harness.heard("x", p.StartOrder):
+    if not harness.heard("x", m.Start):
         harness.prepared("x")
-    assert harness.heard("x", p.StartOrder)[0].round == 1
+    assert harness.heard("x", m.Start)[0].round == 1
 
 
 def test_later_agents_of_the_nodes_go_on_where_the_earlier_ones_ended():
@@ -363,7 +377,7 @@ def test_later_agents_of_the_nodes_go_on_where_the_earlier_ones_ended():
         harness.hello(node, incarnation=f"{node}2")
     harness.pass_time(12, alive="abc")
     harness.prepared("abc")
-    assert harness.heard("a", p.StartOrder)[0].round == 8
+    assert harness.heard("a", m.Start)[0].round == 8
     assert harness.leader.ledger.restarts_used == 2
 
 
@@ -373,10 +387,10 @@ def test_every_old_member_is_waited_for_before_the_next_round():
     harness.hello("b", round=0, running=False, ledger=known)
     harness.pass_time(11, alive="b")
     harness.prepared("b")
-    assert not harness.heard("b", p.StartOrder), "nobody knows whether c still runs"
+    assert not harness.heard("b", m.Start), "nobody knows whether c still runs"
     harness.hello("c", incarnation="c2")
     harness.pass_time(2, alive="bc")
-    assert harness.heard("b", p.StartOrder)[0].round == 1
+    assert harness.heard("b", m.Start)[0].round == 1
 
 
 def test_a_restarted_leader_leaves_healthy_ranks_alone():
@@ -386,9 +400,9 @@ def test_a_restarted_leader_leaves_healthy_ranks_alone():
         harness.hello(node, round=0, running=True, ledger=known, promised=1)
     assert harness.leader.state is State.LEADING
     harness.pass_time(30, alive="abc")
-    assert not harness.heard("a", p.StopOrder)
-    harness.report("b", "failed", 1, text="x")
-    assert harness.heard("a", p.StopOrder)[0].round == 0
+    assert not harness.heard("a", m.Stop)
+    harness.report("b", m.NodeFailed, 1, detail="x")
+    assert harness.heard("a", m.Stop)[0].round == 0
 
 
 def test_a_restarted_leader_misses_who_does_not_come_back():
@@ -397,9 +411,9 @@ def test_a_restarted_leader_misses_who_does_not_come_back():
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=1)
     harness.pass_time(9, alive="ab")
-    assert not harness.heard("a", p.StopOrder)
+    assert not harness.heard("a", m.Stop)
     harness.pass_time(2, alive="ab")
-    assert "node c is lost" in harness.heard("a", p.StopOrder)[0].reason
+    assert "node c is lost" in harness.heard("a", m.Stop)[0].reason
     assert harness.leader.policy.restarts_used == 2
 
 
@@ -410,7 +424,7 @@ def test_a_restarted_leader_whose_own_agent_was_started_again_as_well():
     for node in "bc":
         harness.hello(node, round=0, running=True, ledger=known, promised=1)
     harness.pass_time(11, alive="abc")
-    reason = harness.heard("b", p.StopOrder)[0].reason
+    reason = harness.heard("b", m.Stop)[0].reason
     assert reason == "node a is lost: its launcher was started again"
 
 
@@ -419,24 +433,24 @@ def test_reports_that_come_while_it_recovers_are_not_lost():
     harness = Harness(known=known)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=1)
-    harness.report("b", "failed", 1, text="rank 3: exit code 9")
-    assert not harness.heard("a", p.StopOrder)
+    harness.report("b", m.NodeFailed, 1, detail="rank 3: exit code 9")
+    assert not harness.heard("a", m.Stop)
     harness.hello("c", round=0, running=True, ledger=known, promised=1)
-    assert "exit code 9" in harness.heard("a", p.StopOrder)[0].reason
+    assert "exit code 9" in harness.heard("a", m.Stop)[0].reason
 
 
 def test_one_of_an_older_round_that_stops_while_it_recovers_is_a_candidate():
     known = ledger("abc", epoch=1, round=4)
     harness = Harness(known=known)
     harness.hello("d", round=2, running=True, promised=1)
-    assert [stop.round for stop in harness.heard("d", p.StopOrder)] == [2], "at once"
-    harness.report("d", "stopped", 1, round=2)
+    assert [stop.round for stop in harness.heard("d", m.Stop)] == [2], "at once"
+    harness.report("d", m.NodeStopped, 1, round=2)
     for node in "ab":
         harness.hello(node, round=4, running=True, ledger=known, promised=1)
     harness.pass_time(10.1, alive="abd")
     harness.stop_all("ab", 1)
     assert {seat.node for seat in harness.leader.ledger.pending} == {"a", "b", "d"}
-    assert len({stop.number for stop in harness.heard("d", p.StopOrder)}) == 1
+    assert len({stop.number for stop in harness.orders("d", m.Stop)}) == 1
 
 
 def test_a_takeover_starts_without_the_lost_leader():
@@ -444,7 +458,7 @@ def test_a_takeover_starts_without_the_lost_leader():
     harness = Harness(known=known, lost="x", min_nodes=2)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
-    reason = harness.heard("a", p.StopOrder)[0].reason
+    reason = harness.heard("a", m.Stop)[0].reason
     assert "node x is lost: it led the job, and the others cannot reach it" in reason
     harness.stop_all("ab", 1)
     harness.prepared("ab")
@@ -458,7 +472,7 @@ def test_the_number_of_a_round_that_another_leader_has_prepared_is_not_used_agai
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
     harness.stop_all("ab", 1)
     harness.prepared("ab")
-    assert harness.heard("a", p.StartOrder)[0].round == 2
+    assert harness.heard("a", m.Start)[0].round == 2
     assert harness.leader.policy.round == 2
 
 
@@ -472,7 +486,7 @@ def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():
     for node in "cd":
         harness.hello(node, round=7, running=True, ledger=known, promised=50)
     assert harness.leader.policy.round == 7
-    assert not harness.heard("b", p.StopOrder)
+    assert not harness.heard("b", m.Stop)
     assert harness.leader.policy.restarts_used == 2
 
 
@@ -492,9 +506,9 @@ def test_a_promise_to_a_later_epoch_is_answered_by_a_later_one():
     harness.hello("b", round=0, running=True, promised=99, last_order=last)
     assert harness.leader.epoch > 99
     assert harness.heard("a", p.Welcome)[-1].epoch == harness.leader.epoch
-    harness.report("c", "failed", 1, text="x")
-    assert harness.heard("b", p.StopOrder)[-1].epoch == harness.leader.epoch
-    assert harness.heard("b", p.StopOrder)[-1].number > (EPOCH + 1) * p.ORDERS_PER_EPOCH
+    harness.report("c", m.NodeFailed, 1, detail="x")
+    assert harness.orders("b", m.Stop)[-1].epoch == harness.leader.epoch
+    assert harness.orders("b", m.Stop)[-1].number > (EPOCH + 1) * p.ORDERS_PER_EPOCH
 
 
 def test_what_a_leader_knows_is_of_a_later_epoch_once_a_quorum_follows_under_that():
@@ -515,7 +529,7 @@ def test_what_a_leader_knows_is_of_a_later_epoch_once_a_quorum_follows_under_tha
 def test_no_table_is_prepared_before_that():
     harness = Harness().running()
     harness.hello("b", round=0, running=True, promised=99, follows=False)
-    harness.report("c", "failed", 1, text="x")
+    harness.report("c", m.NodeFailed, 1, detail="x")
     harness.stop_all("abc", 2)
     assert harness.leader.ledger.pending_round <= harness.leader.ledger.round
     for node in "ac":
@@ -536,10 +550,10 @@ def test_a_leader_that_nobody_has_elected_leads_no_table_that_others_may_elect_f
 
 def test_orders_that_may_have_been_refused_are_given_again_under_a_later_epoch():
     harness = Harness().running()
-    harness.report("c", "failed", 1, text="x")
-    assert len(harness.heard("a", p.StopOrder)) == 1
+    harness.report("c", m.NodeFailed, 1, detail="x")
+    assert len(harness.heard("a", m.Stop)) == 1
     harness.hello("b", round=0, running=True, promised=99)
-    first, again = harness.heard("a", p.StopOrder)
+    first, again = harness.orders("a", m.Stop)
     assert (first.epoch, again.epoch) == (EPOCH, harness.leader.epoch)
     assert first.number == again.number
 
@@ -553,7 +567,7 @@ def test_acknowledgements_of_an_earlier_table_do_not_count():
     late = p.Prepared(epoch=EPOCH, version=order.version - 1, round=0)
     for node in "abc":
         harness.say(node, late)
-    assert not harness.heard("a", p.StartOrder)
+    assert not harness.heard("a", m.Start)
 
 
 def test_a_late_acknowledgement_of_an_earlier_table_undoes_nothing():
@@ -583,8 +597,8 @@ def test_an_acknowledgement_that_was_lost_with_its_connection_is_asked_for_again
 
 def test_all_stops_of_one_decision_have_one_version():
     harness = Harness().running()
-    harness.report("b", "failed", 1, text="x")
-    assert len({harness.heard(node, p.StopOrder)[0].version for node in "abc"}) == 1
+    harness.report("b", m.NodeFailed, 1, detail="x")
+    assert len({harness.orders(node, m.Stop)[0].change.version for node in "abc"}) == 1
 
 
 def test_one_that_knows_of_a_later_round_ends_this_leader():
@@ -659,7 +673,7 @@ def test_a_preparation_that_was_called_off_is_not_started():
         late = p.Prepared(epoch=EPOCH, version=version, round=1, master_addr="x", master_port=1)
         harness.say(node, late)
     assert harness.leader.ledger.round == 0
-    harness.report("c", "stopped", 1)
+    harness.report("c", m.NodeStopped, 1)
     harness.prepared("abc")
     assert harness.leader.ledger.round == 1
 
@@ -693,10 +707,10 @@ def test_other_answers_change_nothing(answer):
 def test_the_end_reaches_everybody_and_the_leader_is_done():
     harness = Harness().running("abcd")
     for node in "abc":
-        harness.report(node, "finished", 1)
+        harness.report(node, m.NodeFinished, 1)
     for node in "abc":
-        harness.report(node, "stopped", 2, all_ok=True)
-    ends = {node: harness.heard(node, p.EndOrder)[0].outcome for node in "abcd"}
+        harness.report(node, m.NodeStopped, 2, all_ok=True)
+    ends = {node: harness.heard(node, m.End)[0].outcome.value for node in "abcd"}
     assert set(ends.values()) == {"finished"}
     assert harness.leader.state is State.ENDED
     for node in "abc":
@@ -709,9 +723,9 @@ def test_the_end_reaches_everybody_and_the_leader_is_done():
 def test_the_leader_does_not_wait_for_ever_for_one_that_does_not_hear_of_the_end():
     harness = Harness().running()
     for node in "abc":
-        harness.report(node, "finished", 1)
+        harness.report(node, m.NodeFinished, 1)
     for node in "abc":
-        harness.report(node, "stopped", 2, all_ok=True)
+        harness.report(node, m.NodeStopped, 2, all_ok=True)
     harness.pass_time(3.1)
     assert c.Done() in harness.out
 
@@ -721,7 +735,7 @@ def test_followers_of_the_leader_before_have_time_to_hear_of_the_end():
     harness = Harness(known=known, lost="x", min_nodes=2)
     for node in "ab":
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
-        harness.report(node, "preempted", 1, signal=15, text="SIGTERM")
+        harness.report(node, m.Preempted, 1, signal=15, signal_name="SIGTERM")
     harness.stop_all("ab", 2)
     assert harness.leader.state is State.ENDED
     for node in "ab":
@@ -729,7 +743,7 @@ def test_followers_of_the_leader_before_have_time_to_hear_of_the_end():
     harness.pass_time(9)
     assert c.Done() not in harness.out
     harness.hello("x", promised=EPOCH)
-    assert harness.heard("x", p.EndOrder)[0].outcome == "preempted"
+    assert harness.heard("x", m.End)[0].outcome is m.Outcome.PREEMPTED
     harness.pass_time(1.1)
     assert c.Done() in harness.out
 
@@ -737,20 +751,21 @@ def test_followers_of_the_leader_before_have_time_to_hear_of_the_end():
 def test_one_that_missed_the_end_hears_of_it_when_it_is_back():
     harness = Harness().running()
     for node in "abc":
-        harness.report(node, "finished", 1)
-    harness.report("a", "stopped", 2, all_ok=True)
-    harness.report("b", "stopped", 2, all_ok=True)
-    harness.report("c", "stopped", 2, all_ok=True)
+        harness.report(node, m.NodeFinished, 1)
+    harness.report("a", m.NodeStopped, 2, all_ok=True)
+    harness.report("b", m.NodeStopped, 2, all_ok=True)
+    harness.report("c", m.NodeStopped, 2, all_ok=True)
     harness.lose("c")
     harness.hello("c", round=0, running=False, promised=EPOCH)
-    assert harness.heard("c", p.EndOrder)[0].outcome == "finished"
+    assert harness.heard("c", m.End)[0].outcome is m.Outcome.FINISHED
 
 
 def test_strangers_are_ignored():
     harness = Harness().running()
     assert harness.handle(c.Received(99, p.Renew(epoch=EPOCH))) == []
     assert harness.handle(c.Closed(99, "x")) == []
-    assert harness.say("a", p.Report(number=9, kind="of a later build", round=0)) != []
+    of_another_node = p.Report(number=1, event=m.NodeFailed("b", 0, "x"))
+    assert harness.say("a", of_another_node) == []
     assert harness.leader.state is State.LEADING
 
 
@@ -760,8 +775,8 @@ def test_a_node_that_renews_and_never_acknowledges_is_replaced():
         harness.hello(node)
     harness.prepared("ac")
     harness.pass_time(21, alive="abcd")
-    (end,) = harness.heard("b", p.EndOrder)
-    assert end.outcome == "excluded"
+    (end,) = harness.heard("b", m.End)
+    assert end.outcome is m.Outcome.EXCLUDED
     harness.prepared("acd")
     assert [seat.node for seat in harness.leader.ledger.table] == ["a", "c", "d"]
 
@@ -776,7 +791,7 @@ def two_rounds() -> Harness:
         harness.hello(node, round=0, running=False, ledger=ledger("abx"))
     harness.pass_time(30, alive="abc")
     harness.prepared("abc")
-    assert harness.heard("c", p.StartOrder)
+    assert harness.heard("c", m.Start)
     return harness
 
 
@@ -806,7 +821,7 @@ def test_a_leader_of_a_round_that_one_may_not_know_needs_a_quorum_of_the_table_b
     harness = two_rounds()
     confirm(harness, "ac")
     harness.handle(c.Closed(harness.links.pop("b"), "reset"))
-    assert "no quorum" in harness.heard("c", p.StopOrder)[-1].reason
+    assert "no quorum" in harness.heard("c", m.Stop)[-1].reason
 
 
 def test_a_leader_gives_way_when_a_later_one_has_prepared_a_round():
@@ -824,15 +839,15 @@ def test_a_follower_that_hears_nothing_is_lost_and_counts_as_silent():
     confirm(harness, "abc")
     harness.say("c", p.Miss(node="c", incarnation="c1", epoch=EPOCH))
     assert "c" not in harness.links, "its connection is closed"
-    assert "node c is lost" in harness.heard("b", p.StopOrder)[-1].reason
+    assert "node c is lost" in harness.heard("b", m.Stop)[-1].reason
     harness.hello("y")
     for node in "ab":
-        harness.report(node, "stopped", 1)
+        harness.report(node, m.NodeStopped, 1)
     harness.pass_time(6, alive="aby")
     harness.prepared("aby")
-    assert len(harness.heard("b", p.StartOrder)) == 1
+    assert len(harness.heard("b", m.Start)) == 1
     harness.pass_time(3, alive="aby")
-    assert len(harness.heard("b", p.StartOrder)) == 2
+    assert len(harness.heard("b", m.Start)) == 2
 
 
 @pytest.mark.parametrize(("silent", "starts"), [(False, 2), (True, 1)])
@@ -842,10 +857,10 @@ def test_a_connection_that_timed_out_does_not_mean_that_the_agent_has_ended(sile
     harness.handle(c.Closed(harness.links.pop("c"), "timed out", silent=silent))
     harness.hello("y")
     for node in "ab":
-        harness.report(node, "stopped", 1)
+        harness.report(node, m.NodeStopped, 1)
     harness.pass_time(1, alive="aby")
     harness.prepared("aby")
-    assert len(harness.heard("b", p.StartOrder)) == starts
+    assert len(harness.heard("b", m.Start)) == starts
 
 
 def test_members_are_told_when_a_spare_makes_them_replaceable_and_say_that_they_know():
@@ -854,7 +869,7 @@ def test_members_are_told_when_a_spare_makes_them_replaceable_and_say_that_they_
         harness.hello(node)
     harness.pass_time(3, alive="ab")
     harness.prepared("ab")
-    assert not harness.heard("b", p.StartOrder)[0].replaceable
+    assert not harness.orders("b", m.Start)[0].change.replaceable
     harness.hello("x")
     confirm(harness, "b")
     assert harness.heard("b", p.Beat)[-1].replaceable

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -251,7 +252,9 @@ class AnyJob(RuleBasedStateMachine):
             self.world.config,
             round=old.round,
             nodes=[
-                replace(here.get(place.node) or m.NodeInfo(place.node, 1), slots=place.slots)
+                msgspec.structs.replace(
+                    here.get(place.node) or m.NodeInfo(place.node, 1), slots=place.slots
+                )
                 for place in old.places
             ],
             restarts_used=old.restarts_used,

@@ -184,10 +184,14 @@ def test_who_comes_later_is_told_and_who_comes_back_only_if_it_is_awaited() -> N
     assert told(job.preparation.joined(job.sessions["c"])) == {}
 
 
+def order(command: m.NodeCommand) -> p.Order:
+    return p.Order(number=0, epoch=7, command=command)
+
+
 def test_a_node_that_has_been_told_of_the_end_does_not_forget_it() -> None:
     job = Prepared(ledger("abc"), "abcd")
-    job.sessions["b"].order(p.EndOrder(number=0, epoch=7, outcome="excluded", reason="x"))
-    job.sessions["c"].order(p.Note(number=0, epoch=7, kind="remark", round=0, text="x"))
+    job.sessions["b"].order(order(m.End("b", m.Outcome.EXCLUDED, "x")))
+    job.sessions["c"].order(order(m.Remark("x")))
     job.begin("acd")
     kinds = {node: [type(each) for each in job.sessions[node].orders] for node in "bc"}
-    assert kinds == {"b": [p.EndOrder, p.PrepareOrder], "c": [p.PrepareOrder]}
+    assert kinds == {"b": [p.Order, p.PrepareOrder], "c": [p.PrepareOrder]}

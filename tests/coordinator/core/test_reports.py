@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core.messages import NodeFailed, Preempted
 from undaunted.coordinator.core.reports import KEPT_REPORTS, Reports
 
 
-def report(number: int = 0) -> p.Report:
-    return p.Report(number=0, kind="failed", round=number)
+def failed(number: int = 0) -> NodeFailed:
+    return NodeFailed("b", number, "x")
 
 
 def numbers(reports: Reports, *, new_leader: bool = False) -> list[int]:
@@ -16,7 +16,7 @@ def numbers(reports: Reports, *, new_leader: bool = False) -> list[int]:
 
 def test_what_is_not_acknowledged_is_sent_again_and_all_to_another_leader() -> None:
     reports = Reports()
-    assert [reports.add(report()).number for _ in range(3)] == [1, 2, 3]
+    assert [reports.add(failed()).number for _ in range(3)] == [1, 2, 3]
     reports.acknowledge(2)
     reports.acknowledge(1)
     assert numbers(reports) == [3]
@@ -25,15 +25,18 @@ def test_what_is_not_acknowledged_is_sent_again_and_all_to_another_leader() -> N
 
 def test_those_of_earlier_rounds_are_forgotten() -> None:
     reports = Reports()
-    reports.add(report(0))
-    reports.add(report(1))
+    reports.add(failed(0))
+    reports.add(failed(1))
     reports.forget_before(1)
     assert numbers(reports) == [2]
+    reports.add(Preempted("b", 15, "SIGTERM"))
+    reports.forget_before(2)
+    assert numbers(reports) == []
 
 
 def test_as_many_are_kept_as_a_round_may_have() -> None:
     reports = Reports()
     for _ in range(KEPT_REPORTS + 10):
-        reports.add(report())
+        reports.add(failed())
     assert numbers(reports)[0] == 11
     assert len(numbers(reports)) == KEPT_REPORTS

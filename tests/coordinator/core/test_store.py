@@ -9,6 +9,7 @@ from tests.coordinator.core.seats import ledger, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.follower import State as FollowerState
 from undaunted.coordinator.core.leader import State as LeaderState
 
@@ -27,7 +28,7 @@ def about_to_start(known: p.Ledger | None = None) -> test_leader.Harness:
 
 
 def starts(harness: test_leader.Harness) -> int:
-    return sum(len(harness.heard(node, p.StartOrder)) for node in harness.links)
+    return sum(len(harness.heard(node, m.Start)) for node in harness.links)
 
 
 def test_nothing_starts_before_its_table_is_written_down():
@@ -71,7 +72,7 @@ def test_the_next_leader_waits_a_lease_for_members():
     harness.pass_time(4.5, alive="ab")
     assert harness.leader.state is LeaderState.RECOVERING
     harness.pass_time(1, alive="ab")
-    assert "node c is lost: it has not come back" in harness.heard("a", p.StopOrder)[0].reason
+    assert "node c is lost: it has not come back" in harness.heard("a", m.Stop)[0].reason
 
 
 def test_what_was_prepared_may_have_been_started_by_the_leader_before():

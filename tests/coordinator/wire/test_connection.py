@@ -12,12 +12,13 @@ import pytest
 
 from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, pair, raw_peer, serving, terms
 from undaunted.coordinator.protocol import (
+    MAJOR,
     MAX_MESSAGE_BYTES,
     Beat,
     Challenge,
-    EndOrder,
     Grant,
     Ledger,
+    Refused,
     Renew,
     Seat,
 )
@@ -155,7 +156,7 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read(
         await at_server.until(lambda: bool(at_server.connections))
         connection = at_server.connections[0]
         while not connection._transport.get_write_buffer_size():
-            assert connection.send(EndOrder(number=1, epoch=1, outcome="x", reason="y" * 500_000))
+            assert connection.send(Refused(reason="y" * 500_000))
         connection.close("enough")
         await at_server.until(lambda: at_server.ends == ["enough"])
         await raw.__aexit__(None, None, None)
@@ -165,13 +166,11 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read(
 async def test_a_message_that_is_too_long_is_not_sent() -> None:
     at_server, at_client = Recorder(), Recorder()
     async with pair(at_server, at_client) as (_served, client, _server):
-        assert client.send(EndOrder(number=1, epoch=1, outcome="", reason="x" * 1_000_000))
-        assert not client.send(
-            EndOrder(number=1, epoch=1, outcome="", reason="x" * MAX_MESSAGE_BYTES)
-        )
+        assert client.send(Refused(reason="x" * 1_000_000))
+        assert not client.send(Refused(reason="x" * MAX_MESSAGE_BYTES))
         await at_server.until(lambda: bool(at_server.ends))
     assert len(at_server.messages) == 1
-    assert "EndOrder of 10486" in at_client.ends[0]
+    assert "Refused of 10486" in at_client.ends[0]
     assert f"is longer than {MAX_MESSAGE_BYTES}" in at_client.ends[0]
 
 
@@ -230,7 +229,7 @@ async def test_a_long_message_may_follow_the_handshake_at_once() -> None:
     class Eager(Recorder):
         def opened(self, connection: Any) -> None:
             super().opened(connection)
-            connection.send(EndOrder(number=1, epoch=1, outcome="", reason="x" * 900_000))
+            connection.send(Refused(reason="x" * 900_000))
 
     at_client = Recorder()
     async with pair(Eager(), at_client):
@@ -241,7 +240,7 @@ def test_loops_in_several_threads_do_not_share_what_they_read() -> None:
     @on_loop
     async def exchange(letter: str) -> None:
         at_client = Recorder()
-        sent = EndOrder(number=1, epoch=1, outcome="", reason=letter * 200_000)
+        sent = Refused(reason=letter * 200_000)
         at_server = Recorder(lambda connection, message: connection.send(message))
         async with pair(at_server, at_client) as (_served, client, _server):
             for _ in range(20):
@@ -310,7 +309,7 @@ async def test_other_messages_can_be_asked_for() -> None:
 
 @on_loop
 async def test_longer_messages_can_be_allowed() -> None:
-    long = EndOrder(number=1, epoch=1, outcome="", reason="x" * MAX_MESSAGE_BYTES)
+    long = Refused(reason="x" * MAX_MESSAGE_BYTES)
     at_server, at_client = Recorder(), Recorder()
     async with serving(at_server) as server:
         server.longest = 2 * MAX_MESSAGE_BYTES
@@ -329,7 +328,7 @@ async def test_longer_messages_can_be_allowed() -> None:
 async def test_messages_before_the_handshake_is_over_are_not_received() -> None:
     at_server = Recorder()
     async with serving(at_server) as server, raw_peer(server) as peer:
-        assert msgspec.convert(await peer.hear(), Challenge).major == 1
+        assert msgspec.convert(await peer.hear(), Challenge).major == MAJOR
         peer.say(Renew(epoch=1))
         assert "what came is no handshake" in (await peer.hear())["reason"]
         await peer.rest()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.wire.talk import Recorder, Remarks, on_loop, pair, raw_peer, serving, terms
-from undaunted.coordinator.protocol import Beat, EndOrder, Renew
+from undaunted.coordinator.protocol import Beat, Refused, Renew
 from undaunted.coordinator.wire import credentials as module
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
@@ -201,7 +201,7 @@ async def test_long_messages_over_tls(of_server: Certificate) -> None:
     at_server, at_client = Recorder(), Recorder()
     tls = {"tls": server_context(*of_server), "client_tls": client_context(of_server.cert)}
     async with pair(at_server, at_client, **tls) as (served, _client, _server):
-        sent = [EndOrder(number=n, epoch=1, outcome="", reason=str(n) * 900_000) for n in range(3)]
+        sent = [Refused(reason=str(n) * 900_000) for n in range(3)]
         for order in sent:
             assert served.send(order)
             await at_client.until(lambda: bool(at_client.messages))

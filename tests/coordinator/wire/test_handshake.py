@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.coordinator.wire.talk import TOKEN, terms
-from undaunted.coordinator.protocol import Accepted, Challenge, Proof, Rejected
+from undaunted.coordinator.protocol import MAJOR, Accepted, Challenge, Proof, Rejected
 from undaunted.coordinator.wire.handshake import ClientHandshake, ServerHandshake, Step, Terms
 
 SERVER_NONCE = bytes(range(32))
@@ -93,19 +93,19 @@ def test_the_id_of_the_job_is_not_told_to_who_has_no_token() -> None:
     assert "job7" not in at_server.refusal
 
 
-@pytest.mark.parametrize(("major", "build"), [(2, "0.3.0"), (0, "0.0.9")])
+@pytest.mark.parametrize(("major", "build"), [(MAJOR + 1, "0.3.0"), (MAJOR - 1, "0.0.9")])
 def test_another_version_is_refused_with_both_versions(major: int, build: str) -> None:
     other = server()
     at_client, at_server = shake(client(major=major, build=build), other)
     expected = (
         f"node n3 runs undaunted {build} (protocol {major}), this job's coordinator 0.1.0 "
-        "(protocol 1): install the same version on all nodes"
+        f"(protocol {MAJOR}): install the same version on all nodes"
     )
     assert at_client.refusal == expected
     assert at_server.refusal == expected
 
 
-@pytest.mark.parametrize("major", [0, 2])
+@pytest.mark.parametrize("major", [MAJOR - 1, MAJOR + 1])
 def test_versions_that_talk_otherwise_are_still_told_apart(major: int) -> None:
     hello = {"type": "Challenge", "major": major, "build": "9", "salt": [1, {"x": None}]}
     at_client = client().received(msgspec.msgpack.encode(hello))
@@ -144,7 +144,7 @@ def test_a_recorded_acceptance_proves_nothing_to_another_client() -> None:
 
 def test_what_a_client_proves_cannot_be_sent_back_to_it() -> None:
     one = client()
-    answer = one.received(encoded(Challenge(major=1, minor=0, build="", nonce=CLIENT_NONCE)))
+    answer = one.received(encoded(Challenge(major=MAJOR, minor=0, build="", nonce=CLIENT_NONCE)))
     assert answer.send is not None
     mac = msgspec.msgpack.decode(answer.send, type=Proof).mac
     assert one.received(encoded(Accepted(mac=mac))).refusal
@@ -152,9 +152,9 @@ def test_what_a_client_proves_cannot_be_sent_back_to_it() -> None:
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_nonces_of_other_lengths_are_refused(size: int) -> None:
-    challenge = Challenge(major=1, minor=0, build="", nonce=bytes(size))
+    challenge = Challenge(major=MAJOR, minor=0, build="", nonce=bytes(size))
     assert client().received(encoded(challenge)).refusal
-    proof = Proof(major=1, minor=0, build="", run_id="job7", nonce=bytes(size), mac=b"")
+    proof = Proof(major=MAJOR, minor=0, build="", run_id="job7", nonce=bytes(size), mac=b"")
     assert server().received(encoded(proof)).refusal
 
 
@@ -178,7 +178,7 @@ def test_names_of_strangers_are_made_printable() -> None:
 
 
 def _proof(name: str) -> Proof:
-    return Proof(major=2, minor=0, build=name, run_id="r", nonce=b"", mac=b"", node=name)
+    return Proof(major=MAJOR + 1, minor=0, build=name, run_id="r", nonce=b"", mac=b"", node=name)
 
 
 Anything = st.recursive(
@@ -221,4 +221,4 @@ def test_deep_garbage() -> None:
 
 
 def test_terms_have_the_protocol_of_this_build() -> None:
-    assert (Terms("r", "b").major, Terms("r", "b").minor) == (1, 0)
+    assert (Terms("r", "b").major, Terms("r", "b").minor) == (2, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from types import SimpleNamespace
@@ -34,7 +33,7 @@ def events(tmp_path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def a_round(number: int) -> Any:
-    start = dataclasses.replace(START, round=number)
+    start = msgspec.structs.replace(START, round=number)
     return SimpleNamespace(start=start, port=SimpleNamespace(number=1), rank=lambda local: local)
 
 

@@ -6,7 +6,9 @@ from simulator.coordination.ranks import RankEnded
 from simulator.coordination.trace import line
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import messages as m
 
+END = m.End("n001", m.Outcome.FINISHED, "done")
 SEAT = p.Seat(node="n001", incarnation="i", address="", group_rank=0, first_rank=0, slots=2)
 LEDGER = p.Ledger(run_id="x", epoch=3, version=9, round=1, table=(SEAT,))
 
@@ -29,8 +31,8 @@ LEDGER = p.Ledger(run_id="x", epoch=3, version=9, round=1, table=(SEAT,))
         ),
         (
             "n001",
-            s.Received(7, p.EndOrder(number=4, epoch=3, outcome="finished", reason="done")),
-            "< EndOrder #4 e3 finished 'done'  (7)",
+            s.Received(7, p.Order(number=4, epoch=3, command=END)),
+            "< Order #4 e3 End n001 finished 'done' r-1  (7)",
         ),
         ("n001", s.Told(RankEnded(1, 0, -9, victim=False)), "* r1: rank 0 ends with -9"),
         ("n001", s.Started(), "* Started"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.coordinator.core import election, translation
+from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.formation import name_some
@@ -81,7 +81,7 @@ class Execution:
         session.draining = True
         reason = "the job has gone on without this node"
         stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
-        return session.order(translation.order(stop, self._record.epoch, self._record.ledger))
+        return session.order(self._record.order(stop))
 
     def drain_older(self, session: Session) -> list[c.Command]:
         """Do so, for a leader that recovers, if it is a round that is certainly over."""
@@ -122,14 +122,10 @@ class Execution:
         session = self._sessions.get(command.node)
         if session is None:
             return []  # it may never have come back
-        record = self._record
-        more = record.replaceable
-        order = translation.order(
-            command, record.epoch, record.ledger, record.started, replaceable=more
-        )
-        session.replaceable = more if isinstance(command, m.Start) else session.replaceable
-        return session.order(order)
+        if isinstance(command, m.Start):
+            session.replaceable = self._record.replaceable
+        return session.order(self._record.order(command))
 
-    def _tell_all(self, command: m.Decided | m.Blamed | m.Remark) -> list[c.Command]:
-        note = translation.note(command, self._record.epoch, self.policy.round)
-        return [send for each in self._sessions.connected() for send in each.order(note)]
+    def _tell_all(self, note: m.Note) -> list[c.Command]:
+        order = self._record.order(note)
+        return [send for each in self._sessions.connected() for send in each.order(order)]

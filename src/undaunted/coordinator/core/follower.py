@@ -22,6 +22,7 @@ import msgspec
 from undaunted.base.text import format_duration
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.absence import ASK_AGAIN_S, MINORITY_AFTER_RESET_S, Absence
 from undaunted.coordinator.core.knowledge import Knowledge
 from undaunted.coordinator.core.lease import Lease
@@ -55,7 +56,7 @@ class Follower:
     knows: Knowledge = field(init=False)
     round: int = -1  # the last one in which this node took part
     running: bool = False
-    _replaceable: bool = False  # the job can go on without this node, see protocol.StartOrder
+    _replaceable: bool = False  # the job can go on without this node, see protocol.Started
     _absence: Absence | None = None
     _lease: Lease = field(init=False)
     _idle_ns: int = 0  # since then neither a leader nor a running rank
@@ -71,7 +72,7 @@ class Follower:
     # orders and reports
     _last_order: int = 0
     _reports: Reports = field(default_factory=Reports)
-    _told_to_stop: p.Report | None = None  # by a signal to the launcher
+    _told_to_stop: m.Preempted | None = None  # by a signal to the launcher
 
     def __post_init__(self) -> None:
         """A leader says later what the lease really is."""
@@ -104,8 +105,8 @@ class Follower:
                 return self._closed(event, now) if link == self._link else []
             case f.Answered(node=node, message=answer):
                 return self._answered(node, answer, now)
-            case f.Tell(report=report):
-                return self._tell(report, now)
+            case f.Tell(event=happened):
+                return self._tell(happened, now)
             case f.TableKnown():
                 return self._table_known(event)
             case f.LeaderAt():
@@ -225,40 +226,42 @@ class Follower:
         closed = f.Closed(self._link, refused.reason, refused=refused.taken)
         return [f.Hangup(self._link), *self._closed(closed, now)]
 
-    def _ordered(self, order: p.Order, now: int) -> list[f.Command]:
+    def _ordered(self, order: p.PrepareOrder | p.Order, now: int) -> list[f.Command]:
         if order.number <= self._last_order:
             return []  # carried out before the connection broke
-        if isinstance(order, p.StartOrder) and self.knows.started(order) is None:
-            return []  # it comes again after its table, once members have agreed to the leader
-        self._last_order = order.number
-        match order:
-            case p.PrepareOrder():
-                return self._prepare(order)
-            case p.StartOrder():
-                return self._start(order, now)
-            case p.StopOrder():
-                self.knows.stopped(order)
-            case p.EndOrder():
+        if isinstance(order, p.PrepareOrder):
+            self._last_order = order.number
+            return self._prepare(order)
+        match order.command, order.change:
+            case m.Start() as start, p.Started() as change:
+                if not self.knows.started(order.epoch, start.round, change):
+                    return []  # it comes again after its table, once members agree to the leader
+                self._last_order = order.number
+                start = msgspec.structs.replace(start, epoch=order.epoch)
+                return self._start(start, replaceable=change.replaceable, now=now)
+            case m.Stop(round=number), p.Stopped() as change:
+                self.knows.stopped(order.epoch, number, change)
+            case m.End(), _:
                 self.state = State.ENDED
-                return [f.Deliver(order), f.Hangup(self._link)]
-        return [f.Deliver(order)]
+                return [f.Deliver(order.command), f.Hangup(self._link)]
+        self._last_order = order.number
+        return [f.Deliver(order.command)]
 
     def _prepare(self, order: p.PrepareOrder) -> list[f.Command]:
         ledger = self.knows.ledger
         if ledger is None or (ledger.epoch, ledger.version) != (order.epoch, order.version):
             return []  # it has been replaced by another one, which is prepared next
         if self.knows.is_mine(ledger.pending, order.seat):
-            return [f.Deliver(msgspec.structs.replace(order, ledger=ledger))]
+            return [f.Prepare(ledger.pending_round, ledger.version, order.seat)]
         return self._table_known(f.TableKnown(ledger.pending_round, ledger.version))
 
-    def _start(self, order: p.StartOrder, now: int) -> list[f.Command]:
-        ledger = self.knows.ledger
-        if ledger is None or not self.knows.is_mine(ledger.table, order.seat):
+    def _start(self, start: m.Start, *, replaceable: bool, now: int) -> list[f.Command]:
+        if not self.knows.is_mine(self.knows.table, start.group_rank):
             return []
-        self.round, self.running, self._replaceable = ledger.round, True, order.replaceable
+        self.round, self.running, self._replaceable = start.round, True, replaceable
         self._reports.forget_before(self.round)
-        deliver = f.Deliver(msgspec.structs.replace(order, ledger=ledger))
-        return [deliver, *self._renew(now)]  # the leader waits to hear that it has begun
+        # The leader waits to hear that it has begun.
+        return [f.Deliver(start), *self._renew(now)]
 
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
         if self.state is not State.FOLLOWING:
@@ -267,28 +270,27 @@ class Follower:
 
     # --- what the node says ---------------------------------------------------------------------
 
-    def _tell(self, report: p.Report, now: int) -> list[f.Command]:
-        report = self._reports.add(report)
-        if report.kind == "preempted":
-            self._told_to_stop = report
-        if report.kind == "stopped" and report.round == self.round:
+    def _tell(self, event: m.NodeEvent, now: int) -> list[f.Command]:
+        report = self._reports.add(event)
+        if isinstance(event, m.Preempted):
+            self._told_to_stop = event
+        if isinstance(event, m.NodeStopped) and event.round == self.round:
             self.running = False
             self._idle_ns = now
         if self.state is State.FOLLOWING:
             return [f.Send(self._link, report)]
-        return self._leave_alone(report) if self._told_to_stop is not None else []
+        return self._leave_alone(event) if self._told_to_stop is not None else []
 
-    def _leave_alone(self, report: p.Report) -> list[f.Command]:
+    def _leave_alone(self, event: m.NodeEvent) -> list[f.Command]:
         """The launcher was told to stop while there is no leader to say what follows."""
-        told = self._told_to_stop
-        assert told is not None
-        reason = f"the launcher received {told.text}"
+        assert self._told_to_stop is not None
+        reason = f"the launcher received {self._told_to_stop.signal_name}"
         if not self.running:
             self.state, self._address = State.ENDED, ""
             return [f.Hangup(self._link), f.Leave(reason)]
-        if report.kind != "preempted":
+        if not isinstance(event, m.Preempted):
             return []
-        return [f.StopRanks(self.round, reason, self.config.term_timeout_s, report.signal)]
+        return [f.StopRanks(self.round, reason, self.config.term_timeout_s, event.signal)]
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -387,7 +389,7 @@ class Follower:
         if not self._stood_s:
             self._gone += self._why_stopped(absence)
         reason = self._gone
-        failed = p.Report(number=0, kind="failed", round=self.round, text=reason, victim=True)
+        failed = m.NodeFailed(self.config.node, self.round, reason, victim=True)
         stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
         return [f.Say(f"the ranks are stopped: {reason}"), stop, *self._tell(failed, now)]
 

@@ -9,6 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from undaunted.coordinator import protocol as p
+    from undaunted.coordinator.core import messages as m
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,13 @@ class Asked(_Message, frozen=True):
 
 
 class Tell(_Message, frozen=True):
-    """The node has something to report; its number is given here."""
+    """Something has happened on the node that the leader is to be told."""
 
-    report: p.Report
+    event: m.NodeEvent
 
 
 class TableKnown(_Message, frozen=True):
-    """The node has taken in the table it was given by a PrepareOrder."""
+    """Answer to `Prepare`: what the round needs of the node is reserved."""
 
     round: int
     version: int
@@ -176,10 +177,21 @@ class Answer(_Message, frozen=True):
     message: p.MissAnswer | p.Grant
 
 
-class Deliver(_Message, frozen=True):
-    """An order for this node; each comes once and in order."""
+class Prepare(_Message, frozen=True):
+    """The node takes part in a round whose table is being prepared; answer with TableKnown.
 
-    order: p.Order
+    The node of group rank 0 reserves the address and port that all ranks of the round connect to.
+    """
+
+    round: int
+    version: int
+    group_rank: int
+
+
+class Deliver(_Message, frozen=True):
+    """What the policy commands this node; each comes once and in order."""
+
+    command: m.NodeCommand
 
 
 class StopRanks(_Message, frozen=True):
@@ -235,6 +247,7 @@ Command = (
     | Send
     | Ask
     | Answer
+    | Prepare
     | Deliver
     | StopRanks
     | Lead

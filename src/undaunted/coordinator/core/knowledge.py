@@ -66,12 +66,12 @@ class Knowledge:
             known, self.ledger = self.ledger, ledger
             self.ledger = ledger if known is None else p.settled_by(ledger, known)
 
-    def started(self, order: p.StartOrder) -> p.Ledger | None:
-        """Take in that a prepared table was started; return the ledger with it, None = unknown."""
+    def started(self, epoch: int, number: int, change: p.Started) -> bool:
+        """Take in that a prepared table is that of round ``number``; return whether it is known."""
         known = self.ledger
-        if known is not None and (known.epoch, known.version) == (order.epoch, order.prepared):
-            self.ledger = known = p.started(known, order.version, order.casting_vote)
-        return known if known is not None and known.round == order.round else None
+        if known is not None and (known.epoch, known.version) == (epoch, change.prepared):
+            self.ledger = known = p.started(known, change.version, change.casting_vote)
+        return known is not None and known.round == number
 
     def settled(self, number: int) -> None:
         """Take in that every member of round ``number`` knows that it was started."""
@@ -79,14 +79,13 @@ class Knowledge:
         if known is not None and known.before and known.round == number:
             self.ledger = p.settled(known)
 
-    def stopped(self, order: p.StopOrder) -> None:
-        """Take in that the round is being stopped."""
+    def stopped(self, epoch: int, number: int, change: p.Stopped) -> None:
+        """Take in that round ``number`` is being stopped."""
         known = self.ledger
-        if known is None or (known.epoch, known.round) != (order.epoch, order.round):
+        if known is None or (known.epoch, known.round) != (epoch, number):
             return  # the ledger follows, once members have agreed to it
-        if known.version < order.version:
-            used, excluded = order.restarts_used, order.excluded
-            self.ledger = p.stopped(known, order.version, used, excluded)
+        if known.version < change.version:
+            self.ledger = p.stopped(known, change.version, change.restarts_used, change.excluded)
 
     def has_seat(self, table: tuple[p.Seat, ...]) -> bool:
         """Whether this agent, not an earlier one of this node, is in a table."""

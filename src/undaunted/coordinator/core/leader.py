@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election, translation
+from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.execution import Execution
@@ -343,16 +343,16 @@ class Leader:
         ]
 
     def _reported(self, session: Session, report: p.Report, now: int) -> list[c.Command]:
-        if report.number <= session.reported:
-            return []  # sent again before it was acknowledged
+        event = report.event
+        if report.number <= session.reported or event.node != session.node:
+            return []  # sent again before it was acknowledged, or of another node
         session.reported = report.number
-        if report.kind == "stopped":
-            session.stopped = report.round
+        if isinstance(event, m.NodeStopped):
+            session.stopped = event.round
         commands = session.beat(self._record)
         if not session.draining:
-            event = translation.event(session.node, report)
-            return commands + (self._feed(event, now) if event is not None else [])
-        if report.kind == "stopped" and report.round == session.hello.round:
+            return commands + self._feed(event, now)
+        if isinstance(event, m.NodeStopped) and event.round == session.hello.round:
             session.hello = msgspec.structs.replace(session.hello, running=False)
             commands += self._admit(session, now)
         return commands

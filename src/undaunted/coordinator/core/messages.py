@@ -2,38 +2,49 @@
 
 Nodes are known by name. A node that is lost and comes back is told to the policy as `NodeLost`,
 then `NodeJoined`; which connection and which incarnation that is, is the leader's business.
+
+Between nodes and leader these same events and commands travel as part of `protocol.Report` and
+`protocol.Order`.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 
 
 class Outcome(enum.Enum):
-    """How a job ends; the value is the launcher's exit code (see docs/exit-codes.md)."""
+    """How a job ends, by the name in the journal; see docs/exit-codes.md."""
 
-    FINISHED = ("finished", 0)
-    FAILED = ("failed", 1)
-    EXCLUDED = ("excluded", 1)
-    PREEMPTED = ("preempted", 75)
-    NO_RESTART = ("no_restart", 93)
-
-    @property
-    def label(self) -> str:
-        """The name used in the journal."""
-        return self.value[0]
+    FINISHED = "finished"
+    FAILED = "failed"
+    EXCLUDED = "excluded"
+    PREEMPTED = "preempted"
+    NO_RESTART = "no_restart"
 
     @property
     def exit_code(self) -> int:
         """The launcher's exit code."""
-        return self.value[1]
+        return _EXIT_CODES[self]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+_EXIT_CODES = {
+    Outcome.FINISHED: 0,
+    Outcome.FAILED: 1,
+    Outcome.EXCLUDED: 1,
+    Outcome.PREEMPTED: 75,
+    Outcome.NO_RESTART: 93,
+}
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=False):
+    pass
+
+
+class NodeInfo(_Message, frozen=True):
     """What a node says of itself when it joins.
 
     Attributes:
@@ -51,8 +62,7 @@ class NodeInfo:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(_Message, frozen=True):
     """One node's part in a round: its ranks are ``first_rank`` .. ``first_rank + slots - 1``."""
 
     node: str
@@ -64,8 +74,7 @@ class Place:
 # --- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
+class NodeJoined(_Message, frozen=True):
     """A node is there, with nothing running on it.
 
     Of a node that is there already it only brings what it says of itself up to date.
@@ -74,8 +83,7 @@ class NodeJoined:
     info: NodeInfo
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeLost(_Message, frozen=True):
     """Nobody hears of the node any more; whatever ran there is over or will be in a moment.
 
     ``reason`` names the node, for a person: ``node b is lost: connection reset``.
@@ -87,15 +95,13 @@ class NodeLost:
     returns: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReturns:
+class NodeReturns(_Message, frozen=True):
     """A node of the last round was lost and is back; it joins once its ranks have ended."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class TableAccepted:
+class TableAccepted(_Message, frozen=True):
     """Every node of the prepared round has its table, and a quorum knows of it.
 
     ``master_addr`` and ``master_port`` are reserved on the node of rank 0.
@@ -106,8 +112,7 @@ class TableAccepted:
     master_port: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFailed:
+class NodeFailed(_Message, frozen=True):
     """A rank of the node crashed or hangs, or its workers could not be started.
 
     ``victim``: as far as the node can tell, only because ranks of another node are gone.
@@ -119,8 +124,7 @@ class NodeFailed:
     victim: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RankLost:
+class RankLost(_Message, frozen=True):
     """The node goes on without one of its ranks, for good: it is healthy no more."""
 
     node: str
@@ -128,8 +132,7 @@ class RankLost:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFinished:
+class NodeFinished(_Message, frozen=True):
     """Every rank of the node exited with 0, but for ``lost`` that others went on without."""
 
     node: str
@@ -137,8 +140,7 @@ class NodeFinished:
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStopped:
+class NodeStopped(_Message, frozen=True):
     """No process of the round is left on the node. ``all_ok``: every rank had exited with 0.
 
     ``iterations``: how far the round came. ``verdict``: what the node found out about its own
@@ -156,8 +158,7 @@ class NodeStopped:
     misuse: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUnhealthy:
+class NodeUnhealthy(_Message, frozen=True):
     """A check of the node has failed: it takes part in no round until an agent joins again."""
 
     node: str
@@ -165,8 +166,7 @@ class NodeUnhealthy:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShutdownRequested:
+class ShutdownRequested(_Message, frozen=True):
     """A rank asked to end the workload for good, or ``by`` names who did."""
 
     node: str
@@ -175,8 +175,7 @@ class ShutdownRequested:
     by: str = "a rank"
 
 
-@dataclass(frozen=True, slots=True)
-class ExclusionRequested:
+class ExclusionRequested(_Message, frozen=True):
     """A rank asked to go on without its node."""
 
     node: str
@@ -184,8 +183,7 @@ class ExclusionRequested:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class Preempted:
+class Preempted(_Message, frozen=True):
     """The launcher of a node was told by a signal to stop."""
 
     node: str
@@ -193,20 +191,17 @@ class Preempted:
     signal_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumLost:
+class QuorumLost(_Message, frozen=True):
     """The leader cannot reach enough members to decide anything; ``reason`` names them."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumRegained:
+class QuorumRegained(_Message, frozen=True):
     """It can again."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(_Message, frozen=True):
     """A timer set by `SetTimer` ran out. ``round`` is what the command said.
 
     ``silent``: nodes that have not confirmed the table, for the timer ``prepare``.
@@ -217,12 +212,9 @@ class TimerFired:
     silent: tuple[str, ...] = ()
 
 
-Event = (
-    NodeJoined
-    | NodeLost
-    | NodeReturns
-    | TableAccepted
-    | NodeFailed
+# What a node reports of itself.
+NodeEvent = (
+    NodeFailed
     | RankLost
     | NodeFinished
     | NodeStopped
@@ -230,6 +222,13 @@ Event = (
     | ShutdownRequested
     | ExclusionRequested
     | Preempted
+)
+Event = (
+    NodeEvent
+    | NodeJoined
+    | NodeLost
+    | NodeReturns
+    | TableAccepted
     | QuorumLost
     | QuorumRegained
     | TimerFired
@@ -239,8 +238,7 @@ Event = (
 # --- commands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(_Message, frozen=True):
     """Make the table of a round known; answer with TableAccepted, or NodeLost of one of them.
 
     A later Prepare, of the same round or another, replaces one that has not been answered.
@@ -250,8 +248,7 @@ class Prepare:
     places: tuple[Place, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(_Message, frozen=True):
     """Start a round on ``node``: its ranks are ``first_rank`` .. ``first_rank + slots - 1``."""
 
     node: str
@@ -267,8 +264,7 @@ class Start:
     epoch: int = 0  # of the leader
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(_Message, frozen=True):
     """Stop the round on ``node``: ``signal`` now, SIGKILL after ``grace_s``."""
 
     node: str
@@ -278,8 +274,7 @@ class Stop:
     signal: int = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(_Message, frozen=True):
     """For journal and user of every node: ``restart`` or ``end``. The last of a round holds."""
 
     round: int
@@ -288,8 +283,7 @@ class Decided:
     restarts_left: int
 
 
-@dataclass(frozen=True, slots=True)
-class Blamed:
+class Blamed(_Message, frozen=True):
     """For journal and user of every node: the first cause of the end of a round, as a line.
 
     ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
@@ -301,15 +295,13 @@ class Blamed:
     victims: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(_Message, frozen=True):
     """A line for the user of every node, which changes nothing."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(_Message, frozen=True):
     """The job is over for ``node``.
 
     ``round`` is the last one of the job, as far as is known where this is said. ``alone``: the node
@@ -323,8 +315,7 @@ class End:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(_Message, frozen=True):
     """Answer with TimerFired(name, round) after ``delay_s``; replaces a timer of that name."""
 
     name: str
@@ -332,4 +323,8 @@ class SetTimer:
     delay_s: float
 
 
-Command = Prepare | Start | Stop | Decided | Blamed | Remark | End | SetTimer
+# What all nodes are to know; it changes nothing.
+Note = Decided | Blamed | Remark
+# What a node is told to do or to know.
+NodeCommand = Start | Stop | End | Note
+Command = NodeCommand | Prepare | SetTimer

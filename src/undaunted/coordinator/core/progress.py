@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
 _ROUNDS_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Iterations:
+class Iterations(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How far a round came, as one node knows it.
 
     Attributes:

@@ -9,6 +9,7 @@ import msgspec
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,6 +148,26 @@ class Record:
     def learn(self) -> p.Learn:
         """The ledger for a follower; for all followers the same object, which is encoded once."""
         return p.Learn(epoch=self.epoch, ledger=self.ledger)
+
+    def order(self, command: m.NodeCommand) -> p.Order:
+        """What the policy commands a node, in the name of this leader; it is numbered later."""
+        change: p.Started | p.Stopped | None = None
+        known = self.ledger
+        match command:
+            case m.Start():
+                change = p.Started(
+                    version=known.version,
+                    prepared=self.started,
+                    casting_vote=known.casting_vote,
+                    replaceable=self.replaceable,
+                )
+            case m.Stop():
+                change = p.Stopped(
+                    version=known.version,
+                    restarts_used=known.restarts_used,
+                    excluded=known.excluded,
+                )
+        return p.Order(number=0, epoch=self.epoch, command=command, change=change)
 
     def _note(self, **changes: object) -> None:
         version = self._next_version

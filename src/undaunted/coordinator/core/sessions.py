@@ -47,7 +47,7 @@ class Session:
     heard_ns: int
     epoch: int = 0
     draining: bool = False
-    orders: list[p.Order] = field(default_factory=list)
+    orders: list[p.PrepareOrder | p.Order] = field(default_factory=list)
     number: int = 0
     reported: int = 0
     stopped: int = -1
@@ -74,7 +74,7 @@ class Session:
 
     def may_return(self, since_ns: int) -> bool:
         """Whether it was heard after that, is lost, and has not been told of the job's end."""
-        told = any(isinstance(order, p.EndOrder) for order in self.orders)
+        told = any(_is_end(order) for order in self.orders)
         return self.link is None and self.heard_ns > since_ns and not told
 
     def send(self, message: p.Message) -> list[c.Command]:
@@ -92,16 +92,16 @@ class Session:
         )
         return self.send(beat)
 
-    def order(self, order: p.Order) -> list[c.Command]:
+    def order(self, order: p.PrepareOrder | p.Order) -> list[c.Command]:
         """Give an order; it is kept until the next table, in case the connection breaks."""
         self.number += 1
-        numbered: p.Order = msgspec.structs.replace(order, number=self.number)
+        numbered = msgspec.structs.replace(order, number=self.number)
         self.orders.append(numbered)
         return self.send(numbered)
 
     def forget_round(self) -> None:
         """Another table follows; only the end of the job for this node is still of use."""
-        self.orders = [each for each in self.orders if isinstance(each, p.EndOrder)]
+        self.orders = [each for each in self.orders if _is_end(each)]
 
     def again(self, learn: p.Learn) -> list[c.Command]:
         """Send the ledger and the orders that it may not have seen, now under the same epoch."""
@@ -203,3 +203,7 @@ class Sessions:
         if session is None or session.link is None:
             return False
         return session.hello.incarnation == seat.incarnation
+
+
+def _is_end(order: p.PrepareOrder | p.Order) -> bool:
+    return isinstance(order, p.Order) and isinstance(order.command, m.End)

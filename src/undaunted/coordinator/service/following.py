@@ -19,6 +19,7 @@ from undaunted.coordinator.wire.connection import WireError
 if TYPE_CHECKING:
     import ssl
 
+    from undaunted.coordinator.core import messages as m
     from undaunted.coordinator.core.follower import Follower
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.coordinator.wire.handshake import Terms
@@ -29,8 +30,11 @@ DIAL_S = 3.0
 class Node(Protocol):
     """Whom a follower works for. Called on the loop; must not block."""
 
-    def deliver(self, order: p.Order) -> None:
-        """Carry out an order."""
+    def prepare(self, command: f.Prepare) -> None:
+        """Reserve what a round needs of this node; `Following.table_known` is the answer."""
+
+    def deliver(self, command: m.NodeCommand) -> None:
+        """Carry out what the job policy commands."""
 
     def stop_ranks(self, stop: f.StopRanks) -> None:
         """Stop a round without an order."""
@@ -115,12 +119,12 @@ class Following:
         """Look for a leader."""
         self._feed(f.Begin())
 
-    def tell(self, report: p.Report) -> None:
+    def tell(self, event: m.NodeEvent) -> None:
         """Report something to the leader, now or when there is one."""
-        self._feed(f.Tell(report))
+        self._feed(f.Tell(event))
 
     def table_known(self, known: f.TableKnown) -> None:
-        """Acknowledge a table that was delivered."""
+        """Acknowledge a table; see `Node.prepare`."""
         self._feed(known)
 
     def leader_at(self, address: str, reason: str) -> None:
@@ -210,8 +214,10 @@ class Following:
     def _tell_node(self, command: f.Command) -> None:
         node = self._node
         match command:
-            case f.Deliver(order=order):
-                node.deliver(order)
+            case f.Prepare():
+                node.prepare(command)
+            case f.Deliver(command=ordered):
+                node.deliver(ordered)
             case f.StopRanks():
                 node.stop_ranks(command)
             case f.Lead():

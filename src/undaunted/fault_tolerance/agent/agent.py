@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from undaunted import __version__
 from undaunted.base import process
@@ -377,7 +378,9 @@ class Agent:
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)
         verdict, victim = self._scribe.verdict_of(stopped.round)
-        self._orders.post(replace(stopped, iterations=iterations, verdict=verdict, victim=victim))
+        self._orders.post(
+            msgspec.structs.replace(stopped, iterations=iterations, verdict=verdict, victim=victim)
+        )
 
     def _close_round(self) -> None:
         current = self._this_round()

@@ -35,7 +35,7 @@ class Orders(Protocol):
     async def join(self) -> None:
         """Offer this node to the job; returns when that is under way."""
 
-    def post(self, event: job.Event) -> None:
+    def post(self, event: job.NodeEvent) -> None:
         """Report something; returns at once. Orders that it causes come later."""
 
     async def close(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from undaunted.attribution import oom
 from undaunted.checkpointing.keeping import messages as keeping
@@ -131,7 +132,7 @@ class RoundFactory:
         """
         if not start.master_port:
             master = self._config.master_addr
-            start = replace(start, master_addr=master, master_port=self.reserve())
+            start = msgspec.structs.replace(start, master_addr=master, master_port=self.reserve())
         if start.group_rank != 0:
             self._release()
         port, self._port = self._port, None

@@ -99,7 +99,7 @@ class Scribe:
             e.JobEnded(
                 t=_now_ns(),
                 round=self._round,
-                outcome=outcome.label,
+                outcome=outcome.value,
                 exit_code=outcome.exit_code,
                 reason=end.reason,
                 alone=end.alone,
@@ -109,7 +109,7 @@ class Scribe:
             self.say("the first cause in full:", level=ERROR)
             self.say(self._last_traceback.rstrip("\n"), level=ERROR, prefix=False)
         again = f", {count(self._restarts, 'restart')}" if self._restarts else ""
-        label = outcome.label.replace("_", " ")
+        label = outcome.value.replace("_", " ")
         if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
             label = "interrupted"
         text = f"{label}{again}: {end.reason}"

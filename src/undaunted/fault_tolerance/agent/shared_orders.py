@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from undaunted.base.deadline import within
 from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core import election, translation
+from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.follower import Follower
@@ -141,10 +143,10 @@ class SharedOrders:
         if may_lead and port != self._wanted_port:
             self._try_again_to_host(known)
 
-    def post(self, event: m.Event) -> None:
+    def post(self, event: m.NodeEvent) -> None:
         """Report something to the leader."""
         if self._listener.following is not None:
-            self._listener.following.tell(translation.report(event))
+            self._listener.following.tell(event)
         elif isinstance(event, m.NodeUnhealthy):
             self._leave(m.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
         elif isinstance(event, m.Preempted):
@@ -327,9 +329,13 @@ class SharedOrders:
 
     # --- what the follower wants (see `following.Node`) -----------------------------------------
 
-    def deliver(self, order: p.Order) -> None:
-        """Have an order carried out, in its turn."""
-        self._turns.take(partial(self._take, order))
+    def prepare(self, command: f.Prepare) -> None:
+        """Reserve what the round needs of this node, in the agent's turn."""
+        self._turns.take(partial(self._prepare, command))
+
+    def deliver(self, command: m.NodeCommand) -> None:
+        """Carry out what the leader says, in the agent's turn."""
+        self._turns.take(partial(self._take, command))
 
     def stop_ranks(self, stop: f.StopRanks) -> None:
         """Stop the round as if the leader had said so."""
@@ -369,34 +375,27 @@ class SharedOrders:
     def _keep(self, ledger: p.Ledger) -> None:
         (self._ledger if self._candidacy is None else self._candidacy).keep(ledger)
 
-    def _take(self, order: p.Order) -> None:
-        if isinstance(order, p.PrepareOrder):
-            self._prepare(order)
-            return
-        command = translation.command(self._config.node, order)
-        if command is None:
-            return
+    def _take(self, command: m.NodeCommand) -> None:
         if isinstance(command, m.End):
-            self._over, command = True, replace(command, round=self._last_round())
+            self._over = True
+            command = msgspec.structs.replace(command, round=self._last_round())
         if self._over and self._candidacy is not None:
             self._candidacy.node_is_done()
         self._obey(command)
 
-    def _prepare(self, order: p.PrepareOrder) -> None:
+    def _prepare(self, table: f.Prepare) -> None:
         """Reserve what the table needs of this node, and acknowledge it; refuse it otherwise."""
-        ledger = order.ledger
-        seat = next(each for each in ledger.pending if each.node == self._config.node)
         address, port = "", 0
-        if seat.group_rank == 0:
+        if table.group_rank == 0:
             try:
                 port = self._reserve()
             except OSError as error:
                 problem = error.strerror or str(error)
-                self.post(m.NodeUnhealthy(self._config.node, ledger.round, problem))
+                self.post(m.NodeUnhealthy(self._config.node, self._last_round(), problem))
                 return
             address = self._nodes.address
-        known = f.TableKnown(ledger.pending_round, ledger.version, address, port)
         assert self._listener.following is not None
+        known = f.TableKnown(table.round, table.version, address, port)
         self._listener.following.table_known(known)
 
     def _leave(self, outcome: m.Outcome, reason: str) -> None:
