@@ -10,9 +10,13 @@ from undaunted.cli import command as command_module
 from undaunted.cli.chaos_arguments import CHAOS
 from undaunted.cli.command import HelpAsked, UsageError
 from undaunted.cli.coordinator import COORDINATOR
+from undaunted.cli.doctor import DOCTOR
 from undaunted.cli.help import help_text
 from undaunted.cli.options import GROUPS, RUN
+from undaunted.cli.report import REPORT
+from undaunted.cli.top import TOP
 
+COMMANDS = (RUN, COORDINATOR, REPORT, TOP, CHAOS, DOCTOR)
 DEFAULTS = RUN.schema()
 HEARTBEAT = "ft-rank-heartbeat-timeout"
 
@@ -186,7 +190,7 @@ def test_help_before_the_script(word):
     assert caught.value.everything == (word == "--help-all")
 
 
-@pytest.mark.parametrize("command", [RUN, COORDINATOR, CHAOS], ids=lambda one: one.name)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
 def test_options_are_sound(command):
     names = [name for option in command.options for name in option.names] + list(command.refused)
     assert len(names) == len(set(names))
@@ -277,9 +281,9 @@ def test_the_whole_help_knows_every_option():
         assert (f"--{option.name}" in text) == (not option.about.not_built)
 
 
-@pytest.mark.parametrize("command", [COORDINATOR, CHAOS], ids=lambda one: one.name)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
 def test_help_fits_a_terminal(command):
     text = help_text(command, everything=False)
     assert max(map(len, text.splitlines())) <= 80
-    shown = command.shown or [option.name for option in command.options]
+    shown = command.shown or [one.name for one in command.options if not one.about.rare]
     assert all(f"--{name}" in text for name in shown)

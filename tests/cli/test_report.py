@@ -167,8 +167,7 @@ def test_of_many_launches_one_can_be_seen(
 
 
 def test_a_price_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--price", "much"])
+    assert main(["--price", "much"]) == 2
     assert "'much' is no price of one rank for an hour; write a number" in capsys.readouterr().err
 
 
@@ -274,9 +273,7 @@ def test_damage_is_told_and_the_rest_reported(
 
 
 def test_a_bad_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--colour"])
-    assert ended.value.code == 2
+    assert main(["--colour"]) == 2
     assert "--colour" in capsys.readouterr().err
 
 
@@ -361,7 +358,7 @@ def test_a_full_disk_behind_standard_output_is_said(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2
-    assert done.stderr == b"undaunted report: standard output: No space left on device\n"
+    assert done.stderr == b"undaunted report: error: standard output: No space left on device\n"
 
 
 def test_metrics_for_prometheus(

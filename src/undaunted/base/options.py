@@ -125,7 +125,8 @@ def as_text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value in (None, "", (), [], {}) else str(value)
+    is_empty = isinstance(value, str | tuple | list | dict | frozenset) and not value
+    return "none" if value is None or is_empty else str(value)
 
 
 def options_of(schema: type) -> tuple[Option, ...]:

@@ -385,3 +385,5 @@ Limit = Annotated[float | None, Kind(limit, "TIME")]
 Text = Annotated[str, Kind(text, "TEXT")]
 # Not given = None; the words for nothing mean the same.
 OptionalText = Annotated[str | None, Kind(optional(text), "TEXT")]
+OptionalFile = Annotated[Path | None, Kind(path, "FILE")]
+OptionalDirectory = Annotated[Path | None, Kind(path, "DIR")]

@@ -1,21 +1,18 @@
 """The command line of `undaunted chaos`: its own options, those of `undaunted run`, the program."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from undaunted.base.durations import parse_seconds
 from undaunted.base.options import Kind, Opt
-from undaunted.base.values import Flag, path
+from undaunted.base.values import Flag, OptionalDirectory, OptionalFile
 from undaunted.chaos.trials.generator import check_kind
 from undaunted.chaos.trials.kinds import KINDS
 from undaunted.cli.command import Command, UsageError, Words
 from undaunted.cli.options import RUN
 from undaunted.cli.settings import with_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 DEFAULT_FAULTS = ("exception", "kill", "hang", "stop", "segfault", "sigterm")
 DEFAULT_SEED = 0
@@ -38,7 +35,7 @@ def _kinds(text: str) -> tuple[str, ...]:
     return kinds
 
 
-def _whole(least: int) -> "Callable[[str], int]":
+def _whole(least: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         if not (text.isascii() and text.isdigit()) or not least <= int(text) <= _MOST:
             raise ValueError(f"{text!r} is no whole number from {least} to {_MOST}")
@@ -64,8 +61,6 @@ def _mebibytes(text: str) -> int:
     return _whole(1)(text) * _MIB
 
 
-_File = Annotated[Path | None, Kind(path, "FILE")]
-_Directory = Annotated[Path | None, Kind(path, "DIR")]
 _Number = Annotated[int, Kind(_whole(1), "N")]
 
 
@@ -88,15 +83,19 @@ class ChaosOptions(msgspec.Struct, kw_only=True, frozen=True):
         Kind(_seed, "N"),
         Opt("Decides what is random: ranks, iterations, mixture", shown=str(DEFAULT_SEED)),
     ] = None
-    plan: Annotated[_File, Opt("A plan in YAML instead of --faults, --rounds, --per-run")] = None
-    save_plan: Annotated[_File, Opt("Write the plan, with nothing random left, for --plan")] = None
+    plan: Annotated[
+        OptionalFile, Opt("A plan in YAML instead of --faults, --rounds, --per-run")
+    ] = None
+    save_plan: Annotated[
+        OptionalFile, Opt("Write the plan, with nothing random left, for --plan")
+    ] = None
     list_faults: Annotated[Flag, Opt("Say what each kind is, and end")] = False
     dir: Annotated[
-        _Directory,
+        OptionalDirectory,
         Opt("Where everything is kept", RUNS, shown="./undaunted-chaos/START"),
     ] = None
     checkpoint_dir: Annotated[
-        _Directory,
+        OptionalDirectory,
         Opt(
             "Where the script keeps its checkpoints, if not in {dir}; on the file system of --dir; "
             "it is moved away after each run"
@@ -129,8 +128,8 @@ class ChaosOptions(msgspec.Struct, kw_only=True, frozen=True):
     json: Annotated[
         Flag, Opt("Print the result as JSON; it is in DIR/result.json too", RESULTS)
     ] = False
-    junit: Annotated[_File, Opt("Write JUnit XML: a test case for each fault")] = None
-    html: Annotated[_File, Opt("Write a page that needs nothing else")] = None
+    junit: Annotated[OptionalFile, Opt("Write JUnit XML: a test case for each fault")] = None
+    html: Annotated[OptionalFile, Opt("Write a page that needs nothing else")] = None
 
 
 CHAOS = Command(
@@ -178,7 +177,7 @@ class Arguments(NamedTuple):
     program: list[str]
 
 
-def read_arguments(argv: "Sequence[str]", environ: "Mapping[str, str]", cwd: str) -> Arguments:
+def read_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> Arguments:
     """Read a command line.
 
     Raises:
@@ -205,7 +204,7 @@ def _options_of_run(words: Words) -> list[str]:
     return found
 
 
-def _given_to_run(words: Words, environ: "Mapping[str, str]", cwd: str) -> frozenset[str]:
+def _given_to_run(words: Words, environ: Mapping[str, str], cwd: str) -> frozenset[str]:
     parsed, _ = with_file(RUN.read(words, environ), cwd)
     for name, instead in _NOT_OURS.items():
         if parsed.is_given(name):

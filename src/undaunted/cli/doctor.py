@@ -1,18 +1,21 @@
 """`undaunted doctor`: is this a good place to train?"""
 
-from __future__ import annotations
-
-import argparse
 import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import msgspec
 
 from undaunted import __version__
-from undaunted.base.durations import parse_seconds
+from undaunted.base import values
+from undaunted.base.options import Kind, Opt
+from undaunted.base.values import Flag, Seconds, Text
+from undaunted.cli.command import Command, Parsed, UsageError
 from undaunted.cli.doctor_output import show
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size, whole
@@ -20,17 +23,137 @@ from undaunted.doctor.facts import Asked
 from undaunted.doctor.known_issues import FEATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from undaunted.doctor.meeting.meet import Meeting
     from undaunted.doctor.report import Report
 
-_USAGE_ERROR = 2
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
 _PORT = 29400
 _MOST_PORT = 0xFFFF
-_DESCRIPTION = """\
+_Positive = Annotated[int, Kind(values.whole(1), "N")]
+
+
+def _features(text: str) -> frozenset[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in FEATURES]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r}: choose from {', '.join(FEATURES)}")
+    return frozenset(words)
+
+
+def _hosts(text: str) -> tuple[Address, ...]:
+    found = []
+    for word in (word.strip() for word in text.split(",")):
+        if not word:
+            continue
+        number = word.count(":") > 1 and "[" not in word  # of IPv6, without a port
+        bare = number or ":" not in word or word.endswith("]")
+        host = f"[{word}]" if number else word
+        found.append(parse_address(f"{host}:{_PORT}" if bare else word))
+    if not found or not all(address.host and address.port for address in found):
+        raise ValueError(
+            f"{text!r}: give names of hosts, with a port if you like: node1,node2:29500"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _endpoint(text: str) -> Address:
+    address = parse_address(text)
+    if not address.host or not address.port:
+        raise ValueError(f"{text!r}: the nodes need a host and a port to meet: node0:29400")
+    return address
+
+
+def _etcd(text: str) -> tuple[Address, ...]:
+    from undaunted.coordinator.etcd.place import parse_place
+
+    return tuple(parse_address(endpoint) for endpoint in parse_place(text).endpoints)
+
+
+class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted doctor`."""
+
+    features: Annotated[
+        frozenset[str],
+        Kind(_features, "FEATURE,..."),
+        Opt(
+            "Look also for problems of these features: "
+            + "; ".join(f"{name} = {text}" for name, text in FEATURES.items()),
+            "What is to be done here",
+            name="for",
+        ),
+    ] = frozenset()
+    nproc_per_node: Annotated[
+        int | None, Kind(values.whole(1), "N"), Opt("Ranks on this node", shown="not known")
+    ] = None
+    nnodes: Annotated[_Positive, Opt("Number of nodes")] = 1
+    checkpoint_size: Annotated[
+        int,
+        Kind(parse_size, "SIZE"),
+        Opt("Bytes of one checkpoint, such as 80GB", shown="not known"),
+    ] = 0
+    checkpoint_dir: Annotated[
+        list[str],
+        Kind(values.one_more, "DIR", repeat=True),
+        Opt(
+            "Write 64 MiB there for a trial; nothing is left. May be given several times",
+            "Where to look",
+        ),
+    ] = []
+    log_dir: Annotated[
+        list[str], Kind(values.one_more, "DIR", repeat=True), Opt("The same for logs")
+    ] = []
+    hosts: Annotated[
+        tuple[Address, ...],
+        Kind(_hosts, "HOST[:PORT],..."),
+        Opt(
+            "Other hosts: can their names be resolved, do they answer? Nothing needs to listen "
+            "there",
+            shown=f"port {_PORT}",
+        ),
+    ] = ()
+    rdzv_endpoint: Annotated[
+        Address | None,
+        Kind(_endpoint, "HOST:PORT"),
+        Opt(
+            "Where the nodes of the job meet. With --nnodes the doctors of all nodes meet there, "
+            "compare versions, limits and clocks, and try to reach each other: start it on each "
+            "node"
+        ),
+    ] = None
+    coordinator_store: Annotated[
+        tuple[Address, ...],
+        Kind(_etcd, "etcd://HOST:PORT"),
+        Opt("Etcd that will coordinate the job: its version is asked for"),
+    ] = ()
+    coordinator_token_file: Annotated[
+        Text,
+        Opt(
+            "The secret that the nodes share, as for undaunted run",
+            "How",
+            metavar="FILE",
+            shown="UNDAUNTED_TOKEN, else ~/.config/undaunted/token",
+        ),
+    ] = ""
+    join_timeout: Annotated[Seconds, Opt("How long to wait for the other nodes")] = 120.0
+    read_log: Annotated[
+        Text,
+        Opt(
+            "Only say what known messages in this log mean, likely causes first; - is the standard "
+            "input",
+            metavar="FILE",
+        ),
+    ] = ""
+    json: Annotated[Flag, Opt("Print all of it as JSON")] = False
+    no_self_test: Annotated[Flag, Opt("Do not run the small job")] = False
+    keep: Annotated[Flag, Opt("Leave the small job's directory")] = False
+
+
+DOCTOR = Command(
+    "doctor",
+    DoctorOptions,
+    "[OPTIONS]",
+    """\
 Looks at this machine before training starts: versions with known bugs,
 environment variables that hurt, shared memory, limits, ports and names, disks,
 GPUs. Then it runs a job of two ranks for ten seconds, kills one, hangs one, and
@@ -40,27 +163,26 @@ was wanted, why it matters and what to do; docs/doctor.md lists all of them.
 Run it where training will run: in the same container, with the same
 interpreter and environment, best as the first line of the job's script.
 
-examples:
+Examples:
   undaunted doctor
   undaunted doctor --for inprocess,async-checkpoint --nproc-per-node 8 \\
       --checkpoint-dir /scratch/ckpt --checkpoint-size 80GB --log-dir /logs
   undaunted doctor --hosts node1,node2,node3 --no-self-test
   srun undaunted doctor --nnodes 4 --rdzv-endpoint node0:29400
-"""
-_EPILOG = """\
-exit codes: 0 nothing that stops training (there may be warnings), 1 there is,
-2 wrong use.
-"""
-
-
-class _UsageError(Exception):
-    """It cannot be done as asked; the message says why and what to do."""
+""",
+    "Exits with 0 if nothing stops training (there may be warnings), 1 if something does, 2 after "
+    "wrong use.",
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Examine this machine as arguments after ``undaunted doctor`` say; return the exit code."""
-    options = _parser().parse_args(argv)
-    if options.read_log is not None:
+    return DOCTOR.run(argv, _look)
+
+
+def _look(parsed: Parsed[DoctorOptions]) -> int:
+    options = parsed.options
+    if options.read_log:
         return _read_log(options.read_log, as_json=options.json)
     from undaunted.doctor.report import render
 
@@ -69,9 +191,6 @@ def main(argv: Sequence[str]) -> int:
         report = _examine(options)
         show(report, partial(render, report), as_json=options.json)
         return _FAILURES if report.count("fail") else 0
-    except _UsageError as error:
-        print(f"undaunted doctor: error: {error}", file=sys.stderr)
-        return _USAGE_ERROR
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -80,7 +199,7 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(_TERMINATED)
 
 
-def _examine(options: argparse.Namespace) -> Report:
+def _examine(options: DoctorOptions) -> "Report":
     from undaunted.doctor.examine import examine
     from undaunted.doctor.gather import Places
 
@@ -107,7 +226,7 @@ def _examine(options: argparse.Namespace) -> Report:
         asked,
         version=__version__,
         meeting=meeting,
-        self_test=options.self_test,
+        self_test=not options.no_self_test,
         keep=options.keep,
         say=_say if sys.stderr.isatty() and not options.json else lambda _line: None,
     )
@@ -117,12 +236,12 @@ def _absolute(path: str) -> str:
     try:
         return str(Path(path).absolute())
     except OSError as error:
-        raise _UsageError(
+        raise UsageError(
             f"{path}: the current directory is gone ({error.strerror}); name all of the path"
         ) from None
 
 
-def _meeting(options: argparse.Namespace) -> Meeting | None:
+def _meeting(options: DoctorOptions) -> "Meeting | None":
     """Return how to meet the other nodes; None if there are none, or nobody says where."""
     if options.rdzv_endpoint is None or options.nnodes == 1:
         return None
@@ -143,7 +262,7 @@ def _meeting(options: argparse.Namespace) -> Meeting | None:
     try:
         secret = token(nodes)
     except TokenError as error:
-        raise _UsageError(str(error)) from None
+        raise UsageError(str(error)) from None
     return Meeting(
         endpoint=endpoint, nodes=options.nnodes, token=secret, join_s=options.join_timeout
     )
@@ -178,156 +297,7 @@ def _read_log(name: str, *, as_json: bool) -> int:
             with Path(name).open("rb") as file:
                 seen = scan(lines_of(file), messages)
     except OSError as error:
-        print(f"undaunted doctor: error: {name}: {error.strerror}", file=sys.stderr)
-        return _USAGE_ERROR
+        raise UsageError(f"{name}: {error.strerror}") from None
     findings = findings_of(seen)
     show(findings, partial(render_messages, findings), as_json=as_json)
     return 0
-
-
-# --- arguments ------------------------------------------------------------------------------------
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="undaunted doctor",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    what = parser.add_argument_group("what is to be done here")
-    what.add_argument(
-        "--for",
-        dest="features",
-        type=_features,
-        default=frozenset(),
-        metavar="FEATURE,...",
-        help="look also for what matters only for these: "
-        + "; ".join(f"{name} = {text}" for name, text in FEATURES.items()),
-    )
-    what.add_argument(
-        "--nproc-per-node", type=_positive, metavar="N", help="ranks on this node [not known]"
-    )
-    what.add_argument("--nnodes", type=_positive, default=1, metavar="N", help="nodes [1]")
-    what.add_argument(
-        "--checkpoint-size",
-        type=_converted(parse_size),
-        default=0,
-        metavar="SIZE",
-        help="bytes of one checkpoint, such as 80GB [not known]",
-    )
-    where = parser.add_argument_group("where to look")
-    where.add_argument(
-        "--checkpoint-dir",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="write 64 MiB there for a trial; nothing is left. May be given several times",
-    )
-    where.add_argument(
-        "--log-dir", action="append", default=[], metavar="DIR", help="the same for logs"
-    )
-    where.add_argument(
-        "--hosts",
-        type=_converted(_hosts),
-        default=(),
-        metavar="HOST[:PORT],...",
-        help="other hosts: can their names be resolved, do they answer? Nothing needs to listen "
-        f"there [port {_PORT}]",
-    )
-    where.add_argument(
-        "--rdzv-endpoint",
-        type=_converted(_endpoint),
-        metavar="HOST:PORT",
-        help="where the nodes of the job meet. With --nnodes the doctors of all nodes meet there, "
-        "compare versions, limits and clocks, and try to reach each other: start it on each node",
-    )
-    where.add_argument(
-        "--coordinator-store",
-        type=_converted(_etcd),
-        default=(),
-        metavar="etcd://HOST:PORT",
-        help="etcd that will coordinate the job: its version is asked for",
-    )
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--coordinator-token-file",
-        metavar="FILE",
-        help="the secret that the nodes share, as for undaunted run [UNDAUNTED_TOKEN, else "
-        "~/.config/undaunted/token]",
-    )
-    how.add_argument(
-        "--join-timeout",
-        type=_converted(parse_seconds),
-        default=120.0,
-        metavar="TIME",
-        help="how long to wait for the other nodes [120]",
-    )
-    how.add_argument(
-        "--read-log",
-        metavar="FILE",
-        help="only say what known messages in this log mean, likely causes first; - is the "
-        "standard input",
-    )
-    how.add_argument("--json", action="store_true", help="print all of it as JSON")
-    how.add_argument(
-        "--no-self-test", dest="self_test", action="store_false", help="do not run the small job"
-    )
-    how.add_argument("--keep", action="store_true", help="leave the small job's directory")
-    return parser
-
-
-def _converted(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Have argparse show what a conversion complains of."""
-
-    def call(text: str) -> Any:
-        try:
-            return convert(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return call
-
-
-def _features(text: str) -> frozenset[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in FEATURES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: choose from {', '.join(FEATURES)}")
-    return frozenset(words)
-
-
-def _hosts(text: str) -> tuple[Address, ...]:
-    found = []
-    for word in (word.strip() for word in text.split(",")):
-        if not word:
-            continue
-        number = word.count(":") > 1 and "[" not in word  # of IPv6, without a port
-        bare = number or ":" not in word or word.endswith("]")
-        host = f"[{word}]" if number else word
-        found.append(parse_address(f"{host}:{_PORT}" if bare else word))
-    if not found or not all(address.host and address.port for address in found):
-        raise ValueError(
-            f"{text!r}: give names of hosts, with a port if you like: node1,node2:29500"
-        )
-    return tuple(dict.fromkeys(found))
-
-
-def _endpoint(text: str) -> Address:
-    address = parse_address(text)
-    if not address.host or not address.port:
-        raise ValueError(f"{text!r}: the nodes need a host and a port to meet: node0:29400")
-    return address
-
-
-def _etcd(text: str) -> tuple[Address, ...]:
-    from undaunted.coordinator.etcd.place import parse_place
-
-    return tuple(parse_address(endpoint) for endpoint in parse_place(text).endpoints)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from undaunted.base.streams import open_closed_streams
+from undaunted.cli.command import USAGE_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,6 @@ _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",
     "log-aggregator": "it is log_aggregator of undaunted's package nvidia-resiliency-ext",
 }
-_USAGE_ERROR = 2
 _INTERRUPTED = 130  # as shells have it
 
 
@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [words[1], "--help"]
     command = words[0] if words else ""
     if command in _COMMANDS:
         module = import_module(f"undaunted.cli.{command}")
@@ -68,7 +70,7 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"undaunted {__version__}")
         return 0
     print(_complaint(command), file=sys.stderr)
-    return _USAGE_ERROR
+    return USAGE_ERROR
 
 
 def ft_launcher() -> int:

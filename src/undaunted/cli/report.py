@@ -1,39 +1,36 @@
 """``undaunted report``: what happened in a run, from its journals."""
 
-from __future__ import annotations
-
-import argparse
 import gc
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import msgspec
 
+from undaunted.base import values
+from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import discard_stdout, take_any_text
 from undaunted.base.text import count, one_line
+from undaunted.base.values import Flag, OptionalFile, Text
+from undaunted.cli.command import Command, Parsed, UsageError, complain
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.events import EventsLost
 from undaunted.journal.job.cost import Price, parse_price
 from undaunted.journal.job.lines import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
+from undaunted.journal.job.values import JobSummary
 from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.owner import is_running
 from undaunted.journal.query import every
+from undaunted.journal.reader import Journal
 from undaunted.journal.render import labelled, plain, render_round, render_run, utc
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from undaunted.journal.job.values import JobSummary
-    from undaunted.journal.reader import Journal
-    from undaunted.journal.restarts import RunSummary
-    from undaunted.journal.tables import Line
+from undaunted.journal.restarts import RunSummary
+from undaunted.journal.tables import Line
 
 _SCHEMA = 1
-_USAGE_ERROR = 2
 _FAILED = 1
 _NO_END = 3  # no exit code of `undaunted run`
 # By whether a launcher still runs, None = that cannot be known here.
@@ -47,11 +44,52 @@ _END_LOST = (
     "journal lacks events, as after a full disk; see the launcher's last line"
 )
 _CHECK_MOVED = (
-    "undaunted report: error: --check is part of the simulator now, which runs from a checkout of "
+    "--check is part of the simulator now, which runs from a checkout of "
     "undaunted: python -m simulator --check RUN_DIR"
 )
 # With more launches, only those of the nodes that are asked for are shown in full.
 _LAUNCHES = 8
+
+
+class ReportOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted report`."""
+
+    json: Annotated[Flag, Opt("Print the summary as JSON", "Options")] = False
+    html: Annotated[OptionalFile, Opt("Write a page that needs no network")] = None
+    prometheus: Annotated[Flag, Opt("Print metrics as Prometheus reads them")] = False
+    outcome: Annotated[
+        Flag, Opt("Say how the job ended, in one line, and end with its exit code")
+    ] = False
+    round: Annotated[
+        int | None,
+        Kind(values.whole(), "N"),
+        Opt("Show everything about round N, with its traceback"),
+    ] = None
+    node: Annotated[Text, Opt("Show the launches of this node", metavar="NAME")] = ""
+    price: Annotated[
+        Price | None,
+        Kind(parse_price, "AMOUNT"),
+        Opt(
+            "Of one rank for an hour, with a currency if you like ('2.5 EUR'): show what the time "
+            "cost"
+        ),
+    ] = None
+
+
+REPORT = Command(
+    "report",
+    ReportOptions,
+    "[OPTIONS] [RUN_DIR]",
+    f"""\
+Shows the rounds of a run, what ended each, where the time went, and what the
+restarts cost.
+
+RUN_DIR is the directory of the run, or one journal; without it, the newest run
+under ./{DEFAULT_RUNS}. --json, --html, --prometheus, --outcome and --round
+exclude one another.
+""",
+    operand="RUN_DIR",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,80 +104,34 @@ def main(argv: Sequence[str]) -> int:
         where the journal lacks events.
     """
     if "--check" in argv:
-        print(_CHECK_MOVED, file=sys.stderr)
-        return _USAGE_ERROR
-    options = _parser().parse_args(argv)
+        return complain(REPORT.name, _CHECK_MOVED)
+    return REPORT.run(argv, _print_report)
+
+
+def _print_report(parsed: Parsed[ReportOptions]) -> int:
+    parsed.refuse_several("json", "html", "prometheus", "outcome", "round")
+    options = parsed.options
     take_any_text(for_programs=options.json or options.prometheus)
     code = 0
     collects = gc.isenabled()
     gc.disable()  # it would look at a million events again and again, none of them garbage
     try:
-        run_dir = find_run(options.run_dir)
+        run_dir = find_run(Path(parsed.target) if parsed.target else None)
         code = _report(run_dir, read_run(run_dir), options)
         sys.stdout.flush()
     except NoRunError as error:
-        print(f"undaunted report: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        raise UsageError(str(error)) from None
     except BrokenPipeError:
         discard_stdout()
     except OSError as error:
-        print(f"undaunted report: standard output: {error.strerror}", file=sys.stderr)
-        return _USAGE_ERROR
+        raise UsageError(f"standard output: {error.strerror}") from None
     finally:
         if collects:
             gc.enable()
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="undaunted report",
-        description="Show the rounds of a run, what ended each, where the time went, and what the "
-        "restarts cost.",
-    )
-    parser.add_argument(
-        "run_dir",
-        metavar="RUN_DIR",
-        nargs="?",
-        type=Path,
-        help=f"directory of the run, or one journal; default: the newest under ./{DEFAULT_RUNS}",
-    )
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print the summary as JSON")
-    output.add_argument(
-        "--html", metavar="FILE", type=Path, help="write a page that needs no network"
-    )
-    output.add_argument(
-        "--prometheus", action="store_true", help="print metrics as Prometheus reads them"
-    )
-    output.add_argument(
-        "--outcome",
-        action="store_true",
-        help="say how the job ended, in one line, and end with its exit code",
-    )
-    output.add_argument(
-        "--round", type=int, metavar="N", help="show everything about round N, with its traceback"
-    )
-    parser.add_argument("--node", metavar="NAME", help="show the launches of this node")
-    parser.add_argument(
-        "--price",
-        type=_price,
-        metavar="AMOUNT",
-        help="of one rank for an hour, with a currency if you like ('2.5 EUR'): show what the "
-        "time cost",
-    )
-    return parser
-
-
-def _price(text: str) -> Price:
-    try:
-        return parse_price(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namespace) -> int:
+def _report(run_dir: Path, journals: Sequence[Journal], options: ReportOptions) -> int:
     job = summarize_job(journals, price=options.price, is_running=is_running)
     if options.outcome:
         return _print_outcome(job, whole=not damage(journals))
@@ -151,7 +143,7 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: argparse.Namesp
     elif options.html is not None:
         return _write_page(job, journals, options.html)
     else:
-        _show(damage(journals) + _body(job, options.round, options.node))
+        _show(damage(journals) + _body(job, options.round, options.node or None))
     return 0
 
 
@@ -170,8 +162,7 @@ def _print_metrics(job: JobSummary, journals: Sequence[Journal]) -> int:
     from undaunted.journal.metrics.report import render_prometheus
 
     if not exposition.is_possible():
-        print(f"undaunted report: --prometheus {exposition.REMEDY}", file=sys.stderr)
-        return _USAGE_ERROR
+        raise UsageError(f"--prometheus {exposition.REMEDY}")
     print(render_prometheus(job, journals), end="")
     return 0
 
@@ -182,8 +173,7 @@ def _write_page(job: JobSummary, journals: Sequence[Journal], file: Path) -> int
     try:
         write_page(job, journals, file)
     except OSError as error:
-        print(f"undaunted report: {file}: {error.strerror}", file=sys.stderr)
-        return _USAGE_ERROR
+        raise UsageError(f"{file}: {error.strerror}") from None
     if file.is_file():  # not to be seen behind the page in /dev/stdout
         print(f"written: {file}")
     return 0

@@ -1,25 +1,69 @@
 """``undaunted top``: what every rank of a run is doing now, on one screen."""
 
-from __future__ import annotations
-
-import argparse
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
+
+from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import discard_stdout, take_any_text
+from undaunted.base.values import Flag
+from undaunted.cli.command import Command, Parsed, UsageError
 from undaunted.journal.newest import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from undaunted.top.source import Source
 
-_USAGE_ERROR = 2
 _LEAST_INTERVAL_S = 0.1
 _MOST_INTERVAL_S = 3600.0
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not _LEAST_INTERVAL_S <= seconds <= _MOST_INTERVAL_S:
+        raise ValueError(
+            f"{text!r} is not a number of seconds from {_LEAST_INTERVAL_S:g} to "
+            f"{_MOST_INTERVAL_S:g}"
+        )
+    return seconds
+
+
+class TopOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted top`."""
+
+    once: Annotated[
+        Flag,
+        Opt(
+            "Print the present moment and end, as it does where the output is no terminal",
+            "Options",
+        ),
+    ] = False
+    json: Annotated[Flag, Opt("The same as JSON")] = False
+    interval: Annotated[
+        float, Kind(_interval, "SECONDS"), Opt("Time between two looks at the ranks")
+    ] = 1.0
+
+
+TOP = Command(
+    "top",
+    TopOptions,
+    "[OPTIONS] [RUN_DIR]",
+    f"""\
+Shows what every rank of a run is doing now, live. Keys: q quit, p pause, s
+sort, arrows and PgUp and PgDn scroll.
+
+RUN_DIR is the directory of the run; without it, the newest one under
+./{DEFAULT_RUNS}.
+""",
+    operand="RUN_DIR",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,15 +73,19 @@ def main(argv: Sequence[str]) -> int:
         argv: arguments after ``undaunted top``.
 
     Returns:
-        0, or 2 if there is no run to show.
+        0, or 2 if the arguments are wrong or there is no run to show.
 
     Raises:
-        SystemExit: the arguments are wrong, or the process was told to end.
+        SystemExit: the process was told to end.
     """
-    options = _parser().parse_args(argv)
-    run_dir = options.run_dir or newest_run()
+    return TOP.run(argv, _show)
+
+
+def _show(parsed: Parsed[TopOptions]) -> int:
+    options = parsed.options
+    run_dir = Path(parsed.target) if parsed.target else newest_run()
     if run_dir is None:
-        return _complain(
+        raise UsageError(
             f"no run under ./{DEFAULT_RUNS}; name the directory of a run: undaunted top RUN_DIR"
         )
     live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -47,11 +95,13 @@ def main(argv: Sequence[str]) -> int:
         if run_dir.is_dir():
             os.scandir(run_dir).close()
     except FileNotFoundError:
-        return _complain(
+        raise UsageError(
             f"{run_dir} does not exist; `undaunted run` prints the directory when a run starts"
-        )
+        ) from None
     except OSError as error:
-        return _complain(f"{run_dir} cannot be read: {error.strerror}; run as the launcher's user")
+        raise UsageError(
+            f"{run_dir} cannot be read: {error.strerror}; run as the launcher's user"
+        ) from None
     from undaunted.top.source import Source
 
     source = Source(run_dir)
@@ -63,50 +113,7 @@ def main(argv: Sequence[str]) -> int:
         source.close()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="undaunted top",
-        description="Show what every rank of a run is doing now, live. Keys: q quit, p pause, "
-        "s sort, arrows and PgUp and PgDn scroll.",
-    )
-    parser.add_argument(
-        "run_dir",
-        metavar="RUN_DIR",
-        nargs="?",
-        type=Path,
-        help=f"directory of the run; default: the newest under ./{DEFAULT_RUNS}",
-    )
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="print the present moment and end; so it does where the output is no terminal",
-    )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
-    parser.add_argument(
-        "--interval",
-        type=_interval,
-        default=1.0,
-        metavar="SECONDS",
-        help="time between two looks at the ranks (default: 1)",
-    )
-    return parser
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not _LEAST_INTERVAL_S <= seconds <= _MOST_INTERVAL_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from {_LEAST_INTERVAL_S:g} to "
-            f"{_MOST_INTERVAL_S:g}"
-        )
-    return seconds
-
-
-def _live(source: Source, run_dir: Path, interval_s: float) -> int:
+def _live(source: "Source", run_dir: Path, interval_s: float) -> int:
     from undaunted.top.journals import Watch
     from undaunted.top.screen import Screen
     from undaunted.top.terminal import Terminal
@@ -126,17 +133,15 @@ def _live(source: Source, run_dir: Path, interval_s: float) -> int:
     return 0
 
 
-def _once(source: Source, run_dir: Path, *, as_json: bool) -> int:
+def _once(source: "Source", run_dir: Path, *, as_json: bool) -> int:
     source.read_all()
     if not source.found:
-        return _complain(
+        raise UsageError(
             f"{run_dir} holds no journal (journal-NODE.jsonl); name the directory of a run, "
             "not the one above it"
         )
     job = source.job()
     if as_json:
-        import msgspec
-
         text = msgspec.json.format(msgspec.json.encode(job), indent=2).decode() + "\n"
     else:
         from undaunted.journal.render import plain
@@ -150,10 +155,5 @@ def _once(source: Source, run_dir: Path, *, as_json: bool) -> int:
     except BrokenPipeError:
         discard_stdout()
     except OSError as error:
-        return _complain(f"standard output: {error.strerror}")
+        raise UsageError(f"standard output: {error.strerror}") from None
     return 0
-
-
-def _complain(text: str) -> int:
-    print(f"undaunted top: {text}", file=sys.stderr)
-    return _USAGE_ERROR
