@@ -218,6 +218,8 @@ class Leader:
 
     def _agree(self, now: int) -> list[c.Command]:
         """Go on once enough members follow under the leader's epoch."""
+        if self._record.agreed:
+            return []
         following = {
             each.voter: each.hello.ledger or p.NO_LEDGER
             for each in self._sessions.connected()
