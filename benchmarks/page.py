@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.browser import Page, browser, find
 from benchmarks.simulated_job import simulate
+from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.page.write import write_page
 from undaunted.journal.reader import Journal
@@ -54,11 +55,12 @@ def measure(nodes: int, restarts: int, opens: int, picture: Path | None) -> dict
         raise RuntimeError("no Chromium: install chromium-headless-shell")
     made = simulate(nodes=nodes, restarts=restarts)
     journals = [Journal(Path(node.name), events=node.events) for node in made.nodes]
-    job = summarize_job(journals)
+    launches = launches_of(journals)
+    job = summarize_job(launches)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "page.html"
         start = time.perf_counter()
-        write_page(job, journals, file)
+        write_page(job, launches, journals, file)
         figures = {"write_s": time.perf_counter() - start, "size_mb": file.stat().st_size / 1e6}
         first = []
         for number in range(opens):

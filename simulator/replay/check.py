@@ -71,5 +71,5 @@ def _damaged(journals: Sequence[Journal]) -> Iterator[str]:
 def _untold(launches: Sequence[Launch]) -> Iterator[str]:
     """In journals of older versions the rules of the job are not told."""
     nodes = {launch.node for launch in launches}
-    if len(nodes) > 1 and any(one.started and one.started.nodes is None for one in launches):
+    if len(nodes) > 1 and any(one.state.job and one.state.job.nodes is None for one in launches):
         yield f"{EVICTED}: the journals do not tell whether nodes take part in groups"

@@ -20,13 +20,12 @@ from simulator.replay.values import (
 from undaunted.journal.events import (
     Decision,
     FailureDetected,
-    RankExited,
     RoundStarted,
     SignalReceived,
     StopRequested,
     WorkersSpawned,
 )
-from undaunted.journal.query import every, first
+from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,9 +85,9 @@ def two_at_once(attempts: Sequence[Attempt], places: Sequence[Place]) -> Iterato
 
 
 def _same_job(one: Launch, other: Launch) -> bool:
-    if one.started is None or other.started is None:
+    if one.state.job is None or other.state.job is None:
         return False
-    return one.started.run_id == other.started.run_id
+    return one.state.job.run_id == other.state.job.run_id
 
 
 def _ranks(tables: Sequence[Table]) -> Iterator[Violation]:
@@ -96,7 +95,7 @@ def _ranks(tables: Sequence[Table]) -> Iterator[Violation]:
     for table in tables:
         size = sum(seat.slots for seat in table.seats)
         for launch in table.launches:
-            ranks = launch.ranks[table.number]
+            ranks = launch.ranks(table.number)
             start = _start(launch, table.number)
             if not ranks or ranks != list(range(ranks[0], ranks[0] + len(ranks))):
                 text = f"{launch.node} has ranks {ranks} in round {table.number}"
@@ -140,9 +139,9 @@ def _ascend_together(tables: Sequence[Table], places: Sequence[Place]) -> Iterat
 def _over(attempt: Attempt, places: Sequence[Place]) -> Iterator[Violation]:
     """After the end of the job no round begins."""
     ends = [
-        (launch.on_axis(launch.end.t) + _unsure(launch, places), launch, launch.end)
+        (launch.on_axis(end.t) + _unsure(launch, places), launch, end)
         for launch in attempt.launches
-        if launch.end is not None and launch.end.outcome in _FOR_ALL and not launch.end.alone
+        if (end := launch.state.ended) is not None and end.outcome in _FOR_ALL and not end.alone
     ]
     if not ends:
         return
@@ -156,11 +155,11 @@ def _over(attempt: Attempt, places: Sequence[Place]) -> Iterator[Violation]:
 
 def _restarts_count(attempt: Attempt) -> Iterator[Violation]:
     """Each failure that is followed by a restart uses one; none is ever given back."""
-    if any(one.started and one.started.nodes and one.started.nodes.elastic for one in
-           attempt.launches):  # fmt: skip
+    jobs = [one.state.job for one in attempt.launches if one.state.job is not None]
+    if any(job.nodes is not None and job.nodes.elastic for job in jobs):
         return
     left: int | None = None
-    for number in sorted({number for launch in attempt.launches for number in launch.rounds}):
+    for number in sorted({one for launch in attempt.launches for one in launch.state.rounds}):
         told = _last_decision(attempt, number)
         if told is None:
             left = None  # what was left after it is not known
@@ -181,7 +180,7 @@ def _last_decision(attempt: Attempt, number: int) -> tuple[Launch, Decision] | N
     told = [
         (launch, decisions[-1])
         for launch in attempt.launches
-        if number in launch.rounds and (decisions := every(launch.rounds[number], Decision))
+        if (decisions := [one for one in every(launch.events, Decision) if one.round == number])
     ]
     return min(told, key=lambda each: each[1].restarts_left, default=None)
 
@@ -190,15 +189,15 @@ def _failed_by_itself(attempt: Attempt, number: int) -> bool:
     """Whether a rank failed before anybody was told to stop, and nobody had been told to leave."""
     failed = False
     for launch in attempt.launches:
-        events = launch.rounds.get(number)
-        if events is None:
+        one = launch.state.rounds.get(number)
+        if one is None:
             continue
-        if first(events, SignalReceived) is not None:
+        if one.first(SignalReceived) is not None:
             return False
-        failure, stop = first(events, FailureDetected), first(events, StopRequested)
-        told = first(events, Decision)
-        moments = [event.t for event in (stop, told) if event is not None]
-        failed |= failure is not None and failure.t < min(moments, default=0)
+        failed_ns = one.time_of(FailureDetected)
+        told = (one.time_of(StopRequested), one.time_of(Decision))
+        moments = [moment for moment in told if moment is not None]
+        failed |= failed_ns is not None and failed_ns < min(moments, default=0)
     return failed
 
 
@@ -210,17 +209,17 @@ def _lives(attempt: Attempt, places: Sequence[Place]) -> Iterator[_Life]:
         ]
         if not known or len(known) < len(world.launches) or len(world.ranks) < world.size:
             continue
-        if any(first(one.rounds[world.number], RoundStarted) is None for one in known):
+        if any(one.state.rounds[world.number].first(RoundStarted) is None for one in known):
             continue  # that line cannot be read
         began, ended = [], []
         for launch in known:
-            events = launch.rounds[world.number]
-            spawned = first(events, WorkersSpawned)
-            gone: Event | None = first(events, RankExited) or first(events, StopRequested)
+            one = launch.state.rounds[world.number]
+            spawned = one.time_of(WorkersSpawned)
+            gone = one.exits[0].t if one.exits else one.time_of(StopRequested)
             if spawned is None or gone is None:
                 break
-            began.append(launch.on_axis(spawned.t) + _unsure(launch, places))
-            ended.append(launch.on_axis(gone.t) - _unsure(launch, places))
+            began.append(launch.on_axis(spawned) + _unsure(launch, places))
+            ended.append(launch.on_axis(gone) - _unsure(launch, places))
         else:
             if max(began) < min(ended):
                 start = _start(known[0], world.number)
@@ -228,7 +227,7 @@ def _lives(attempt: Attempt, places: Sequence[Place]) -> Iterator[_Life]:
 
 
 def _start(launch: Launch, number: int) -> RoundStarted:
-    start = first(launch.rounds[number], RoundStarted)
+    start = launch.state.rounds[number].first(RoundStarted)
     assert start is not None
     return start
 

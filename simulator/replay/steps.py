@@ -127,11 +127,11 @@ class Replay:
         for launch in self._attempt.launches:
             if launch.path not in self._damaged and first(launch.events, EventsLost) is None:
                 continue
-            for number, events in launch.rounds.items():
-                if first(events, RankExited) is None and first(events, RoundStopped) is None:
-                    at_ns = launch.on_axis(max(event.t for event in events)) - start
-                    self._simulation.at(at_ns, self._down, (voter(launch), number))
-                    untold.setdefault(launch.node, []).append(number)
+            for one in launch.state.ordered():
+                if not one.exits and one.first(RoundStopped) is None:
+                    at_ns = launch.on_axis(one.last_ns) - start
+                    self._simulation.at(at_ns, self._down, (voter(launch), one.number))
+                    untold.setdefault(launch.node, []).append(one.number)
         self._findings.unchecked += [
             f"how long round{'s' * (len(rounds) > 1)} {format_ranks(rounds)} ran on {node}: the "
             "journal, which has lost events, tells of no end"
@@ -170,9 +170,9 @@ class Replay:
                 self._ended(launch, event)
             case _:
                 pass
-        if event is launch.events[-1] and launch.end is None:
+        if event is launch.events[-1] and launch.state.ended is None:
             # Killed, or it runs: its ranks do not outlive it.
-            checker.down(seat, max(launch.rounds, default=-1))
+            checker.down(seat, max(launch.state.rounds, default=-1))
             checker.gone(seat)
 
     def _begin(self, launch: Launch, event: RoundStarted) -> None:
@@ -181,9 +181,11 @@ class Replay:
         if table.missing or self._groups_may_go(launch):
             for other in self._attempt.launches:
                 self._touch(other.node)
-        if launch.end is None and event.round == max(launch.rounds):
+        if launch.state.ended is None and event.round == max(launch.state.rounds):
             # Whenever it was lost in this round: something has happened to it.
-            self._checker.touch(launch.node, launch.on_axis(launch.ended) - self._attempt.began)
+            self._checker.touch(
+                launch.node, launch.on_axis(launch.state.until_ns) - self._attempt.began
+            )
         if not _told_to_stop(launch, event.round):
             self._touch(launch.node)
         about = Ledger(run_id="", epoch=1, round=event.round, table=table.seats)
@@ -198,7 +200,7 @@ class Replay:
 
     def _ended(self, launch: Launch, event: JobEnded) -> None:
         checker, seat = self._checker, voter(launch)
-        asked = launch.node in checker.asked_for_exclusion or not launch.rounds
+        asked = launch.node in checker.asked_for_exclusion or not launch.state.rounds
         if event.outcome == "excluded" and not asked:
             self._version += 1
             about = Ledger(run_id="", version=self._version, excluded={launch.node: event.reason})
@@ -235,19 +237,19 @@ class Replay:
     @staticmethod
     def _groups_may_go(launch: Launch) -> bool:
         """Whether a node may lose its seat with another one's, or that is not known."""
-        told = launch.started.nodes if launch.started is not None else None
+        told = launch.state.job.nodes if launch.state.job is not None else None
         return told is None or told.grouped
 
 
 def _told_to_stop(launch: Launch, number: int) -> bool:
     """Whether the leader told a node to stop a round; one that is cut off stops by itself."""
-    stop = first(launch.rounds[number], StopRequested)
-    decision = first(launch.rounds[number], Decision)
-    return stop is None or (decision is not None and decision.t <= stop.t)
+    one = launch.state.rounds[number]
+    stop, decision = one.time_of(StopRequested), one.time_of(Decision)
+    return stop is None or (decision is not None and decision <= stop)
 
 
 def _setup(attempt: Attempt, tables: list[Table]) -> _Job:
-    starts = [launch.started for launch in attempt.launches if launch.started is not None]
+    starts = [one.state.job for one in attempt.launches if one.state.job is not None]
     told = [start.nodes for start in starts if start.nodes is not None]
     complete = not any(table.missing for table in tables)
     return _Job(

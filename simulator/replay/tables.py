@@ -9,7 +9,6 @@ from undaunted.base.text import format_ranges
 from undaunted.coordinator.protocol import Seat
 from undaunted.journal.events import RoundStarted
 from undaunted.journal.job.launches import gaps
-from undaunted.journal.query import first
 
 if TYPE_CHECKING:
     from undaunted.journal.job.launches import Attempt, Launch
@@ -42,10 +41,10 @@ def tables_of(attempt: Attempt) -> list[Table]:
     """
     by_order: dict[tuple[int, str, int, int], list[Launch]] = {}
     for launch in attempt.launches:
-        for number, events in launch.rounds.items():
-            start = first(events, RoundStarted)
+        for one in launch.state.ordered():
+            start = one.first(RoundStarted)
             if start is not None:
-                order = (number, start.master_addr, start.master_port, start.world_size)
+                order = (one.number, start.master_addr, start.master_port, start.world_size)
                 by_order.setdefault(order, []).append(launch)
     return [
         _table(number, size, launches)
@@ -59,7 +58,7 @@ def voter(launch: Launch) -> tuple[str, str]:
 
 
 def _table(number: int, size: int, launches: list[Launch]) -> Table:
-    told = [(launch.ranks[number], voter(launch)) for launch in launches]
+    told = [(launch.ranks(number), voter(launch)) for launch in launches]
     known = {rank for ranks, _ in told for rank in ranks}
     missing = gaps(size, known)
     places = [(ranks[0] if ranks else 0, len(ranks), who) for ranks, who in told]

@@ -107,7 +107,7 @@ def test_events_that_are_missing_are_told_first(
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(make_run(tmp_path / "r", CONTENT + b"torn")), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert report["unreadable_lines"] == 1
     (launch,) = report["launches"]
     assert launch["outcome"] == "finished"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import yaml
 
-from tests.journal.metrics.test_tally import tally_of, told
 from tests.journal.sample import MS, RUN, at
+from tests.journal.test_launch import told
 from undaunted.journal import events as e
-from undaunted.journal.job.cost import Price
+from undaunted.journal.job.launches import launches_of
+from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.metrics.families import families
-from undaunted.journal.metrics.now import Now, RankNow
-from undaunted.journal.metrics.report import job_families
+from undaunted.journal.launch import LaunchState
+from undaunted.journal.metrics.families import Now, RankNow, families, job_families
 from undaunted.journal.reader import Journal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -44,9 +44,9 @@ def names(cell: str) -> list[str]:
 
 
 def test_every_metric_is_described_with_its_labels() -> None:
-    job = summarize_job([Journal(Path("j"), RUN)], price=Price(1.0, "EUR"))
+    job = summarize_job(launches_of([Journal(Path("j"), RUN)]), price=Price(1.0, "EUR"))
     found = [
-        *families(tally_of(EVENTS), "n", Now(9999 * MS, (RANK,), leads=True)),
+        *families(LaunchState.of(EVENTS), "n", Now(9999 * MS, (RANK,), leads=True)),
         *job_families(job),
     ]
     described = {name: row for row in ROWS for name in names(row[1])}

@@ -13,7 +13,7 @@ import pytest
 from undaunted.doctor import self_test as module
 from undaunted.doctor.self_test import SelfTest, Step, judge, run_self_test
 from undaunted.journal.events import Verdict
-from undaunted.journal.restarts import Phases, RoundSummary
+from undaunted.journal.summary import Phases, RoundSummary
 
 S = 10**9
 

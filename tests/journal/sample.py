@@ -5,9 +5,16 @@ Each round begins with iteration 7; they reach iterations 27, 47 and 107.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undaunted.journal import events as e
+from undaunted.journal.checkpoints import told_of
+from undaunted.journal.goodput import Account, account
+from undaunted.journal.launch import LaunchState
+from undaunted.journal.summary import RunSummary, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MS = 1_000_000
 
@@ -15,6 +22,16 @@ MS = 1_000_000
 def at(ms: float, of: type[e.Event], number: int = -1, /, **fields: Any) -> e.AnyEvent:
     """One event ``ms`` milliseconds after the start of the clock."""
     return of(t=round(ms * MS), wall=1000 + ms / 1000, node="n0", round=number, **fields)
+
+
+def account_of(events: Sequence[e.Event], *about: Any, **more: Any) -> Account:
+    """Where the time of a launch with these events went."""
+    return account(LaunchState.of(events), *about, **more)
+
+
+def summary_of(events: Sequence[e.Event], **about: Any) -> RunSummary:
+    """The summary of a launch with these events."""
+    return summarize(LaunchState.of(events), told=told_of(events), **about)
 
 
 def begin(ms: float, number: int) -> list[e.AnyEvent]:

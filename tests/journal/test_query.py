@@ -1,4 +1,4 @@
-"""Events are picked out in the same way of any sequence, and of a group."""
+"""Events are picked out by kind and by round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.journal import events as e
-from undaunted.journal.query import Group, by_round, every, first, time_of
+from undaunted.journal.query import by_round, every, first
 
 KINDS = st.sampled_from([e.Decision, e.RoundStopped, e.StopRequested])
 
@@ -23,12 +23,8 @@ def events(draw: st.DrawFn) -> list[e.Event]:
 
 
 @given(events(), KINDS)
-def test_a_group_tells_what_a_list_does(some: list[e.Event], kind: type[e.Event]) -> None:
-    group = Group(some)
-    for _ in range(2):
-        assert every(group, kind) == every(some, kind)
-        assert first(group, kind) == first(some, kind)
-        assert by_round(group) == by_round(some)
+def test_the_first_is_the_first_of_all(some: list[e.Event], kind: type[e.Event]) -> None:
+    assert first(some, kind) == next(iter(every(some, kind)), None)
 
 
 @given(events())
@@ -37,10 +33,3 @@ def test_rounds_ascend_and_have_all_their_events(some: list[e.Event]) -> None:
     assert list(rounds) == sorted(rounds)
     assert sum(map(len, rounds.values())) == sum(event.round >= 0 for event in some)
     assert all(event.round == number for number, group in rounds.items() for event in group)
-
-
-def test_what_a_group_gives_may_be_changed() -> None:
-    group = Group([e.RoundStopped(t=1)])
-    every(group, e.RoundStopped).clear()
-    assert time_of(first(group, e.RoundStopped)) == 1
-    assert time_of(first(group, e.Decision)) is None

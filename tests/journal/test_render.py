@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from tests.journal import sample
-from tests.journal.sample import at, begin
+from tests.journal.sample import at, begin, summary_of
 from undaunted.journal import events as e
 from undaunted.journal.render import plain, render_round, render_run
-from undaunted.journal.restarts import RunSummary, summarize
+from undaunted.journal.summary import RunSummary
 
 REPORT = """\
 run demo on n0: finished, exit code 0, goodput 45 %
@@ -24,14 +24,14 @@ round 1  4.1 s, warm start, iterations 7 to 47, hang
 round 2  3.9 s, warm start, iterations 7 to 107, finished
 
 restarts, milliseconds
-after round  detect  evidence  verdict  decide  stop  spawn  line  total  step
-          0     2.0         -       40     1.0    40    6.0   7.0     57    23
-          1     0.2       100      1.0     1.0   7.0    7.0   7.0    124    23
-detect: from the failure until it was noticed; evidence: until stacks and states were gathered;
-verdict: until it was known who failed (after a crash: meanwhile); decide: until a restart was
-decided; stop: from the first signal to the ranks until all had ended; spawn: until the new workers
-existed; line: until the program ran on all of them; total: from the failure to there; step: from
-there until all had called undaunted.step; -: not recorded
+after round  detect  evidence  decide  stop  idle  spawn  import  total  load
+          0     2.0         -     2.0    40   1.0    5.0     7.0     57    23
+          1     0.2       101     2.0   7.0   2.0    5.0     7.0    124    23
+detect: until the failure was noticed (a hang: from its limit); evidence: gathered and judged;
+decide: until the ranks were told to stop; stop: until all had ended; idle: until the next round
+began; spawn: until all workers existed; import: imports for warm workers, and until the program
+ran; total: from the failure until the program ran on all ranks; load: until the first step; -: not
+recorded
 
 where the time went
 round  productive  recomputed   spawn  import   load  detect  evidence  decide    stop    idle
@@ -50,12 +50,12 @@ logs: /logs
 
 
 def test_the_report() -> None:
-    assert plain(render_run(summarize(sample.RUN))) == REPORT
+    assert plain(render_run(summary_of(sample.RUN))) == REPORT
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 94, 200])
 def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
-    run = summarize(sample.RUN)
+    run = summary_of(sample.RUN)
     text = plain(render_run(run, width=width))
     for number in ("detect", "124", "0.2", "57", "23", "940", "33 %"):
         assert number.split()[0] in text
@@ -65,7 +65,7 @@ def test_numbers_are_never_cut_and_lines_keep_to_the_width(width: int) -> None:
     assert ("share  " in text) == (width >= 94)
     flat = " ".join(text.split())
     if width < 78:
-        assert "round 1: detect 0.2, evidence 100" in flat
+        assert "round 1: detect 0.2, evidence 101" in flat
     if width < 94:
         assert "round 0: productive 940 ms, recomputed 13 ms" in flat
         assert "share: productive 45 %" in flat
@@ -84,21 +84,21 @@ def test_long_reasons_programs_and_notes_are_wrapped_below_their_beginning() -> 
 
 def test_the_goodput_is_in_the_first_line_where_it_is_known() -> None:
     steps = [one for one in sample.RUN if getattr(one, "name", "") != "first_step"]
-    text = plain(render_run(summarize(steps)))
+    text = plain(render_run(summary_of(steps)))
     assert "goodput" not in text.splitlines()[0]
     assert "unknown: the program ran, but never called undaunted.step" in " ".join(text.split())
 
 
 def test_a_long_verdict_is_wrapped_between_words_only() -> None:
     path = "/a/very/long/path/" * 10
-    run = summarize([*begin(10, 0), at(20, e.Verdict, 0, kind="hang", rank=0, local_rank=0, pid=1,
+    run = summary_of([*begin(10, 0), at(20, e.Verdict, 0, kind="hang", rank=0, local_rank=0, pid=1,
                                        line=f"rank 0 hangs in {path} since long")])  # fmt: skip
     lines = plain(render_run(run, width=60)).splitlines()
     assert f"         {path}" in lines
 
 
 def test_the_file_of_stacks_is_named_once() -> None:
-    one = summarize(sample.RUN).rounds[1]
+    one = summary_of(sample.RUN).rounds[1]
     said = msgspec.structs.replace(one, cause=f"rank 0 hangs; stacks: {one.stacks}")
     text = plain(render_run(RunSummary(rounds=[said])))
     assert "         rank 0 hangs\n         stacks: /run/stacks-round1.txt\n" in text
@@ -106,32 +106,32 @@ def test_the_file_of_stacks_is_named_once() -> None:
 
 
 def test_one_round_in_detail() -> None:
-    text = plain(render_round(summarize(sample.RUN), 0))
+    text = plain(render_round(summary_of(sample.RUN), 0))
     for piece in (
         "ranks: 0-1 of 2",
         "first iteration: 7, reached: 27",
         "rank 1 (pid 101): exit code 1\n",
         "rank 0 (pid 100): SIGTERM, told to stop",
         "  ValueError: bad batch",
-        "stop       40 ms    from the first signal",
-        "evidence   -        until stacks",
+        "stop       40 ms    until all had ended",
+        "evidence   -        gathered and judged",
         "productive 940 ms   steps done",
     ):
         assert piece in text
-    hang = plain(render_round(summarize(sample.RUN), 1))
+    hang = plain(render_round(summary_of(sample.RUN), 1))
     assert "waiting for it: ranks 1" in hang
     assert "at: train.py:12 in load" in hang
-    assert render_round(summarize(sample.RUN), 9) == []
+    assert render_round(summary_of(sample.RUN), 9) == []
 
 
 def test_a_run_without_an_end_says_so() -> None:
-    text = plain(render_run(summarize(sample.RUN[:-1])))
+    text = plain(render_run(summary_of(sample.RUN[:-1])))
     assert "UTC, told up to 9.0 s later" in text
     assert "no end recorded: it still runs, or was killed" in text
-    assert ": still runs" in plain(render_run(summarize(sample.RUN[:-1], running=True)))
-    assert ": killed: its" in plain(render_run(summarize(sample.RUN[:-1], running=False)))
-    assert ": finished" in plain(render_run(summarize(sample.RUN, running=True)))
-    assert "unknown name" in plain(render_run(summarize([])))
+    assert ": still runs" in plain(render_run(summary_of(sample.RUN[:-1], running=True)))
+    assert ": killed: its" in plain(render_run(summary_of(sample.RUN[:-1], running=False)))
+    assert ": finished" in plain(render_run(summary_of(sample.RUN, running=True)))
+    assert "unknown name" in plain(render_run(summary_of([])))
 
 
 def test_times_nobody_can_name() -> None:
@@ -150,7 +150,7 @@ def test_text_of_the_program_cannot_act_on_the_terminal() -> None:
     spawned = at(11, e.WorkersSpawned, 0, mode=evil, pids=[1])
     exited = at(21, e.RankExited, 0, rank=0, pid=1, signal=evil)
     lost = at(22, e.TemplateLost, 0, reason=evil)
-    run = summarize([started, spawned, verdict, exited, lost, ended])
+    run = summary_of([started, spawned, verdict, exited, lost, ended])
     text = plain(render_run(run)) + plain(render_round(run, 0))
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "boo" in text

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.journal import sample
+from tests.journal.sample import summary_of
 from undaunted.journal.goodput import Times
-from undaunted.journal.restarts import Phases, summarize
+from undaunted.journal.summary import Phases
 from undaunted.journal.tables import CLASSES, PHASES, class_cells, percent, time_table
 
 
@@ -35,5 +36,5 @@ def test_a_percentage_says_everything_or_nothing_only_where_that_is_so(
 
 def test_classes_that_are_empty_are_left_out() -> None:
     assert [column.title for column, _ in class_cells(Times(load_ns=10**9, stop_ns=10))] == ["load"]
-    (_, titles, *_rest) = time_table(summarize(sample.RUN), None)
+    (_, titles, *_rest) = time_table(summary_of(sample.RUN), None)
     assert "initialise" not in titles[0][0]

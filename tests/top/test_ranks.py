@@ -10,8 +10,8 @@ from tests.journal import sample
 from tests.journal.sample import at
 from tests.top.pages import SECOND, look, section, stepping
 from undaunted.journal import events as e
+from undaunted.journal.launch import LaunchState
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
-from undaunted.top.nodes import Node
 from undaunted.top.ranks import Rank, Speeds, rank_rows
 
 if TYPE_CHECKING:
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 NOW = 20 * SECOND
 
 
-def node_after(*events: e.Event) -> Node:
-    node = Node()
-    for event in [*sample.OPENING, *events]:
-        node.take(event)
-    return node
+def node_after(*events: e.Event) -> LaunchState:
+    return LaunchState.of([*sample.OPENING, *events])
 
 
-def rows_of(node: Node, *looks: Look) -> list[Rank]:
+def rows_of(node: LaunchState, *looks: Look) -> list[Rank]:
     return rank_rows(node, looks, Speeds(), NOW)
 
 

@@ -18,8 +18,9 @@ from undaunted.base.values import Flag, OptionalFile, Text
 from undaunted.cli.command import Command, Parsed, UsageError, complain
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.events import EventsLost
-from undaunted.journal.job.cost import Price, parse_price
+from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.lines import render_job, still_runs
+from undaunted.journal.job.rank_time import Price, parse_price
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
 from undaunted.journal.newest import DEFAULT_RUNS
@@ -27,10 +28,10 @@ from undaunted.journal.owner import is_running
 from undaunted.journal.query import every
 from undaunted.journal.reader import Journal
 from undaunted.journal.render import labelled, plain, render_round, render_run, utc
-from undaunted.journal.restarts import RunSummary
+from undaunted.journal.summary import RunSummary
 from undaunted.journal.tables import Line
 
-_SCHEMA = 1
+_SCHEMA = 2
 _FAILED = 1
 _NO_END = 3  # no exit code of `undaunted run`
 # By whether a launcher still runs, None = that cannot be known here.
@@ -132,16 +133,17 @@ def _print_report(parsed: Parsed[ReportOptions]) -> int:
 
 
 def _report(run_dir: Path, journals: Sequence[Journal], options: ReportOptions) -> int:
-    job = summarize_job(journals, price=options.price, is_running=is_running)
+    launches = launches_of(journals)
+    job = summarize_job(launches, price=options.price, is_running=is_running)
     if options.outcome:
         return _print_outcome(job, whole=not damage(journals))
     if options.json:
         text = msgspec.json.encode(_json(run_dir, journals, job))
         print(msgspec.json.format(text, indent=2).decode())
     elif options.prometheus:
-        return _print_metrics(job, journals)
+        return _print_metrics(job, launches)
     elif options.html is not None:
-        return _write_page(job, journals, options.html)
+        return _write_page(job, launches, journals, options.html)
     else:
         _show(damage(journals) + _body(job, options.round, options.node or None))
     return 0
@@ -157,21 +159,23 @@ def _print_outcome(job: JobSummary, *, whole: bool) -> int:
     return job.exit_code
 
 
-def _print_metrics(job: JobSummary, journals: Sequence[Journal]) -> int:
+def _print_metrics(job: JobSummary, launches: Sequence[Launch]) -> int:
     from undaunted.journal.metrics import exposition
-    from undaunted.journal.metrics.report import render_prometheus
+    from undaunted.journal.metrics.families import render_prometheus
 
     if not exposition.is_possible():
         raise UsageError(f"--prometheus {exposition.REMEDY}")
-    print(render_prometheus(job, journals), end="")
+    print(render_prometheus(job, launches), end="")
     return 0
 
 
-def _write_page(job: JobSummary, journals: Sequence[Journal], file: Path) -> int:
+def _write_page(
+    job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal], file: Path
+) -> int:
     from undaunted.journal.page.write import write_page
 
     try:
-        write_page(job, journals, file)
+        write_page(job, launches, journals, file)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
     if file.is_file():  # not to be seen behind the page in /dev/stdout

@@ -17,13 +17,14 @@ import msgspec
 
 from undaunted.base.process import module_command
 from undaunted.base.text import format_duration, one_line
+from undaunted.journal.launch import LaunchState
 from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.restarts import summarize
+from undaunted.journal.summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from undaunted.journal.restarts import RoundSummary
+    from undaunted.journal.summary import RoundSummary
 
 DEADLINE_S = 90.0
 _SILENCE_S = 2
@@ -245,7 +246,7 @@ def _rounds(run_dir: Path) -> list[RoundSummary]:
     with contextlib.suppress(OSError):
         for path in find_journals(run_dir):
             for events in read_journal(path).launches():
-                return summarize(events).rounds
+                return summarize(LaunchState.of(events)).rounds
     return []
 
 

@@ -57,6 +57,11 @@ class JournalOpened(Event, tag="journal_opened", frozen=True, kw_only=True):
     start_ticks: int = 0
     pid_namespace: int = 0
 
+    @property
+    def writer(self) -> tuple[str, int, int]:
+        """Tell the process from all others that write to the same file."""
+        return self.boot_id, self.pid, self.start_ticks
+
 
 class JobNodes(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """What a launcher was told about the nodes of its job: ``--nnodes MIN:MAX`` and its rules.

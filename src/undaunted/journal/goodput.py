@@ -18,35 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from undaunted.journal.events import (
-    Decision,
-    Event,
-    EvidenceCollected,
-    FailureDetected,
-    JobEnded,
-    JobStarted,
-    RankMilestone,
-    RoundProgress,
-    RoundStarted,
-    RoundStopped,
-    StopRequested,
-    TemplateReady,
-    Verdict,
-    WorkersSpawned,
-)
-from undaunted.journal.query import by_round, every, first, time_of
+from undaunted.journal import events as e
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_NS = 1_000_000_000
+    from undaunted.journal.launch import LaunchState, RoundState
 
-ACCOUNTED: tuple[type[Event], ...] = (
-    *(JobStarted, TemplateReady, RoundStarted, WorkersSpawned, RankMilestone, RoundProgress),
-    *(FailureDetected, EvidenceCollected, Verdict, Decision, StopRequested, RoundStopped),
-    JobEnded,
-)
-"""The kinds of events that `account` looks at; of all others it takes the time of the last."""
+_NS = 1_000_000_000
 
 
 class Span(NamedTuple):
@@ -140,7 +119,7 @@ class Account(msgspec.Struct, kw_only=True):
 
 
 def account(
-    events: Sequence[Event],
+    launch: LaunchState,
     outside: Mapping[int, Outside] | None = None,
     *,
     stepped: bool = False,
@@ -148,40 +127,28 @@ def account(
     """Return where the time of one launch went, until its end or, without one, its last event.
 
     Args:
-        events: of the launch.
+        launch: what its journal tells.
         outside: by round, what else is known.
         stepped: a rank of another launch called ``undaunted.step``.
     """
-    rounds = by_round(events)
-    begins = {number: _begin(group) for number, group in rounds.items()}
-    start = time_of(first(events, JobStarted))
-    if start is None:
-        start = min((event.t for event in events), default=0)
-    end = time_of(first(events, JobEnded))
-    if end is None:
-        end = max((event.t for event in events), default=start)
-    steps_known = stepped or calls_step(events)
-    walk = _Walk(start, max(start, end))
-    walk.until("idle", min(begins.values(), default=end))
+    rounds = launch.ordered()
+    end = launch.until_ns
+    steps_known = stepped or launch.stepped
+    walk = _Walk(launch.began_ns, end)
+    walk.until("idle", min((one.began_ns for one in rounds), default=end))
     total = walk.take()
     done = 0  # iterations below this one have been completed
     times: dict[int, Times] = {}
-    following = [*list(begins.values())[1:], end]
-    for number, until in zip(rounds, following, strict=False):
-        more = (outside or {}).get(number, Outside())
+    following = [*(one.began_ns for one in rounds[1:]), end]
+    for one, until in zip(rounds, following, strict=False):
+        more = (outside or {}).get(one.number, Outside())
         more = more._replace(done=max(done, more.done))
-        walk.round = number
-        _round(walk, rounds[number], max(walk.now, until), more, steps_known=steps_known)
-        times[number] = walk.take()
-        total.add(times[number])
-        reached = [seen.last_iteration for seen in every(rounds[number], RoundProgress)]
-        done = max([done, *reached])
+        walk.round = one.number
+        _round(walk, one, max(walk.now, until), more, steps_known=steps_known)
+        times[one.number] = walk.take()
+        total.add(times[one.number])
+        done = max(done, one.last_iteration or 0)
     return Account(rounds=times, total=total, steps_known=steps_known, spans=walk.spans)
-
-
-def calls_step(events: Sequence[Event]) -> bool:
-    """Tell whether a rank called ``undaunted.step``."""
-    return any(mark.name == "first_step" for mark in every(events, RankMilestone))
 
 
 class _Walk:
@@ -211,27 +178,20 @@ class _Walk:
         return times
 
 
-def _begin(events: Sequence[Event]) -> int:
-    started = first(events, RoundStarted)
-    return min(event.t for event in events) if started is None else started.t
-
-
-def _round(
-    walk: _Walk, events: Sequence[Event], end: int, outside: Outside, *, steps_known: bool
-) -> None:
+def _round(walk: _Walk, one: RoundState, end: int, outside: Outside, *, steps_known: bool) -> None:
     """Walk through one round."""
-    failure = failure_of(events, outside)
-    told = time_of(first(events, StopRequested))
-    decided = time_of(first(events, Decision))
-    stopped = time_of(first(events, RoundStopped))
+    failure = failure_of(one, outside)
+    told = one.time_of(e.StopRequested)
+    decided = one.time_of(e.Decision)
+    stopped = one.time_of(e.RoundStopped)
     # A node that is cut off stops by itself, and may hear of a decision about others later.
     ended = min((moment for moment in (decided, told, stopped) if moment is not None), default=end)
     broke = min(ended if failure is None else failure.broke_ns, end)
-    stage = _start_up(walk, events, broke)
+    stage = _start_up(walk, one, broke)
     if not steps_known and stage != "spawn":
         stage = "unknown"
     if stage == "work":
-        _steps(walk, events, broke, outside.done, failed=failure is not None)
+        _steps(walk, one, broke, outside.done, failed=failure is not None)
     walk.until("productive" if stage == "work" else stage, broke)
     if failure is not None:
         walk.until("detect", failure.noticed_ns, limit=end)
@@ -249,36 +209,43 @@ class Break(NamedTuple):
     judged_ns: int | None
 
 
-def failure_of(events: Sequence[Event], outside: Outside | None = None) -> Break | None:
+def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
     """Return the moments of what ended a round, None if it did not fail.
 
     Args:
-        events: of the round.
+        one: the round.
         outside: what is known of other nodes, which goes before what this one knows.
     """
     if outside is not None and outside.broke_ns is not None:
         noticed = outside.broke_ns if outside.noticed_ns is None else outside.noticed_ns
         return Break(outside.broke_ns, noticed, outside.judged_ns)
-    failure = first(events, FailureDetected)
+    failure = one.first(e.FailureDetected)
     if failure is None:
         return None
-    decided = time_of(first(events, Decision))
-    return Break(_broke(events, failure), failure.t, _judged(events, decided))
+    return Break(_broke(one, failure), failure.t, _judged(one))
 
 
-def _start_up(walk: _Walk, events: Sequence[Event], broke: int) -> str:
+def limit_of(one: RoundState) -> int:
+    """Return how long a hang lasted before it was one: the limit that was passed; 0 of others."""
+    failure, verdict = one.first(e.FailureDetected), one.first(e.Verdict)
+    if failure is None or verdict is None or failure.kind != "hang" or verdict.limit_s is None:
+        return 0
+    return round(verdict.limit_s * _NS)
+
+
+def _start_up(walk: _Walk, one: RoundState, broke: int) -> str:
     """Walk to the first step, or as far as the round came; return what it was at then."""
-    ready = first(events, TemplateReady)
-    spawned = time_of(first(events, WorkersSpawned))
+    ready = one.first(e.TemplateReady)
+    spawned = one.time_of(e.WorkersSpawned)
     if ready is not None and spawned is not None and ready.t <= spawned:
         walk.until("spawn", ready.t - ready.import_ns, limit=broke)
         walk.until("import", ready.t, limit=broke)
     stage = "spawn"
     for name, moment, following in (
         ("spawn", spawned, "import"),
-        ("import", _last(events, "first_line"), "initialise"),
-        ("initialise", _last(events, "initialized"), "load"),
-        ("load", _last(events, "first_step"), "work"),
+        ("import", one.latest("first_line"), "initialise"),
+        ("initialise", one.latest("initialized"), "load"),
+        ("load", one.latest("first_step"), "work"),
     ):
         if moment is not None:
             walk.until(name, moment, limit=broke)
@@ -286,14 +253,14 @@ def _start_up(walk: _Walk, events: Sequence[Event], broke: int) -> str:
     return stage
 
 
-def _steps(walk: _Walk, events: Sequence[Event], broke: int, done: int, *, failed: bool) -> None:
+def _steps(walk: _Walk, one: RoundState, broke: int, done: int, *, failed: bool) -> None:
     """Walk through the steps of a round, up to ``broke``."""
-    seen = every(events, RoundProgress)
+    seen = one.progress
     if not seen:
         return
     last = seen[-1]
     known = [(seen[0].first_iteration, walk.now)]
-    known += [(one.last_iteration, one.last_ns) for one in seen]
+    known += [(each.last_iteration, each.last_ns) for each in seen]
     if last.last_iteration < done:  # also the last step is one that was done before
         walk.until("recomputed", broke)
         return
@@ -310,27 +277,15 @@ def _moment_of(iteration: int, known: Sequence[tuple[int, int]]) -> int | None:
     return None
 
 
-def _broke(events: Sequence[Event], failure: FailureDetected) -> int:
+def _broke(one: RoundState, failure: e.FailureDetected) -> int:
     """Return when work ended because of a failure: for a hang, the last sign of life."""
-    moments = [one.since_ns for one in every(events, FailureDetected) if one.since_ns is not None]
-    moment = min(moments, default=failure.t)
-    verdict = first(events, Verdict)
-    if failure.kind == "hang" and verdict is not None and verdict.limit_s is not None:
-        moment -= round(verdict.limit_s * _NS)
-    return moment
+    return (failure.t if one.since_ns is None else one.since_ns) - limit_of(one)
 
 
-def _judged(events: Sequence[Event], decided: int | None) -> int | None:
+def _judged(one: RoundState) -> int | None:
     """Return when what was gathered had been judged; None if nothing was gathered."""
-    gathered = time_of(first(events, EvidenceCollected))
-    verdict = time_of(first(events, Verdict))
+    gathered, verdict = one.time_of(e.EvidenceCollected), one.time_of(e.Verdict)
+    decided = one.time_of(e.Decision)
     if gathered is None or verdict is None or decided is None or verdict > decided:
         return gathered
     return max(gathered, verdict)
-
-
-def _last(events: Sequence[Event], name: str) -> int | None:
-    """Return when the last of those ranks that passed a milestone did so."""
-    return max(
-        (one.at_ns for one in every(events, RankMilestone) if one.name == name), default=None
-    )

@@ -52,11 +52,11 @@ class Journal:
     def launches(self) -> list[list[AnyEvent]]:
         """Return the events of each launch that wrote to this file, oldest first."""
         starts: list[int] = []
-        writer: tuple[str, int] | None = None
+        writer: tuple[str, int, int] | None = None
         for index, event in enumerate(self.events):
             # The same writer opens again when its file had been deleted.
-            if isinstance(event, JournalOpened) and (event.boot_id, event.pid) != writer:
-                writer = (event.boot_id, event.pid)
+            if isinstance(event, JournalOpened) and event.writer != writer:
+                writer = event.writer
                 starts.append(index)
         if self.events and 0 not in starts:
             starts.insert(0, 0)  # the first line is missing

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from undaunted.journal.events import RankExited
     from undaunted.journal.goodput import Times
-    from undaunted.journal.restarts import Phases, RoundSummary, RunSummary
+    from undaunted.journal.summary import Phases, RoundSummary, RunSummary
 
 STYLES = {"finished": "green", "crash": "red", "hang": "red", "spawn": "red", "failed": "red"}
 INDENT = " " * 9

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from undaunted.journal.goodput import Times
-    from undaunted.journal.inprocess import InProcessRestart
-    from undaunted.journal.restarts import Phases, RunSummary
+    from undaunted.journal.summary import InProcessRestart, Phases, RunSummary
 
 # A line is a list of (text, style); styles are names that rich knows, "" for none.
 Line = list[tuple[str, str]]
@@ -33,17 +32,6 @@ class Column:
     meaning: str
 
 
-PHASES = (
-    Column("detect", "detect_ns", "from the failure until it was noticed"),
-    Column("evidence", "evidence_ns", "until stacks and states were gathered"),
-    Column("verdict", "verdict_ns", "until it was known who failed (after a crash: meanwhile)"),
-    Column("decide", "decide_ns", "until a restart was decided"),
-    Column("stop", "stop_ns", "from the first signal to the ranks until all had ended"),
-    Column("spawn", "spawn_ns", "until the new workers existed"),
-    Column("line", "first_line_ns", "until the program ran on all of them"),
-    Column("total", "total_ns", "from the failure to there"),
-    Column("step", "first_step_ns", "from there until all had called undaunted.step"),
-)
 INPROCESS = (
     Column("abort", "abort_ns", "of communication, the longest of a rank"),
     Column("stop", "stop_ns", "from there until a rank was out of the function, the longest"),
@@ -69,15 +57,32 @@ CLASSES = (
 )
 
 
+_MEANING = {one.title: one.meaning for one in CLASSES}
+PHASES = (
+    Column("detect", "detect_ns", "until the failure was noticed (a hang: from its limit)"),
+    *(Column(name, f"{name}_ns", _MEANING[name]) for name in ("evidence", "decide", "stop")),
+    Column("idle", "idle_ns", "until the next round began"),
+    *(Column(name, f"{name}_ns", _MEANING[name]) for name in ("spawn", "import")),
+    Column("total", "total_ns", "from the failure until the program ran on all ranks"),
+    *(Column(name, f"{name}_ns", _MEANING[name]) for name in ("initialise", "load")),
+)
+"""Parts of a restart: classes of the time, and their sum up to the program."""
+
+
 def restart_table(run: RunSummary, width: int | None) -> Iterator[Line]:
     """Yield how long each failure took to be got over; ``width`` as in ``render_run``."""
+    failed = [(one.round, one.phases) for one in run.rounds if one.phases is not None]
+    shown = [
+        one
+        for one in PHASES
+        if one.title == "total" or any(getattr(each, one.field) is not None for _, each in failed)
+    ]
     rows = [
-        [str(one.round), *(cell for _, cell in phase_cells(one.phases))]
-        for one in run.rounds
-        if one.phases is not None
+        [str(number), *(_milliseconds(getattr(phases, one.field)) for one in shown)]
+        for number, phases in failed
     ]
     yield from _table(
-        "restarts, milliseconds", "after round", PHASES, rows, width, "-: not recorded"
+        "restarts, milliseconds", "after round", shown, rows, width, "-: not recorded"
     )
 
 

@@ -6,31 +6,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.journal.outcome import FOR_ALL
+from undaunted.journal.events import FailureDetected, RoundStarted, Verdict
+from undaunted.journal.summary import FOR_ALL
 from undaunted.top.attention import look_closer
 from undaunted.top.nodes import Node
 from undaunted.top.notes import Note, merged, ring_note
-from undaunted.top.ranks import Rank, Speeds, rank_rows
+from undaunted.top.ranks import Rank, rank_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from undaunted.journal.events import Event
+    from undaunted.journal.launch import LaunchState
     from undaunted.top.pages import Look
 
 SCHEMA = 1
 _NS = 1_000_000_000
 _NOTES = 50
-# Where the time went is counted anew this often, and with each event.
-_ACCOUNT_NS = 5 * _NS
-
 
 _STOPPED = (
     "the launcher was stopped by a signal: until it gets SIGCONT, crashes and hangs go unnoticed"
 )
 
 
-class Launch(msgspec.Struct, kw_only=True, frozen=True):
+class Process(msgspec.Struct, kw_only=True, frozen=True):
     """What is known of the process that writes a journal.
 
     Attributes:
@@ -94,39 +93,26 @@ class Job(msgspec.Struct, kw_only=True):
     problems: list[str] = []
 
 
-class _Known:
-    """One journal: what it has told, and what is remembered from one look to the next."""
-
-    def __init__(self) -> None:
-        self.node = Node()
-        self.speeds = Speeds()
-        self.counted: tuple[float, int] | None = None  # productive and all time, nanoseconds
-        self.count_again_ns = 0
-
-
 class Model:
-    """Takes in events and pages; says what the job looks like."""
+    """Takes in events and pages; says what the job looks like.
+
+    Attributes:
+        nodes: by journal.
+    """
 
     def __init__(self, run_dir: str) -> None:
         self._run_dir = run_dir
-        self._known: dict[str, _Known] = {}
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        """What each journal has told."""
-        return {name: known.node for name, known in self._known.items()}
+        self.nodes: dict[str, Node] = {}
 
     def take(self, journal: str, events: Sequence[Event]) -> None:
         """Take in the next events of a journal."""
-        known = self._known.setdefault(journal, _Known())
+        node = self.nodes.setdefault(journal, Node())
         for event in events:
-            known.node.take(event)
-        if events:
-            known.count_again_ns = 0
+            node.take(event)
 
     def job(
         self,
-        launches: Mapping[str, Launch],
+        processes: Mapping[str, Process],
         *,
         now_ns: int,
         wall: float,
@@ -135,7 +121,7 @@ class Model:
         """Return the job as it is now.
 
         Args:
-            launches: by journal.
+            processes: by journal.
             now_ns: CLOCK_MONOTONIC.
             wall: Unix time in seconds.
             problems: what could not be read.
@@ -144,27 +130,27 @@ class Model:
         notes: list[Note] = []
         productive = total = 0.0
         steps_known = False
-        present = self._present(launches)
-        found: list[tuple[Node, list[Rank]]] = []
-        for name, known in present:
-            launch = launches.get(name, Launch())
-            node = known.node
-            rows = rank_rows(node, launch.looks, known.speeds, now_ns)
-            found.append((node, rows))
-            job.nodes.append(node.name or name)
+        present = self._present(processes)
+        found: list[tuple[LaunchState, list[Rank]]] = []
+        for name, node in present:
+            process, launch = processes.get(name, Process()), node.launch
+            rows = rank_rows(launch, process.looks, node.speeds, now_ns)
+            found.append((launch, rows))
+            job.nodes.append(launch.node or name)
             notes += node.notes()
-            notes += _ring_notes(node, launch, now_ns, wall)
-            if launch.stopped:
-                job.problems.append(f"{node.name}: {_STOPPED}")
-            if launch.problem and node.ended is None:
-                job.problems.append(f"{node.name}: {launch.problem}; shown is what was known last")
-            counted = _count(known, rows, launch, now_ns)
-            if counted is not None:
-                productive, total = productive + counted[0], total + counted[1]
+            notes += _ring_notes(launch, process, now_ns, wall)
+            if process.stopped:
+                job.problems.append(f"{launch.node}: {_STOPPED}")
+            if process.problem and launch.ended is None:
+                told = f"{launch.node}: {process.problem}; shown is what was known last"
+                job.problems.append(told)
+            spent = node.productive(now_ns, list(process.looks) if process.running else None)
+            if spent is not None:
+                productive, total = productive + spent[0], total + spent[1]
                 steps_known = True
         job.ranks = _of_this_round(found)
-        nodes = [known.node for _, known in present]
-        _describe(job, nodes, launches, [name for name, _ in present], now_ns)
+        nodes = [node.launch for _, node in present]
+        _describe(job, nodes, processes, [name for name, _ in present], now_ns)
         job.goodput = productive / total if steps_known and total else None
         job.iteration = max(
             (r.iteration for r in job.ranks if r.iteration is not None), default=None
@@ -173,50 +159,54 @@ class Model:
         job.problems += look_closer(job.ranks)
         return job
 
-    def _present(self, launches: Mapping[str, Launch]) -> list[tuple[str, _Known]]:
+    def _present(self, processes: Mapping[str, Process]) -> list[tuple[str, Node]]:
         """The journals of the newest job: an older one may have had other nodes."""
-        started = {
-            name: known.node.job.wall for name, known in self._known.items() if known.node.job
-        }
+        started = {name: job for name, node in self.nodes.items() if (job := node.launch.job)}
         if not started:
-            return [(name, known) for name, known in self._known.items() if known.node.opened]
-        newest = max(started, key=lambda name: started[name])
-        job = self._known[newest].node.job
-        assert job is not None
+            return [(name, node) for name, node in self.nodes.items() if node.launch.opened]
+        newest = max(started, key=lambda name: started[name].wall)
+        run_id, wall = started[newest].run_id, started[newest].wall
         return [
-            (name, known)
-            for name, known in sorted(self._known.items())
-            if known.node.job
-            and known.node.job.run_id == job.run_id
-            and (name == newest or not _over(known.node, launches.get(name, Launch()), job.wall))
+            (name, self.nodes[name])
+            for name, job in sorted(started.items())
+            if job.run_id == run_id
+            and (
+                name == newest
+                or not _over(self.nodes[name].launch, processes.get(name, Process()), wall)
+            )
         ]
 
 
-def _over(node: Node, launch: Launch, wall: float) -> bool:
+def _over(launch: LaunchState, process: Process, wall: float) -> bool:
     """Tell whether a launch was over before another one began."""
-    if node.ended is not None:
-        return node.ended.wall < wall
-    return launch.running is False and node.last_wall < wall
+    if launch.ended is not None:
+        return launch.ended.wall < wall
+    return process.running is False and launch.last_wall < wall
 
 
-def _of_this_round(found: Sequence[tuple[Node, list[Rank]]]) -> list[Rank]:
+def _of_this_round(found: Sequence[tuple[LaunchState, list[Rank]]]) -> list[Rank]:
     """Of each rank, the row of the node that had it last: others may have taken its place."""
     rows: dict[int, tuple[int, Rank]] = {}
-    newest = max((node.round for node, _ in found), default=-1)
-    world = max((node.world_size for node, _ in found if node.round == newest), default=0)
+    newest = max((node.number for node, _ in found), default=-1)
+    world = max((_world_size(node) for node, _ in found if node.number == newest), default=0)
     for node, ranks in found:
         for row in ranks:
             known = rows.get(row.rank)
-            in_world = node.round == newest or row.rank < world
-            if in_world and (known is None or (known[0], known[1].live) < (node.round, row.live)):
-                rows[row.rank] = (node.round, row)
+            in_world = node.number == newest or row.rank < world
+            if in_world and (known is None or (known[0], known[1].live) < (node.number, row.live)):
+                rows[row.rank] = (node.number, row)
     return [rows[rank][1] for rank in sorted(rows)]
+
+
+def _world_size(launch: LaunchState) -> int:
+    started = launch.current.first(RoundStarted)
+    return started.world_size if started is not None else 0
 
 
 def _describe(
     job: Job,
-    nodes: Sequence[Node],
-    launches: Mapping[str, Launch],
+    nodes: Sequence[LaunchState],
+    processes: Mapping[str, Process],
     names: Sequence[str],
     now_ns: int,
 ) -> None:
@@ -225,31 +215,31 @@ def _describe(
         job.state = "no launcher has written a journal that can be read"
         return
     first = min(nodes, key=lambda node: node.job.wall if node.job else 0.0)
-    newest = max(nodes, key=lambda node: node.round)
-    running = [launches.get(name, Launch()).running for name in names]
-    known = {node.name: runs for node, runs in zip(nodes, running, strict=True)}
+    newest = max(nodes, key=lambda node: node.number)
+    running = [processes.get(name, Process()).running for name in names]
+    known = {node.node: runs for node, runs in zip(nodes, running, strict=True)}
     over = _is_over(nodes, running)
     job.state, job.style = _state(nodes, running, newest)
     if first.job is not None:
         job.run_id, job.argv = first.job.run_id, first.job.argv
         job.max_restarts = first.job.max_restarts
         job.running_s = _span(
-            first.job.t, first.job.wall, first, known[first.name], over, now_ns, job.wall
+            first.job.t, first.job.wall, first, known[first.node], over, now_ns, job.wall
         )
-    job.round, job.world_size = newest.round, newest.world_size
-    left = [node.restarts_left for node in nodes if node.restarts_left is not None]
+    job.round, job.world_size = newest.number, _world_size(newest)
+    left = [node.decision.restarts_left for node in nodes if node.decision is not None]
     job.restarts = max(0, (job.max_restarts or 0) - min(left)) if left else 0
-    job.inprocess_restarts = max(node.inprocess for node in nodes)
-    if newest.began_ns:
+    job.inprocess_restarts = max(node.inprocess_restarts for node in nodes)
+    if newest.number >= 0:
         job.round_s = _span(
-            newest.began_ns, 0.0, newest, known[newest.name], over, now_ns, job.wall
+            newest.current.began_ns, 0.0, newest, known[newest.node], over, now_ns, job.wall
         )
 
 
 def _span(
     began_ns: int,
     began_wall: float,
-    node: Node,
+    node: LaunchState,
     runs: bool | None,
     over: bool,
     now_ns: int,
@@ -265,7 +255,7 @@ def _span(
     return max(0.0, wall - began_wall)
 
 
-def _is_over(nodes: Sequence[Node], running: Sequence[bool | None]) -> bool:
+def _is_over(nodes: Sequence[LaunchState], running: Sequence[bool | None]) -> bool:
     """Tell whether no launcher goes on, or one has seen the end of the job."""
     gone = [
         node.ended is not None or runs is False for node, runs in zip(nodes, running, strict=True)
@@ -273,7 +263,9 @@ def _is_over(nodes: Sequence[Node], running: Sequence[bool | None]) -> bool:
     return all(gone) or any(node.ended and node.ended.outcome in FOR_ALL for node in nodes)
 
 
-def _state(nodes: Sequence[Node], running: Sequence[bool | None], newest: Node) -> tuple[str, str]:
+def _state(
+    nodes: Sequence[LaunchState], running: Sequence[bool | None], newest: LaunchState
+) -> tuple[str, str]:
     ended = [node.ended for node in nodes if node.ended is not None]
     of_job = [end for end in ended if end.outcome in FOR_ALL]  # whatever became of other launchers
     if of_job or (ended and len(ended) == len(nodes)):
@@ -287,59 +279,34 @@ def _state(nodes: Sequence[Node], running: Sequence[bool | None], newest: Node) 
     ]
     if not alive:
         return "killed: the launcher is gone and recorded no end", "red"
-    failed = [node for node in alive if node.failure and node.round == newest.round]
+    number = newest.number
+    failed = [
+        node.current
+        for node in alive
+        if node.number == number
+        and (node.current.first(FailureDetected) or node.current.first(Verdict))
+    ]
     if failed:
         doing = "examined" if failed[0].stage == "failed" else "stopped"
-        return f"a failure in round {newest.round} is being {doing}", "red"
-    if any(node.inprocess_now for node in alive):
+        return f"a failure in round {number} is being {doing}", "red"
+    if any(node.current.restarts_inside for node in alive):
         return "restarting inside the processes", "yellow"
-    stage = newest.stage
+    stage = newest.current.stage
     if stage == "running":
-        return f"round {newest.round} is running", "green"
+        return f"round {number} is running", "green"
     if stage in ("stopping", "stopped"):
-        return f"round {newest.round} is {'being ' if stage == 'stopping' else ''}stopped", "yellow"
-    return (f"round {newest.round} is starting" if newest.round >= 0 else "starting"), "yellow"
+        return f"round {number} is {'being ' if stage == 'stopping' else ''}stopped", "yellow"
+    return (f"round {number} is starting" if number >= 0 else "starting"), "yellow"
 
 
-def _ring_notes(node: Node, launch: Launch, now_ns: int, wall: float) -> list[Note]:
+def _ring_notes(launch: LaunchState, process: Process, now_ns: int, wall: float) -> list[Note]:
     """What ranks have put into their pages: the launcher reads that only now and then."""
-    notes = []
-    for local_rank, look in enumerate(launch.looks[: len(node.ranks)]):
+    notes, ranks = [], launch.current.ranks
+    for local_rank, look in enumerate(process.looks[: len(ranks)]):
         for event in look.events:
             when = wall - (now_ns - event.at_ns) / _NS
-            rank = node.ranks[local_rank]
-            note = ring_note(rank, event.name, event.text, wall=when, node=node.name)
+            rank = ranks[local_rank]
+            note = ring_note(rank, event.name, event.text, wall=when, node=launch.node)
             if note is not None:
                 notes.append(note)
     return notes
-
-
-def _count(
-    known: _Known, rows: Sequence[Rank], launch: Launch, now_ns: int
-) -> tuple[float, int] | None:
-    """Return productive and all time of a node's ranks, None if that cannot be told."""
-    if now_ns < known.count_again_ns:
-        return known.counted
-    known.count_again_ns = now_ns + _ACCOUNT_NS
-    live = launch.running is True
-    reached = _reached(launch) if live else None
-    account = known.node.account(now_ns if live else None, reached)
-    share = max(1, len(rows))
-    whole = account.total.total_ns * share
-    known.counted = None
-    if account.steps_known and whole:
-        known.counted = (account.total.productive_ns * share, whole)
-    return known.counted
-
-
-def _reached(launch: Launch) -> tuple[int, int, int] | None:
-    pages = [look.page for look in launch.looks]
-    first = [page.first_iteration for page in pages if page.first_iteration is not None]
-    last = [
-        (page.iteration, page.iteration_ns)
-        for page in pages
-        if page.iteration is not None and page.iteration_ns is not None
-    ]
-    if not first or not last:
-        return None
-    return min(first), *max(last)

@@ -9,7 +9,6 @@ import msgspec
 
 from undaunted.base.text import count, format_duration, format_ranks, one_line
 from undaunted.journal import events as e
-from undaunted.journal.events import InProcessPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +130,7 @@ def _blamed(event: e.RoundBlamed) -> _Told:
     return f"first cause in round {event.number}: {event.line}", "red"
 
 
-def _inprocess(event: InProcessPhase) -> _Told:
+def _inprocess(event: e.InProcessPhase) -> _Told:
     if event.phase == "detect":
         why = event.reasons[0] if event.reasons else "it was stopped"
         return f"in-process restart {event.epoch}: {why}", "yellow"
@@ -159,7 +158,7 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
     e.RoundBlamed: _blamed,
     e.RankLost: lambda event: (f"rank {event.rank} is lost: {event.detail}", "red"),
     e.RankReplaced: lambda event: (f"rank {event.rank} is replaced by pid {event.pid}", ""),
-    InProcessPhase: _inprocess,
+    e.InProcessPhase: _inprocess,
     e.NodeChecked: _checked,
     e.ControlRequested: lambda event: (
         f"rank {event.rank} requests {event.action}: {event.description}",

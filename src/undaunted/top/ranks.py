@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.journal.events import RankExited
+    from undaunted.journal.launch import LaunchState
     from undaunted.progress.snapshot import PageSnapshot, SectionSnapshot
-    from undaunted.top.nodes import Node
     from undaunted.top.pages import Look
 
 _NS = 1_000_000_000
@@ -119,32 +119,35 @@ class Speeds:
         return known[1]
 
 
-def rank_rows(node: Node, looks: Sequence[Look], speeds: Speeds, now_ns: int) -> list[Rank]:
+def rank_rows(
+    launch: LaunchState, looks: Sequence[Look], speeds: Speeds, now_ns: int
+) -> list[Rank]:
     """Return the ranks of a node in its present round.
 
     Args:
-        node: what the journal has told.
+        launch: what the journal of the node tells.
         looks: by local rank; empty where pages cannot be read.
         speeds: of this node, from one look to the next.
         now_ns: CLOCK_MONOTONIC.
     """
     rows = []
-    for local_rank, rank in enumerate(node.ranks):
-        row = Rank(rank=rank, local_rank=local_rank, node=node.name)
-        row.failures = node.failures[rank]
-        if local_rank < len(node.pids):
-            row.pid = node.pids[local_rank]
+    pids = launch.current.pids
+    for local_rank, rank in enumerate(launch.current.ranks):
+        row = Rank(rank=rank, local_rank=local_rank, node=launch.node)
+        row.failures = launch.failures_of(rank)
+        if local_rank < len(pids):
+            row.pid = pids[local_rank]
         if local_rank < len(looks):
-            _from_page(row, looks[local_rank], node, speeds, now_ns)
+            _from_page(row, looks[local_rank], launch, speeds, now_ns)
         else:
-            _from_journal(row, node)
-        if (exited := node.exits.get(rank)) is not None:
+            _from_journal(row, launch)
+        if (exited := launch.current.exit_of(rank)) is not None:
             row.phase, row.watched = _exit(exited), False
         rows.append(row)
     return rows
 
 
-def _from_page(row: Rank, look: Look, node: Node, speeds: Speeds, now_ns: int) -> None:
+def _from_page(row: Rank, look: Look, launch: LaunchState, speeds: Speeds, now_ns: int) -> None:
     page = look.page
     if page.problem:
         row.phase, row.note = "unreadable", page.problem
@@ -154,7 +157,7 @@ def _from_page(row: Rank, look: Look, node: Node, speeds: Speeds, now_ns: int) -
     row.pid = page.pid or row.pid
     row.watched = (
         page.phase in (Phase.INITIALIZED, Phase.STEPPING)
-        and node.stage in ("running", "failed")
+        and launch.current.stage in ("running", "failed")
         and look.state not in ("", "Z", "X")
     )
     if page.phase is Phase.FAILED and page.error is not None:
@@ -165,26 +168,27 @@ def _from_page(row: Rank, look: Look, node: Node, speeds: Speeds, now_ns: int) -
     row.sections_s = speed.sections_s()
     row.silent_s = _since(page.heartbeat_ns, now_ns)
     if row.silent_s is not None:
-        row.limit_s = node.limits.get("heartbeat")
+        row.limit_s = launch.limits.get("heartbeat")
     row.still_s = _since(_last_sign(page), now_ns)
     row.cpu = speeds.cpu(row.local_rank, look, now_ns)
     section = _innermost(page)
     if section is not None:
         row.section, row.section_s = section.name, _since(section.open_since_ns, now_ns)
         row.section_longest_s = section.max_ns / _NS
-        row.section_limit_s = node.limits.get(f"section:{section.name}")
+        row.section_limit_s = launch.limits.get(f"section:{section.name}")
 
 
-def _from_journal(row: Rank, node: Node) -> None:
-    passed = node.milestones.get(row.rank)
+def _from_journal(row: Rank, launch: LaunchState) -> None:
+    current = launch.current
+    passed = current.passed.get(row.rank)
     if passed is None:
-        row.phase = "spawned" if node.pids else _NOT_STARTED
+        row.phase = "spawned" if current.pids else _NOT_STARTED
         return
-    row.note = "last known" if node.ended is None else ""
+    row.note = "last known" if launch.ended is None else ""
     row.phase = _MILESTONES.get(passed.name, passed.name)
     row.iteration = passed.iteration
-    if node.iteration is not None and passed.name == "first_step":
-        row.iteration = node.iteration.last_iteration
+    if current.iteration is not None and passed.name == "first_step":
+        row.iteration = current.iteration.last_iteration
 
 
 def _exit(exited: RankExited) -> str:

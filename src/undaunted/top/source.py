@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import printable
 from undaunted.top.journals import Journals
-from undaunted.top.model import Launch, Model
+from undaunted.top.model import Model, Process
 from undaunted.top.pages import Pages
 
 if TYPE_CHECKING:
@@ -50,21 +50,22 @@ class Source:
 
     def job(self) -> Job:
         """Look at the pages; return the job as it is now."""
-        launches = {}
+        processes = {}
         for name, node in self._model.nodes.items():
-            if node.opened is None:
+            opened = node.launch.opened
+            if opened is None:
                 continue
             pages = self._pages.get(name)
-            if pages is None or pages.opened != node.opened:
+            if pages is None or pages.opened != opened:
                 if pages is not None:
                     pages.close()
-                pages = self._pages[name] = Pages(node.opened)
+                pages = self._pages[name] = Pages(opened)
             looks = pages.look()
-            launches[name] = Launch(
+            processes[name] = Process(
                 running=pages.running, stopped=pages.stopped, looks=looks, problem=pages.problem
             )
         return self._model.job(
-            launches, now_ns=time.monotonic_ns(), wall=time.time(), problems=self._problems()
+            processes, now_ns=time.monotonic_ns(), wall=time.time(), problems=self._problems()
         )
 
     def close(self) -> None:

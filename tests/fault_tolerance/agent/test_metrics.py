@@ -20,7 +20,7 @@ from undaunted.fault_tolerance.agent.metrics import Metrics, now_of
 from undaunted.fault_tolerance.metrics_access import listen
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 from undaunted.journal import events as e
-from undaunted.journal.metrics.now import Now, RankNow
+from undaunted.journal.metrics.families import Now, RankNow
 from undaunted.journal.writer import JournalWriter
 from undaunted.progress.area import PageArea
 from undaunted.progress.snapshot import PageSnapshot, Phase, SectionSnapshot

@@ -101,9 +101,9 @@ def test_a_round_whose_beginning_is_lost_is_taken_in() -> None:
 
 def test_the_axis_begins_with_the_first_launcher() -> None:
     found = attempts(launch(7000, (0, 30, [0, 1])), launch(90, (0, 10, [2, 3]), node="n1"))
-    starts = sorted(one.on_axis(one.began) for one in found[0].launches)
+    starts = sorted(one.on_axis(one.state.began_ns) for one in found[0].launches)
     assert starts[0] == 0
-    begins = [one.on_axis(one.begins[0]) for one in found[0].launches]
+    begins = [one.on_axis(one.state.rounds[0].began_ns) for one in found[0].launches]
     assert all(begin >= start for begin in begins for start in starts)
 
 

@@ -9,13 +9,14 @@ import pytest
 
 from tests.journal import sample
 from tests.journal.job.moving import moved
-from undaunted.journal.job.cost import Price
+from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.lines import render_job
+from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import Clock, JobSummary
 from undaunted.journal.reader import Journal
 from undaunted.journal.render import plain
-from undaunted.journal.restarts import RunSummary
+from undaunted.journal.summary import RunSummary
 
 TEXT = """\
 job demo: finished, exit code 0, goodput 27 %, ETTR 17 %
@@ -61,7 +62,8 @@ all            36.0 s  100 %  36.01
 def job() -> JobSummary:
     """The sample, launched again 20 s after its start."""
     again = moved(sample.RUN, 20 * 10**9, 20, pid=43)
-    return summarize_job([Journal(Path("j"), [*sample.RUN, *again])], price=Price(3600, "EUR"))
+    launches = launches_of([Journal(Path("j"), [*sample.RUN, *again])])
+    return summarize_job(launches, price=Price(3600, "EUR"))
 
 
 def test_the_text_of_a_job() -> None:

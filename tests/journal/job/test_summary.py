@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from benchmarks.simulated_job import Job, simulate
 from tests.journal import sample
 from tests.journal.job.moving import moved
+from tests.journal.sample import summary_of
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Times
-from undaunted.journal.job.cost import Price
+from undaunted.journal.job.launches import launches_of
+from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.reader import Journal
-from undaunted.journal.restarts import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ def journals(job: Job) -> list[Journal]:
 
 
 def of(*nodes: Sequence[e.AnyEvent]) -> JobSummary:
-    return summarize_job([Journal(Path("j"), list(events)) for events in nodes])
+    return summarize_job(launches_of([Journal(Path("j"), list(events)) for events in nodes]))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -44,7 +45,7 @@ def job(request: pytest.FixtureRequest) -> Job:
 
 @pytest.fixture(scope="module")
 def summary(job: Job) -> JobSummary:
-    return summarize_job(journals(job))
+    return summarize_job(launches_of(journals(job)))
 
 
 def test_rounds_failures_and_steps_are_those_of_the_job(job: Job, summary: JobSummary) -> None:
@@ -112,7 +113,7 @@ def test_rounds_follow_each_other_on_the_axis(summary: JobSummary) -> None:
 def test_a_launch_alone_is_told_as_always() -> None:
     summary = of(sample.RUN)
     [run] = summary.launches
-    assert run == summarize(sample.RUN)
+    assert run == summary_of(sample.RUN)
     assert summary.times == Times(
         **{name: 2 * getattr(run.times, name) for name in Times.__struct_fields__}
     )
@@ -174,7 +175,7 @@ def test_a_node_without_a_seat_is_a_spare() -> None:
 
 
 def test_ranks_no_journal_tells_of_are_named(job: Job) -> None:
-    summary = summarize_job(journals(job)[:2])
+    summary = summarize_job(launches_of(journals(job)[:2]))
     assert any("no journal tells of ranks 4-5 in 9 rounds (0 to 8)" in one for one in summary.notes)
     assert all(one.restart_ns is None for one in summary.rounds)
 
@@ -189,7 +190,7 @@ def test_wall_clocks_do_not_decide_about_the_outcome() -> None:
 
 
 def test_a_price_makes_a_cost(job: Job) -> None:
-    summary = summarize_job(journals(job), price=Price(3.6, "EUR"))
+    summary = summarize_job(launches_of(journals(job)), price=Price(3.6, "EUR"))
     cost = summary.cost
     assert cost is not None
     assert cost.total == pytest.approx((summary.times.total_ns + summary.spare_ns) / S / 1000)
@@ -198,7 +199,7 @@ def test_a_price_makes_a_cost(job: Job) -> None:
 
 
 def test_no_journal_is_an_empty_job() -> None:
-    assert summarize_job([]).rounds == []
+    assert summarize_job(launches_of([])).rounds == []
     assert of([e.Decision(t=5, action="end", reason="")]).duration_ns == 0
 
 

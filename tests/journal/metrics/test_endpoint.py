@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.journal.metrics.endpoint import MOST, Endpoint
-from undaunted.journal.metrics.family import Family
+from undaunted.journal.metrics.exposition import Family
 
 pytest.importorskip("prometheus_client")
 

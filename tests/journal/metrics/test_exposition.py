@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from undaunted.journal.metrics.exposition import exposition, is_possible
-from undaunted.journal.metrics.family import Family
+from undaunted.journal.metrics.exposition import Family, exposition, is_possible
 
 pytest.importorskip("prometheus_client")
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journal.metrics.test_tally import tally_of
 from tests.journal.sample import CRASH, MS, OPENING, RUN, at, begin
 from undaunted.journal import events as e
-from undaunted.journal.metrics.families import families
-from undaunted.journal.metrics.now import Now, RankNow
+from undaunted.journal.launch import LaunchState
+from undaunted.journal.metrics.families import Now, RankNow, families
 
 Values = dict[tuple[str, ...], float]
 
@@ -21,7 +20,7 @@ def values(
 ) -> dict[str, Values]:
     """Each metric's values, by what its labels say besides the node."""
     found: dict[str, Values] = {}
-    for family in families(tally_of(events, max_kept), "n0", now):
+    for family in families(LaunchState.of(events, max_kept), "n0", now):
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("node") == "n0"
@@ -103,7 +102,7 @@ def test_limits() -> None:
 
 def test_names_have_units_and_are_there_once() -> None:
     now = Now(t=9999 * MS, ranks=(RankNow(rank=0, phase="stepping", iteration=1),))
-    found = families(tally_of(RUN), "n0", now)
+    found = families(LaunchState.of(RUN), "n0", now)
     names = [family.name for family in found]
     assert len(set(names)) == len(names)
     for family in found:
@@ -116,6 +115,6 @@ def test_names_have_units_and_are_there_once() -> None:
 @given(st.lists(st.sampled_from(RUN)), st.booleans())
 def test_any_events_in_any_order(events: list[e.AnyEvent], live: bool) -> None:
     now = Now(t=9999 * MS, steps=(0, 5, 4 * MS)) if live else None
-    for family in families(tally_of(events), "n0", now):
+    for family in families(LaunchState.of(events), "n0", now):
         assert all(math.isfinite(sample.value) for sample in family.samples)
         assert family.name == "undaunted_round" or all(s.value >= 0 for s in family.samples)

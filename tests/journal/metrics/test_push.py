@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.journal.metrics.family import Family
+from undaunted.journal.metrics.exposition import Family
 from undaunted.journal.metrics.push import Push
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from tests.journal.sample import RUN
-from undaunted.journal.job.cost import Price
+from undaunted.journal.job.launches import launches_of
+from undaunted.journal.job.rank_time import Price
 from undaunted.journal.job.summary import summarize_job
-from undaunted.journal.metrics.report import render_prometheus, report_families
+from undaunted.journal.metrics.families import render_prometheus, report_families
 from undaunted.journal.reader import Journal
 
 pytest.importorskip("prometheus_client")
@@ -23,10 +24,11 @@ def journals() -> list[Journal]:
 
 
 def samples(of: list[Journal]) -> dict[str, dict[tuple[str, ...], float]]:
-    job = summarize_job(of, price=Price(2.0, "EUR"))
+    launches = launches_of(of)
+    job = summarize_job(launches, price=Price(2.0, "EUR"))
     return {
         family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
-        for family in report_families(job, of)
+        for family in report_families(job, launches)
     }
 
 
@@ -54,7 +56,8 @@ def test_counts_are_of_the_last_launch() -> None:
 def test_a_text_that_prometheus_reads() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    text = render_prometheus(summarize_job(journals()), journals())
+    launches = launches_of(journals())
+    text = render_prometheus(summarize_job(launches), launches)
     families = list(text_string_to_metric_families(text))
     names = [family.name for family in families]
     assert len(set(names)) == len(names)
@@ -62,5 +65,5 @@ def test_a_text_that_prometheus_reads() -> None:
 
 
 def test_journals_without_events() -> None:
-    empty = [Journal(Path("a"))]
-    assert "undaunted_job_info" in render_prometheus(summarize_job(empty), empty)
+    launches = launches_of([Journal(Path("a"))])
+    assert "undaunted_job_info" in render_prometheus(summarize_job(launches), launches)

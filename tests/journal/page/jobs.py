@@ -9,12 +9,14 @@ import msgspec
 
 from tests.journal.sample import MS, RUN
 from undaunted.journal import events as e
+from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.reader import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobSummary
 
 # Text as a hostile program may print it.
@@ -25,9 +27,15 @@ def journal(events: Sequence[e.AnyEvent] = RUN, node: str = "n0") -> Journal:
     return Journal(Path(f"journal-{node}.jsonl"), events=list(events))
 
 
-def job(*journals: Journal) -> tuple[JobSummary, list[Journal]]:
+def job(*journals: Journal) -> tuple[JobSummary, list[Launch]]:
+    return whole(*journals)[:2]
+
+
+def whole(*journals: Journal) -> tuple[JobSummary, list[Launch], list[Journal]]:
+    """What a page is made of."""
     found = list(journals) or [journal()]
-    return summarize_job(found), found
+    launches = launches_of(found)
+    return summarize_job(launches), launches, found
 
 
 def on(node: str, shift_ms: float, ranks: dict[int, int], boot: str) -> Journal:
@@ -56,7 +64,7 @@ def two(shift_ms: float = 5000) -> tuple[Journal, Journal]:
     return on("n0", 0, {0: 0, 1: 1}, "boot"), on("n1", shift_ms, {0: 2, 1: 3}, "other")
 
 
-def hostile() -> tuple[JobSummary, list[Journal]]:
+def hostile() -> tuple[JobSummary, list[Launch], list[Journal]]:
     """The run, with all that a program can say replaced."""
     events: list[e.AnyEvent] = []
     for event in RUN:
@@ -71,4 +79,4 @@ def hostile() -> tuple[JobSummary, list[Journal]]:
             case _:
                 events.append(event)
     events = [msgspec.structs.replace(one, node=f"node {HOSTILE}") for one in events]
-    return job(journal(events))
+    return whole(journal(events))

@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks.browser import Page, browser, find
 from benchmarks.simulated_job import simulate
-from tests.journal.page.jobs import hostile, job, journal
+from tests.journal.page.jobs import hostile, journal, whole
 from tests.journal.sample import RUN
+from undaunted.journal.job.launches import launches_of
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.page.write import write_page
 from undaunted.journal.reader import Journal
@@ -83,7 +84,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[Path], Timeline]]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    write_page(*job(), tmp_path / "small.html")
+    write_page(*whole(), tmp_path / "small.html")
     return tmp_path / "small.html"
 
 
@@ -93,7 +94,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = simulate(nodes=nodes, restarts=restarts)
     journals = [Journal(Path(node.name), events=node.events) for node in made.nodes]
     file = tmp_path_factory.mktemp("page") / "large.html"
-    write_page(summarize_job(journals), journals, file)
+    launches = launches_of(journals)
+    write_page(summarize_job(launches), launches, journals, file)
     return file
 
 
@@ -225,7 +227,7 @@ def test_hostile_text_is_only_shown(opened, tmp_path):
 def test_of_a_journal_with_next_to_nothing(tmp_path, events):
     program = find()
     assert program is not None
-    write_page(*job(journal(events)), tmp_path / "page.html")
+    write_page(*whole(journal(events)), tmp_path / "page.html")
     with browser(program, tmp_path / "profile") as page:
         page.open(tmp_path / "page.html")
         page.settle()
@@ -244,7 +246,8 @@ def test_of_journals_with_gaps(opened, tmp_path, seed):
         Journal(Path(node.name), events=[one for one in node.events if random.random() < 0.8])
         for node in made.nodes
     ]
-    write_page(summarize_job(journals), journals, tmp_path / "page.html")
+    launches = launches_of(journals)
+    write_page(summarize_job(launches), launches, journals, tmp_path / "page.html")
     timeline = opened(tmp_path / "page.html")
     timeline.page.evaluate("document.getElementById('do-ranks').click()")
     timeline.focus()

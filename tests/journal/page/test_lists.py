@@ -48,8 +48,8 @@ def test_a_failure_of_a_node_without_a_journal_has_no_button():
 
 def test_how_long_restarts_took_is_told_by_phase():
     said = plain(lists.restarts(job()[0]))
-    assert "total 90 ms 124 ms 2 from the failure to there" in said
-    assert "evidence 100 ms 100 ms 1" in said
+    assert "total 90 ms 124 ms 2 from the failure until the program ran" in said
+    assert "evidence 101 ms 101 ms 1" in said
 
 
 def test_without_restarts_there_is_no_part_for_them():
@@ -101,7 +101,7 @@ def test_without_notes_there_is_no_part_for_them():
 def test_damage_of_journals_is_noted():
     damaged = journal()
     damaged.unreadable, damaged.unknown = 2, 1
-    said = plain(lists.notes(*job(damaged)))
+    said = plain(lists.notes(job(damaged)[0], [damaged]))
     assert (
         "journal-n0.jsonl: 2 lines could not be read; skipped: 1 event of a newer version" in said
     )

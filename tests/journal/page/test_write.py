@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.journal.page.jobs import hostile, job
+from tests.journal.page.jobs import hostile, whole
 from undaunted.journal.page.write import page, write_page
 
 
@@ -44,7 +44,7 @@ class Seen(HTMLParser):
 def test_who_may_read_the_page_is_for_the_umask_to_say(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
-        write_page(*job(), tmp_path / "report.html")
+        write_page(*whole(), tmp_path / "report.html")
     finally:
         os.umask(before)
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == mode
@@ -53,7 +53,7 @@ def test_who_may_read_the_page_is_for_the_umask_to_say(tmp_path, umask, mode):
 def test_the_file_is_replaced(tmp_path):
     file = tmp_path / "new" / "report.html"
     for _ in range(2):
-        write_page(*job(), file)
+        write_page(*whole(), file)
     assert file.read_text().startswith("<!doctype html>")
     assert [one.name for one in file.parent.iterdir()] == ["report.html"]
 
@@ -61,7 +61,7 @@ def test_the_file_is_replaced(tmp_path):
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     (tmp_path / "report.html").write_text("old")
     (tmp_path / "link").symlink_to("report.html")
-    write_page(*job(), tmp_path / "link")
+    write_page(*whole(), tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
@@ -71,25 +71,25 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
     os.mkfifo(pipe)
     with os.fdopen(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "rb") as reader:
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
-        write_page(*job(), pipe)
+        write_page(*whole(), pipe)
         assert os.read(reader.fileno(), 15) == b"<!doctype html>"
     assert pipe.is_fifo()
     with pytest.raises(IsADirectoryError):
-        write_page(*job(), tmp_path)
+        write_page(*whole(), tmp_path)
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        write_page(*job(), tmp_path / "file" / "report.html")
+        write_page(*whole(), tmp_path / "file" / "report.html")
 
 
 def test_every_slot_is_filled():
-    assert not re.search(r"\{\{\w+\}\}", page(*job()))
+    assert not re.search(r"\{\{\w+\}\}", page(*whole()))
 
 
 def test_nothing_is_loaded_from_anywhere():
-    seen = Seen(page(*job()))
+    seen = Seen(page(*whole()))
     loading = {"src", "href", "srcset", "action", "poster", "data", "background"}
     assert not [one for one in seen.tags if loading & one[1].keys()]
     style = seen.contents["style"][0]
@@ -98,7 +98,7 @@ def test_nothing_is_loaded_from_anywhere():
 
 
 def test_only_our_script_and_style_may_run():
-    seen = Seen(page(*job()))
+    seen = Seen(page(*whole()))
     policy = next(a["content"] for tag, a in seen.tags if a.get("http-equiv")) or ""
     assert policy.startswith("default-src 'none'; ")
     for kind, content in (
@@ -113,7 +113,7 @@ def test_only_our_script_and_style_may_run():
 
 
 def test_hostile_text_stays_text():
-    calm, made = Seen(page(*job())), Seen(page(*hostile()))
+    calm, made = Seen(page(*whole())), Seen(page(*hostile()))
     assert {tag for tag, _ in made.tags} == {tag for tag, _ in calm.tags}
     assert len(made.contents["script"]) == 2
     assert made.contents["script"][1] == calm.contents["script"][1]
@@ -126,10 +126,10 @@ def test_hostile_text_stays_text():
 
 
 def test_the_data_is_that_of_the_job():
-    data = json.loads(Seen(page(*job())).contents["script"][0])
+    data = json.loads(Seen(page(*whole())).contents["script"][0])
     assert data["format"] == 1
     assert data["length"] == 9003
 
 
 def test_the_page_does_not_grow_without_need():
-    assert len(page(*job())) < 80_000
+    assert len(page(*whole())) < 80_000

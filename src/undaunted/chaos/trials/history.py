@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from undaunted.chaos.trials.outcome import Outcome, read_outcome
 from undaunted.digests.record import Record, Records, read_records
 from undaunted.journal.events import JobStarted, RankEvent
+from undaunted.journal.launch import LaunchState
 from undaunted.journal.query import by_round, every, first
 from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.restarts import RunSummary, summarize
+from undaunted.journal.summary import RunSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,17 +32,20 @@ class Launch:
     Attributes:
         events: in the order of the journal.
         rounds: the events of each round, by number.
-        summary: what they mean.
+        state: what they tell.
+        summary: the same as the report has it.
     """
 
     events: Sequence[AnyEvent]
     rounds: Mapping[int, Sequence[AnyEvent]]
+    state: LaunchState
     summary: RunSummary
 
     @classmethod
     def of(cls, events: Sequence[AnyEvent]) -> Launch:
         """Put the events of one launch in order."""
-        return cls(events, by_round(events), summarize(events))  # type: ignore[arg-type]
+        state = LaunchState.of(events)
+        return cls(events, by_round(events), state, summarize(state))
 
     def faults(self) -> list[RankEvent]:
         """The planned faults that have happened, as the ranks told of them; id in ``text``."""

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.chaos.trials.checker.values import Verdict  # noqa: TC001 - msgspec looks it up
-from undaunted.journal.events import RankMilestone, RoundStarted, RoundStopped
-from undaunted.journal.query import every, first, time_of
+from undaunted.journal.events import RoundStopped
 
 if TYPE_CHECKING:
     from undaunted.chaos.trials.history import History, Launch
 
-SCHEMA = 1
+SCHEMA = 2
 _NS = 1e9
 
 
@@ -145,19 +144,15 @@ def _start(history: History) -> int:
 def _rounds(number: int, launch: Launch, start: int) -> list[RoundOf]:
     rounds = []
     for summary in launch.summary.rounds:
-        events = launch.rounds[summary.round]
-        began = time_of(first(events, RoundStarted))
-        if began is None:
-            began = events[0].t
-        steps = [m.at_ns for m in every(events, RankMilestone) if m.name == "first_step"]
-        stopped = time_of(first(events, RoundStopped)) or events[-1].t
+        one = launch.state.rounds[summary.round]
+        stepped, stopped = one.latest("first_step"), one.time_of(RoundStopped)
         rounds.append(
             RoundOf(
                 launch=number,
                 round=summary.round,
-                started=(began - start) / _NS,
-                stepping=(max(steps) - start) / _NS if steps else None,
-                ended=(stopped - start) / _NS,
+                started=(one.began_ns - start) / _NS,
+                stepping=None if stepped is None else (stepped - start) / _NS,
+                ended=((one.last_ns if stopped is None else stopped) - start) / _NS,
                 outcome=summary.outcome,
                 cause=summary.cause,
             )

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from undaunted import __version__
 from undaunted.fault_tolerance.metrics_access import secrets
 from undaunted.journal.events import JournalOpened
+from undaunted.journal.launch import MOST_KEPT, LaunchState
 from undaunted.journal.metrics.endpoint import Endpoint
-from undaunted.journal.metrics.families import families
-from undaunted.journal.metrics.now import Now, RankNow
+from undaunted.journal.metrics.families import Now, RankNow, families
 from undaunted.journal.metrics.push import Push
-from undaunted.journal.metrics.tally import Tally
 
 if TYPE_CHECKING:
     import socket
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.journal.events import Event
-    from undaunted.journal.metrics.family import Family
+    from undaunted.journal.metrics.exposition import Family
     from undaunted.journal.writer import JournalWriter
     from undaunted.progress.area import PageArea
     from undaunted.progress.snapshot import PageSnapshot
@@ -69,8 +68,8 @@ class Metrics:
         self._orders = orders
         self._ranks: tuple[int, ...] = ()
         self._lock = threading.RLock()
-        self._tally = Tally()
-        self._tally.take(JournalOpened(t=time.monotonic_ns(), version=__version__))
+        self._launch = LaunchState(MOST_KEPT)
+        self._launch.take(JournalOpened(t=time.monotonic_ns(), version=__version__))
         self._endpoint: Endpoint | None = None
         self._push: Push | None = None
         journal.also = self._take
@@ -117,15 +116,15 @@ class Metrics:
 
     def _take(self, event: Event) -> None:
         with self._lock:
-            self._tally.take(event)
+            self._launch.take(event)
 
     def _read(self) -> list[Family]:
         """Return the metrics as they are now. In any thread."""
         with self._lock:
-            tally = self._tally.copy()
+            launch = self._launch.copy()
         pages = {rank: self._area.snapshot(index) for index, rank in enumerate(self._ranks)}
         now = now_of(pages, time.monotonic_ns(), self._journal.lost, leads=self._orders.leads)
-        return families(tally, self._config.node, now)
+        return families(launch, self._config.node, now)
 
 
 def now_of(

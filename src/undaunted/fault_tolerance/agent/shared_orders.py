@@ -42,9 +42,9 @@ from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance import cycle_info_files, job_access
-from undaunted.journal.outcome import JobOutcome, job_outcome
+from undaunted.journal.launch import LaunchState
 from undaunted.journal.reader import find_journals, read_journal
-from undaunted.journal.restarts import summarize
+from undaunted.journal.summary import JobOutcome, job_outcome, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -539,5 +539,7 @@ def last_end(run_dir: str) -> str:
 
 def _last_outcome(run_dir: str) -> JobOutcome | None:
     journals = map(read_journal, find_journals(Path(run_dir)))
-    launches = (summarize(events) for journal in journals for events in journal.launches())
+    launches = (
+        summarize(LaunchState.of(events)) for journal in journals for events in journal.launches()
+    )
     return job_outcome(launch for launch in launches if launch.exit_code is not None)

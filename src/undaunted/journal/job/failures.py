@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.journal.events import Decision, FailureDetected, RoundBlamed, Verdict
+from undaunted.journal import events as e
 from undaunted.journal.goodput import Outside, failure_of
 from undaunted.journal.job.values import Failure
-from undaunted.journal.query import every, first
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
-    from undaunted.journal.events import Event
     from undaunted.journal.job.launches import Launch, World
+    from undaunted.journal.launch import RoundState
 
 _NS = 1_000_000_000
 
@@ -56,7 +55,7 @@ def broken(world: World, *, followed: bool, nodes: Collection[str] = ()) -> Brok
         nodes: further ones that have a journal.
     """
     blamed = _blamed(world)
-    detected = [one for one in world.launches if first(_of(one, world), FailureDetected)]
+    detected = [one for one in world.launches if _of(one, world).first(e.FailureDetected)]
     if not detected:
         return _lost(world, blamed, followed=followed, nodes=nodes)
     culprit = next((one for one in detected if blamed and one.node == blamed.node), None)
@@ -77,28 +76,26 @@ def broken(world: World, *, followed: bool, nodes: Collection[str] = ()) -> Brok
     )
 
 
-def _of(launch: Launch, world: World) -> Sequence[Event]:
-    return launch.rounds[world.number]
+def _of(launch: Launch, world: World) -> RoundState:
+    return launch.state.rounds[world.number]
 
 
-def _blamed(world: World) -> RoundBlamed | None:
-    for launch in world.launches:
-        for event in _of(launch, world):
-            if isinstance(event, RoundBlamed) and event.number == world.number:
-                return event
-    return None
+def _blamed(world: World) -> e.RoundBlamed | None:
+    told = (_of(launch, world).first(e.RoundBlamed) for launch in world.launches)
+    return next((one for one in told if one is not None), None)
 
 
 def _happened(launch: Launch, world: World) -> int:
-    failures = every(_of(launch, world), FailureDetected)
-    known = [one.since_ns for one in failures if one.since_ns is not None]
-    return launch.on_axis(min(known, default=failures[0].t))
+    one = _of(launch, world)
+    noticed = one.time_of(e.FailureDetected)
+    assert noticed is not None
+    return launch.on_axis(noticed if one.since_ns is None else one.since_ns)
 
 
 def _failure(launch: Launch, world: World) -> Failure:
     """Return what this node tells of its failure."""
-    events = _of(launch, world)
-    verdict = first(events, Verdict)
+    one = _of(launch, world)
+    verdict = one.first(e.Verdict)
     if verdict is not None:
         limit_s = verdict.limit_s if verdict.kind == "hang" else None
         return Failure(
@@ -108,12 +105,12 @@ def _failure(launch: Launch, world: World) -> Failure:
             line=verdict.line,
             limit_ns=None if limit_s is None else round(limit_s * _NS),
         )
-    detected = first(events, FailureDetected)
+    detected = one.first(e.FailureDetected)
     assert detected is not None
     return Failure(kind=detected.kind, node=launch.node, rank=detected.rank, line=detected.detail)
 
 
-def _without_detection(world: World, blamed: RoundBlamed, nodes: Collection[str]) -> Failure:
+def _without_detection(world: World, blamed: e.RoundBlamed, nodes: Collection[str]) -> Failure:
     """A node is to blame that tells of no failure: it was lost, or its journal is missing."""
     present = blamed.node in nodes or any(one.node == blamed.node for one in world.launches)
     kind = "lost" if present else "unknown"
@@ -121,13 +118,15 @@ def _without_detection(world: World, blamed: RoundBlamed, nodes: Collection[str]
 
 
 def _lost(
-    world: World, blamed: RoundBlamed | None, *, followed: bool, nodes: Collection[str]
+    world: World, blamed: e.RoundBlamed | None, *, followed: bool, nodes: Collection[str]
 ) -> Broken | None:
     """A round that no node has seen fail: was one of them lost?"""
     decided = _decided(world.launches, world)
     if blamed is not None:
         return Broken(_without_detection(world, blamed, nodes), decided, decided, decided)
-    silent = [one for one in world.launches if world.number not in one.stops and one.end is None]
+    silent = [
+        one for one in world.launches if world.stopped_on(one) is None and one.state.ended is None
+    ]
     if not followed or not silent or len(silent) == len(world.launches):
         return None
     line = f"node {silent[0].node}: its launcher ended without a word"
@@ -137,5 +136,5 @@ def _lost(
 
 def _decided(launches: Iterable[Launch], world: World) -> int | None:
     """Return when the round was decided to end, which is when the loss was noticed."""
-    told = ((one, first(_of(one, world), Decision)) for one in launches)
-    return min((one.on_axis(each.t) for one, each in told if each is not None), default=None)
+    told = ((one, _of(one, world).time_of(e.Decision)) for one in launches)
+    return min((one.on_axis(t) for one, t in told if t is not None), default=None)

@@ -10,24 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from undaunted.journal.events import (
-    Decision,
-    JobEnded,
-    JobStarted,
-    JournalOpened,
-    RankExited,
-    RankMilestone,
-    RoundStarted,
-    RoundStopped,
-)
+from undaunted.journal import events as e
 from undaunted.journal.job.clocks import Meeting, Place, Visit, place
-from undaunted.journal.query import Group, by_round, first, node_of
+from undaunted.journal.launch import LaunchState
+from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from undaunted.journal.events import Event
     from undaunted.journal.reader import Journal
 
 
@@ -38,32 +29,17 @@ class Launch:
     Attributes:
         index: place among all launches.
         path: of its journal.
-        node: its name.
         events: in the order in which they were written.
-        rounds: events by round.
-        ranks: global ranks of this node by round.
-        begins, stops: by round: it began there, none of its processes was left; its own time.
-        slots: how many ranks it has room for.
+        state: what they tell.
         clock: by which clock it is timed.
         offset_ns: added to its times to get moments on the axis of the job.
-        began, ended: JobStarted or the first event, JobEnded or the last event; its own time.
     """
 
     index: int
     path: Path
-    node: str
-    events: Group
-    rounds: dict[int, Group]
-    ranks: dict[int, list[int]]
-    begins: dict[int, int]
-    stops: dict[int, int]
-    slots: int
+    events: Sequence[e.Event]
+    state: LaunchState
     clock: int
-    began: int
-    ended: int
-    end: JobEnded | None
-    opened: JournalOpened | None
-    started: JobStarted | None
     offset_ns: int = 0
 
     def on_axis(self, t: int) -> int:
@@ -71,10 +47,21 @@ class Launch:
         return t + self.offset_ns
 
     @property
-    def wall_ahead_ns(self) -> int | None:
-        """By how much wall time is ahead of this clock, None = unknown."""
-        told = next((event for event in self.events if event.wall > 0), None)
-        return None if told is None else round(told.wall * 1e9) - told.t
+    def node(self) -> str:
+        """Name of the node."""
+        return self.state.node
+
+    @property
+    def slots(self) -> int:
+        """How many ranks it has room for."""
+        if self.state.job is not None:
+            return self.state.job.nproc_per_node
+        return max((len(one.ranks) for one in self.state.rounds.values()), default=0)
+
+    def ranks(self, number: int) -> list[int]:
+        """Return the global ranks of this node in a round; none where it had no part in it."""
+        one = self.state.rounds.get(number)
+        return [] if one is None else one.ranks
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +76,7 @@ class World:
     def add(self, launch: Launch) -> None:
         """A node takes part."""
         self.launches.append(launch)
-        self.ranks.update(launch.ranks[self.number])
+        self.ranks.update(launch.ranks(self.number))
 
     @property
     def missing(self) -> tuple[range, ...]:
@@ -99,13 +86,17 @@ class World:
     @property
     def began(self) -> int:
         """When the first node began with it, on the axis."""
-        return min(one.on_axis(one.begins[self.number]) for one in self.launches)
+        return min(one.on_axis(one.state.rounds[self.number].began_ns) for one in self.launches)
 
     @property
     def stopped(self) -> int:
         """When the last node that tells had stopped, on the axis; its start if none does."""
-        told = ((one, one.stops.get(self.number)) for one in self.launches)
+        told = ((one, self.stopped_on(one)) for one in self.launches)
         return max((one.on_axis(t) for one, t in told if t is not None), default=self.began)
+
+    def stopped_on(self, launch: Launch) -> int | None:
+        """Return when none of its processes was left on a node, by its clock; None = not told."""
+        return launch.state.rounds[self.number].time_of(e.RoundStopped)
 
 
 @dataclass(slots=True, eq=False)
@@ -118,12 +109,12 @@ class Attempt:
     @property
     def began(self) -> int:
         """When its first launcher began, on the axis."""
-        return min(one.on_axis(one.began) for one in self.launches)
+        return min(one.on_axis(one.state.began_ns) for one in self.launches)
 
     @property
     def ended(self) -> int:
         """The last thing that is known of it, on the axis."""
-        return max(one.on_axis(one.ended) for one in self.launches)
+        return max(one.on_axis(one.state.until_ns) for one in self.launches)
 
 
 def launches_of(journals: Iterable[Journal]) -> list[Launch]:
@@ -132,12 +123,11 @@ def launches_of(journals: Iterable[Journal]) -> list[Launch]:
     clocks: dict[str, int] = {}
     for journal in journals:
         for events in journal.launches():
-            group = Group(events)
-            opened = first(group, JournalOpened)
+            state = LaunchState.of(events)
             # Without the id of a boot, a launch has a clock of its own.
-            boot = opened.boot_id if opened is not None and opened.boot_id else f"#{len(launches)}"
+            boot = (state.opened.boot_id if state.opened else "") or f"#{len(launches)}"
             clock = clocks.setdefault(boot, len(clocks))
-            launches.append(_launch(len(launches), journal.path, group, clock))
+            launches.append(Launch(len(launches), journal.path, events, state, clock))
     return launches
 
 
@@ -156,7 +146,7 @@ def attempts_of(launches: Sequence[Launch]) -> tuple[list[Attempt], list[Place]]
     places = _place(launches, attempts)
     for launch in launches:
         launch.offset_ns = places[launch.clock].offset_ns
-    start = min((one.on_axis(one.began) for one in launches), default=0)
+    start = min((one.on_axis(one.state.began_ns) for one in launches), default=0)
     for launch in launches:
         launch.offset_ns -= start
     places = [one._replace(offset_ns=one.offset_ns - start) for one in places]
@@ -179,60 +169,18 @@ def gaps(size: int, known: Iterable[int]) -> tuple[range, ...]:
     return tuple(range(low, high) for low, high in zip(begins, ends, strict=False) if low < high)
 
 
-def _launch(index: int, path: Path, events: Group, clock: int) -> Launch:
-    opened, started = first(events, JournalOpened), first(events, JobStarted)
-    end = first(events, JobEnded)
-    times = [event.t for event in events]
-    rounds = by_round(events)
-    ranks = {number: _ranks(group) for number, group in rounds.items()}
-    return Launch(
-        index=index,
-        path=path,
-        node=node_of(events),
-        events=events,
-        rounds=rounds,
-        ranks=ranks,
-        begins={number: _begin(group) for number, group in rounds.items()},
-        stops={
-            number: stopped.t
-            for number, group in rounds.items()
-            if (stopped := first(group, RoundStopped)) is not None
-        },
-        slots=started.nproc_per_node if started else max(map(len, ranks.values()), default=0),
-        clock=clock,
-        began=started.t if started else min(times),
-        ended=max(end.t if end else max(times), started.t if started else 0),
-        end=end,
-        opened=opened,
-        started=started,
-    )
-
-
-def _ranks(events: Sequence[Event]) -> list[int]:
-    started = first(events, RoundStarted)
-    if started is not None:
-        return started.ranks
-    told = (event for event in events if isinstance(event, RankMilestone | RankExited))
-    return sorted({event.rank for event in told})
-
-
-def _begin(events: Sequence[Event]) -> int:
-    started = first(events, RoundStarted)
-    return min(event.t for event in events) if started is None else started.t
-
-
 # --- worlds and attempts ------------------------------------------------------------------------
 
 
 def _worlds(launches: Sequence[Launch]) -> list[World]:
     """Return all rounds whose start is recorded, each with all its nodes."""
     by_order: dict[tuple[int, str, int, int], list[World]] = {}
-    by_wall = sorted(launches, key=lambda one: one.events[0].wall)
-    for launch in by_wall:
-        for number, events in launch.rounds.items():
-            started = first(events, RoundStarted)
+    for launch in sorted(launches, key=lambda one: one.state.first_wall):
+        for one in launch.state.ordered():
+            started = one.first(e.RoundStarted)
             if started is None:
                 continue
+            number = one.number
             order = (number, started.master_addr, started.master_port, started.world_size)
             same = by_order.setdefault(order, [])
             # A port may be the same in each attempt; a rank is in one place.
@@ -244,7 +192,7 @@ def _worlds(launches: Sequence[Launch]) -> list[World]:
             world.add(launch)
     worlds = [world for same in by_order.values() for world in same]
     for world in worlds:
-        world.launches.sort(key=lambda one: (one.ranks[world.number], one.index))
+        world.launches.sort(key=lambda one: (one.ranks(world.number), one.index))
     return worlds
 
 
@@ -295,7 +243,7 @@ def _adopt_strays(attempt: Attempt) -> None:
     """Add what nodes tell of rounds whose start their journal lacks."""
     by_number = {world.number: world for world in attempt.worlds}
     for launch in attempt.launches:
-        for number in launch.rounds:
+        for number in launch.state.rounds:
             world = by_number.setdefault(number, World(number))
             if launch not in world.launches:
                 world.add(launch)
@@ -309,10 +257,10 @@ def _place(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> list[Plac
     walls: list[int | None] = [None] * (1 + max((one.clock for one in launches), default=-1))
     for launch in launches:
         if walls[launch.clock] is None:
-            walls[launch.clock] = launch.wall_ahead_ns
+            walls[launch.clock] = launch.state.wall_ahead_ns
     meetings: list[Meeting] = []
     for attempt in attempts:
-        ready = {launch.index: launch.began for launch in attempt.launches}
+        ready = {launch.index: launch.state.began_ns for launch in attempt.launches}
         meetings += [_start_of(world, ready) for world in attempt.worlds]
         if attempt.worlds:
             meetings.append(_end_of(attempt.worlds[-1]))
@@ -326,10 +274,11 @@ def _start_of(world: World, ready: dict[int, int]) -> Meeting:
     """
     meeting = []
     for launch in world.launches:
-        came, left = ready[launch.index], launch.begins[world.number]
+        came, left = ready[launch.index], launch.state.rounds[world.number].began_ns
         if came <= left:
             meeting.append(Visit(launch.clock, came, left))
-        ready[launch.index] = max(came, launch.stops.get(world.number, came))
+        stopped = world.stopped_on(launch)
+        ready[launch.index] = max(came, came if stopped is None else stopped)
     return meeting
 
 
@@ -337,8 +286,8 @@ def _end_of(world: World) -> Meeting:
     """No node hears that the job has finished before all ranks have."""
     meeting = []
     for launch in world.launches:
-        exits = [event for event in launch.rounds[world.number] if isinstance(event, RankExited)]
-        if launch.end is None or launch.end.outcome != "finished" or launch.end.alone:
+        exits, end = launch.state.rounds[world.number].exits, launch.state.ended
+        if end is None or end.outcome != "finished" or end.alone:
             return []
         if not exits or any(one.exit_code != 0 for one in exits):
             return []
@@ -349,7 +298,5 @@ def _end_of(world: World) -> Meeting:
 
 
 def _told_of_end(launch: Launch, number: int) -> int:
-    for event in launch.rounds[number]:
-        if isinstance(event, Decision) and event.action == "end":
-            return event.t
-    return launch.ended
+    decisions = (one for one in every(launch.events, e.Decision) if one.round == number)
+    return next((one.t for one in decisions if one.action == "end"), launch.state.until_ns)

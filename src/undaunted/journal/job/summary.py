@@ -19,67 +19,70 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.base.text import format_duration, format_ranges
 from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints, joined, told_of
-from undaunted.journal.job.books import Books, keep_books
-from undaunted.journal.job.cost import Price, cost_of
-from undaunted.journal.job.launches import Attempt, Launch, attempts_of, launches_of
-from undaunted.journal.job.notes import notes_of
-from undaunted.journal.job.rounds import job_round, lost_steps
-from undaunted.journal.job.values import Clock, Failures, JobRound, JobSummary
-from undaunted.journal.outcome import job_outcome
-from undaunted.journal.restarts import RunSummary, summarize
+from undaunted.journal.events import RoundStopped
+from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
+from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
+from undaunted.journal.job.values import Clock, Failures, JobRound, JobSummary, NodePart
+from undaunted.journal.summary import RoundSummary, RunSummary, job_outcome, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from undaunted.journal.events import JournalOpened
     from undaunted.journal.job.clocks import Place
-    from undaunted.journal.reader import Journal
+    from undaunted.journal.job.failures import Broken
+
+# A larger uncertainty is worth a line.
+_UNCERTAIN_NS = 1_000_000_000
+_SHOWN = 5
+# What a node tells of each round: by index of the launch and number of the round.
+_Told = dict[tuple[int, int], RoundSummary]
 
 
 def summarize_job(
-    journals: Iterable[Journal],
+    launches: Sequence[Launch],
     *,
     price: Price | None = None,
     is_running: Callable[[JournalOpened], bool | None] | None = None,
 ) -> JobSummary:
-    """Return what a job was, from the journals of its nodes.
+    """Return what a job was, from its launches on all its nodes; puts them on the axis of the job.
 
     Args:
-        journals: of all nodes; those of one directory are taken for one job.
+        launches: of all nodes, see `launches_of`; all of one directory are taken for one job.
         price: of a rank for an hour, None = costs are not told.
         is_running: tells whether a launcher still runs, None = that is not known.
     """
-    launches = launches_of(journals)
     attempts, places = attempts_of(launches)
-    books = keep_books(launches, attempts)
+    spent = rank_time(launches, attempts)
     told = [told_of(launch.events) for launch in launches]
     runs = [
         summarize(
-            launch.events,
-            running=is_running(launch.opened) if is_running and launch.opened else None,
-            spent=books.accounts[launch.index],
+            launch.state,
+            running=is_running(opened) if is_running and (opened := launch.state.opened) else None,
+            spent=spent.accounts[launch.index],
             told=told[launch.index],
         )
         for launch in launches
     ]
-    rounds = _rounds(attempts, books, runs)
+    rounds = _rounds(attempts, spent, runs)
     clocks = _clocks(launches, places)
-    started = [launch for launch in launches if launch.started is not None]
-    first = min(started, key=lambda one: one.on_axis(one.began), default=None)
-    last = max(started, key=lambda one: one.on_axis(one.began), default=None)
+    started = [(one.on_axis(job.t), job) for one in launches if (job := one.state.job) is not None]
+    first = min(started, key=lambda one: one[0], default=(0, None))[1]
+    last = max(started, key=lambda one: one[0], default=(0, None))[1]
     ended = job_outcome(_without_walls(launches, runs))
     duration_ns = max((attempt.ended for attempt in attempts), default=0)
     between_ns = _between(attempts)
     steps = [one.lost_steps for one in rounds if one.lost_steps is not None]
-    spare_ns = sum(books.spare.values())
+    spare_ns = sum(spent.spare.values())
     return JobSummary(
-        run_id=last.started.run_id if last and last.started else "",
-        argv=last.started.argv if last and last.started else [],
+        run_id=last.run_id if last else "",
+        argv=last.argv if last else [],
         nodes=sorted({launch.node for launch in launches}),
         attempts=len(attempts),
         world_size=rounds[-1].world_size if rounds else 0,
-        started_wall=first.started.wall if first and first.started else None,
+        started_wall=first.wall if first else None,
         duration_ns=duration_ns,
         between_ns=between_ns,
         outcome=ended.outcome if ended else "",
@@ -88,55 +91,55 @@ def summarize_job(
         restarts=sum(max(0, len(attempt.worlds) - 1) for attempt in attempts),
         lost_steps=sum(steps) if steps else None,
         lost_ns=sum(map(_lost, rounds)),
-        times=books.total,
+        times=spent.total,
         spare_ns=spare_ns,
-        goodput=_goodput(books),
-        ettr=_ettr(books, rounds, duration_ns),
-        failures=_failures(rounds, books, attempts, runs),
-        cost=None if price is None else cost_of(price, books.total, spare_ns),
+        goodput=_goodput(spent),
+        ettr=_ettr(spent, rounds, duration_ns),
+        failures=_failures(rounds, spent, attempts, runs),
+        cost=None if price is None else cost_of(price, spent.total, spare_ns),
         checkpoints=_checkpoints(attempts, told, duration_ns - between_ns),
         rounds=rounds,
         clocks=clocks,
         launches=runs,
-        lanes=books.lanes,
-        notes=notes_of(attempts, clocks),
+        lanes=spent.lanes,
+        notes=_notes(attempts, clocks),
     )
 
 
 def _without_walls(launches: Iterable[Launch], runs: Iterable[RunSummary]) -> Iterator[RunSummary]:
     """Yield launches with their starts on the axis, instead of by wall clocks."""
     for launch, run in zip(launches, runs, strict=True):
-        yield msgspec.structs.replace(run, started_wall=launch.on_axis(launch.began) / 1e9)
+        yield msgspec.structs.replace(run, started_wall=launch.on_axis(launch.state.began_ns) / 1e9)
 
 
 def _rounds(
-    attempts: Sequence[Attempt], books: Books, runs: Sequence[RunSummary]
+    attempts: Sequence[Attempt], spent: RankTime, runs: Sequence[RunSummary]
 ) -> list[JobRound]:
     """Return all rounds with their rank-time and what their failures cost in steps."""
     told = {(index, one.round): one for index, run in enumerate(runs) for one in run.rounds}
     rounds = []
     for index, attempt in enumerate(attempts):
         for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
-            broke = books.broken.get((index, world.number))
-            rounds.append(job_round(index, world, following, broke, told))
+            broke = spent.broken.get((index, world.number))
+            rounds.append(_round(index, world, following, broke, told))
     return [
         msgspec.structs.replace(
             one,
-            lost_steps=None if following is None else lost_steps(one, following),
-            times=books.times[one.attempt, one.round],
-            spare_ns=books.spare[one.attempt, one.round],
+            lost_steps=None if following is None else _lost_steps(one, following),
+            times=spent.times[one.attempt, one.round],
+            spare_ns=spent.spare[one.attempt, one.round],
         )
         for one, following in zip(rounds, [*rounds[1:], None], strict=False)
     ]
 
 
-def _goodput(books: Books) -> float | None:
-    whole_ns = books.total.total_ns
-    return books.total.productive_ns / whole_ns if books.stepped and whole_ns else None
+def _goodput(spent: RankTime) -> float | None:
+    whole_ns = spent.total.total_ns
+    return spent.total.productive_ns / whole_ns if spent.stepped and whole_ns else None
 
 
-def _ettr(books: Books, rounds: Iterable[JobRound], duration_ns: int) -> float | None:
-    if not books.stepped or not duration_ns:
+def _ettr(spent: RankTime, rounds: Iterable[JobRound], duration_ns: int) -> float | None:
+    if not spent.stepped or not duration_ns:
         return None
     ranks = ((one, sum(len(part.ranks) for part in one.parts)) for one in rounds)
     productive = sum(one.times.productive_ns / count for one, count in ranks if count)
@@ -151,14 +154,14 @@ def _lost(one: JobRound) -> int:
 
 def _failures(
     rounds: Sequence[JobRound],
-    books: Books,
+    spent: RankTime,
     attempts: Sequence[Attempt],
     runs: Iterable[RunSummary],
 ) -> Failures:
     failed = [one.failure for one in rounds if one.failure is not None]
     ran_ns = 0
     for one in rounds:
-        broke = books.broken.get((one.attempt, one.round))
+        broke = spent.broken.get((one.attempt, one.round))
         moments = (broke.broke_ns, broke.happened_ns) if broke else ()
         ends = [*moments, one.stopped_ns, attempts[one.attempt].ended]
         ran_ns += max(0, next(end for end in ends if end is not None) - one.began_ns)
@@ -199,7 +202,7 @@ def _clocks(launches: Iterable[Launch], places: Sequence[Place]) -> list[Clock]:
         by_clock.setdefault(launch.clock, []).append(launch)
     return [
         Clock(
-            boot_id=members[0].opened.boot_id if members[0].opened else "",
+            boot_id=opened.boot_id if (opened := members[0].state.opened) else "",
             nodes=sorted({one.node for one in members}),
             offset_ns=places[clock].offset_ns,
             uncertainty_ns=places[clock].uncertainty_ns,
@@ -208,3 +211,145 @@ def _clocks(launches: Iterable[Launch], places: Sequence[Place]) -> list[Clock]:
         )
         for clock, members in by_clock.items()
     ]
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def _round(
+    attempt: int, world: World, following: World | None, broke: Broken | None, told: _Told
+) -> JobRound:
+    """Return a round without its rank-time.
+
+    Args:
+        attempt: in which it was.
+        world: the round on all its nodes.
+        following: the next round of the attempt, None if there is none.
+        broke: how it failed.
+        told: what the nodes tell.
+    """
+    parts = _parts(world, told)
+    of_nodes = [told[one.index, world.number] for one in world.launches]
+    firsts = [one.iterations[0] for one in of_nodes if one.iterations]
+    lasts = [one.last_iteration for one in of_nodes if one.last_iteration is not None]
+    stops = [part.stopped_ns for part in parts if part.stopped_ns is not None]
+    causes = [one.cause for one in of_nodes if one.cause]
+    return JobRound(
+        attempt=attempt,
+        round=world.number,
+        world_size=world.size or len(world.ranks),
+        began_ns=world.began,
+        stopped_ns=max(stops, default=None),
+        outcome=broke.failure.kind if broke else _outcome([one.outcome for one in of_nodes]),
+        cause=(broke.failure.line if broke else "") or next(iter(causes), ""),
+        failure=broke.failure if broke else None,
+        failed_ns=broke.happened_ns if broke else None,
+        first_iteration=min(firsts, default=None),
+        last_iteration=max(lasts, default=None),
+        restart_ns=_restart(broke, following),
+        parts=parts,
+    )
+
+
+def _lost_steps(one: JobRound, following: JobRound) -> int | None:
+    """Return how many steps a round had completed that the next one did again."""
+    if one.last_iteration is None or following.first_iteration is None:
+        return None
+    return max(0, one.last_iteration - following.first_iteration)
+
+
+def _parts(world: World, told: _Told) -> list[NodePart]:
+    parts = []
+    for launch in world.launches:
+        one = launch.state.rounds[world.number]
+        stopped = one.time_of(RoundStopped)
+        parts.append(
+            NodePart(
+                node=launch.node,
+                launch=launch.index,
+                ranks=one.ranks,
+                began_ns=launch.on_axis(one.began_ns),
+                stopped_ns=None if stopped is None else launch.on_axis(stopped),
+                times=told[launch.index, world.number].times,
+            )
+        )
+    return parts
+
+
+def _outcome(of_nodes: list[str]) -> str:
+    return next((one for one in ("finished", "stopped") if one in of_nodes), "")
+
+
+def _restart(broke: Broken | None, following: World | None) -> int | None:
+    """Return the time from a failure until the program ran on all ranks of the next round."""
+    if broke is None or broke.happened_ns is None or following is None:
+        return None
+    if len(following.ranks) < following.size:
+        return None  # the journal of a node is missing
+    moments = []
+    for launch in following.launches:
+        moment = launch.state.rounds[following.number].all_passed("first_line")
+        if moment is None:
+            return None
+        moments.append(launch.on_axis(moment))
+    return max(0, max(moments) - broke.happened_ns)
+
+
+# --- notes ----------------------------------------------------------------------------------------
+
+
+def _notes(attempts: Sequence[Attempt], clocks: Sequence[Clock]) -> list[str]:
+    """Return one line for each thing that limits what the summary says."""
+    return [*_missing(attempts), *_other_runs(attempts), *_of_clocks(clocks)]
+
+
+def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Yield which ranks no journal tells of."""
+    rounds: dict[tuple[range, ...], list[str]] = {}
+    for index, attempt in enumerate(attempts):
+        for world in attempt.worlds:
+            if missing := world.missing:
+                name = f"{world.number}" if len(attempts) == 1 else f"{index}.{world.number}"
+                rounds.setdefault(missing, []).append(name)
+    for ranks, numbers in rounds.items():
+        who = f"rank{'s' * (sum(map(len, ranks)) > 1)} {format_ranges(ranks)}"
+        which = f"round {numbers[0]}"
+        if len(numbers) > 1:
+            which = f"{len(numbers)} rounds ({numbers[0]} to {numbers[-1]})"
+        yield (
+            f"no journal tells of {who} in {which}; their time is not in the sums: "
+            "either their node was lost before it could write, or its journal is missing here"
+        )
+
+
+def _other_runs(attempts: Sequence[Attempt]) -> Iterator[str]:
+    names = {
+        launch.state.job.run_id
+        for attempt in attempts
+        for launch in attempt.launches
+        if launch.state.job is not None
+    }
+    if len(names) > 1:
+        yield f"the journals are of several runs ({', '.join(sorted(names))}), counted as one job"
+
+
+def _of_clocks(clocks: Sequence[Clock]) -> Iterator[str]:
+    for method, how in (
+        ("wall", "only by wall clocks, which may be wrong"),
+        ("start", "by nothing; they are shown as if they had begun with the job"),
+    ):
+        if nodes := [node for clock in clocks if clock.method == method for node in clock.nodes]:
+            yield f"the times of {_names(nodes)} are related to the others {how}"
+    if drifting := [node for clock in clocks if clock.drifts for node in clock.nodes]:
+        yield f"the clocks of {_names(drifting)} run at another rate than those of the others"
+    unsure = [clock for clock in clocks if (clock.uncertainty_ns or 0) > _UNCERTAIN_NS]
+    if unsure:
+        nodes = [node for clock in unsure for node in clock.nodes]
+        most = max(clock.uncertainty_ns or 0 for clock in unsure)
+        yield f"the times of {_names(nodes)} are known to ±{format_duration(most / 1e9)} only"
+
+
+def _names(nodes: Sequence[str]) -> str:
+    shown = ", ".join(nodes[:_SHOWN])
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {shown}{more}"

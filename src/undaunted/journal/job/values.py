@@ -11,7 +11,7 @@ import msgspec
 
 from undaunted.journal.checkpoints import Checkpoints  # noqa: TC001 - msgspec looks it up
 from undaunted.journal.goodput import Span, Times
-from undaunted.journal.restarts import RunSummary  # noqa: TC001 - as above
+from undaunted.journal.summary import RunSummary  # noqa: TC001 - as above
 
 
 class Clock(msgspec.Struct, kw_only=True, frozen=True):

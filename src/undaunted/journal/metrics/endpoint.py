@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from undaunted.journal.metrics.family import Family
+    from undaunted.journal.metrics.exposition import Family
 
 DEADLINE_S = 10.0
 MOST = 8

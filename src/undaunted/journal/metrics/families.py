@@ -1,4 +1,4 @@
-"""From what one launcher knows to families of metrics. Pure functions.
+"""What one launcher knows, and a job from its journals, as families of metrics. Pure functions.
 
 The same families come from a running launcher and from its journal; what only pages tell, such as
 the age of a heartbeat, a journal does not have.
@@ -7,78 +7,99 @@ the age of a heartbeat, a journal does not have.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.journal import events as e
-from undaunted.journal.events import Event
-from undaunted.journal.metrics.family import Family
-from undaunted.journal.query import Group, every, first
-from undaunted.journal.restarts import summarize
+from undaunted.journal.metrics.exposition import Family, exposition
+from undaunted.journal.summary import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from undaunted.journal.metrics.now import Now, RankNow
-    from undaunted.journal.metrics.tally import Tally
-    from undaunted.journal.restarts import RoundSummary, RunSummary
+    from undaunted.journal.job.launches import Launch
+    from undaunted.journal.job.values import JobSummary
+    from undaunted.journal.launch import LaunchState
+    from undaunted.journal.summary import RoundSummary, RunSummary
 
 _NS = 1_000_000_000
 _KINDS = ("crash", "hang", "spawn")
 
 
+@dataclass(frozen=True, slots=True)
+class RankNow:
+    """One rank. Durations are in seconds; None = not known, or not yet.
+
+    Attributes:
+        rank: global rank.
+        phase: as in ``progress.snapshot.Phase``, in small letters.
+        iteration: the one that is under way.
+        step_s: how long a step takes, the mean since the first one of the round.
+        heartbeat_age_s: since the last one.
+        heartbeat_longest_s: the longest time between two in this round.
+        sections: of each section that is open, since when.
+    """
+
+    rank: int
+    phase: str = ""
+    iteration: int | None = None
+    step_s: float | None = None
+    heartbeat_age_s: float | None = None
+    heartbeat_longest_s: float | None = None
+    sections: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One node.
+
+    Attributes:
+        t: CLOCK_MONOTONIC, nanoseconds.
+        ranks: those of this node.
+        steps: lowest iteration that a rank has begun with, highest that one has begun, and when
+            (CLOCK_MONOTONIC, nanoseconds); None as long as there is none.
+        events_lost: events that could not be written into the journal.
+        leads: it leads a job of several nodes.
+    """
+
+    t: int
+    ranks: tuple[RankNow, ...] = ()
+    steps: tuple[int, int, int] | None = None
+    events_lost: int = 0
+    leads: bool = False
+
+
 def families(
-    tally: Tally, node: str, now: Now | None = None, run: RunSummary | None = None
+    launch: LaunchState, node: str, now: Now | None = None, run: RunSummary | None = None
 ) -> list[Family]:
     """Return the metrics of one launch on one node.
 
     Args:
-        tally: of its events.
+        launch: what its journal tells.
         node: name of the node, a label of every sample.
         now: what the pages show, and the time; None = the launcher does not run any more.
         run: the summary of the launch, if there is one already.
     """
-    events = Group(tally.events())
     if run is None:
-        run = summarize(Group([*events, *_until_now(events, now)]))
-    found = [*_of_run(run, events, node), *_of_tally(tally, node, now)]
-    if tally.complete:
+        run = summarize(launch if now is None else launch.at(now.t, now.steps))
+    found = [*_of_run(run, launch, node), *_of_launch(launch, node, now)]
+    if launch.complete:
         found += [*_of_rounds(run, node), *_of_times(run, node)]
     if now is not None:
         found += _of_ranks(now.ranks, node)
         if now.leads:
-            found.append(_of_job(tally, node))
+            found.append(_of_blamed_nodes(launch, node))
     return [family for family in found if family.samples]
 
 
-def _until_now(events: Sequence[Event], now: Now | None) -> list[Event]:
-    """Make events of what is known besides: the time, and how far the ranks are."""
-    if now is None:
-        return []
-    started = every(events, e.RoundStarted)
-    if now.steps is None or not started:
-        return [Event(t=now.t)]
-    first_iteration, last_iteration, last_ns = now.steps
-    return [
-        e.RoundProgress(
-            t=now.t,
-            round=started[-1].round,
-            first_iteration=first_iteration,
-            last_iteration=last_iteration,
-            last_ns=last_ns,
-        )
-    ]
-
-
-def _of_run(run: RunSummary, events: Sequence[Event], node: str) -> list[Family]:
-    opened = first(events, e.JournalOpened)
-    started = every(events, e.RoundStarted)
-    decisions = every(events, e.Decision)
+def _of_run(run: RunSummary, launch: LaunchState, node: str) -> list[Family]:
     info = Family("undaunted_run_info", "The run this launcher belongs to; always 1.")
-    info.add(1, node=node, run_id=run.run_id, version=opened.version if opened else "")
-    left = decisions[-1].restarts_left if decisions else run.max_restarts
+    version = launch.opened.version if launch.opened else ""
+    info.add(1, node=node, run_id=run.run_id, version=version)
+    left = launch.decision.restarts_left if launch.decision else run.max_restarts
     exit_code = Family("undaunted_run_exit_code", "Exit code of the launcher, once it has ended.")
     exit_code.add(run.exit_code, node=node, outcome=run.outcome)
-    last = started[-1] if started else None
+    last = launch.current.first(e.RoundStarted)
     return [
         info,
         exit_code,
@@ -171,19 +192,19 @@ def _of_times(run: RunSummary, node: str) -> list[Family]:
     ]
 
 
-def _of_tally(tally: Tally, node: str, now: Now | None) -> list[Family]:
+def _of_launch(launch: LaunchState, node: str, now: Now | None) -> list[Family]:
     limits = Family("undaunted_limit_seconds", "Limits of silence that ranks are held to.")
-    for watch, limit_s in sorted(tally.limits.items()):
+    for watch, limit_s in sorted(launch.limits.items()):
         limits.add(limit_s, node=node, watch=watch)
     by_kind = Family("undaunted_journal_events_total", "Events of the journal.", "counter")
-    for kind, count in sorted(tally.kinds.items()):
+    for kind, count in sorted(launch.kinds.items()):
         by_kind.add(count, node=node, event=kind)
     too_fast = Family(
         "undaunted_rank_events_lost_total",
         "Events of a rank that came faster than the launcher reads them.",
         "counter",
     )
-    for rank, count in sorted(tally.rank_events_lost.items()):
+    for rank, count in sorted(launch.rank_events_lost.items()):
         too_fast.add(count, node=node, rank=rank)
     return [
         limits,
@@ -193,45 +214,45 @@ def _of_tally(tally: Tally, node: str, now: Now | None) -> list[Family]:
             "undaunted_journal_events_lost_total",
             "Events that could not be written into the journal.",
             "counter",
-        ).add(tally.lost if now is None else now.events_lost, node=node),
+        ).add(launch.lost if now is None else now.events_lost, node=node),
         Family(
             "undaunted_launcher_paused_seconds_total",
             "Time in which the launcher itself did not run.",
             "counter",
-        ).add(tally.paused_s, node=node),
+        ).add(launch.paused_s, node=node),
         Family("undaunted_node_healthy", "1 if the last check found nothing wrong, else 0.").add(
-            tally.healthy, node=node
+            launch.healthy, node=node
         ),
         Family(
             "undaunted_inprocess_restarts_total", "Restarts inside of the processes.", "counter"
-        ).add(tally.inprocess_restarts, node=node),
-        *_of_checkpoints(tally, node),
+        ).add(launch.inprocess_restarts, node=node),
+        *_of_checkpoints(launch, node),
     ]
 
 
-def _of_checkpoints(tally: Tally, node: str) -> list[Family]:
-    if not tally.checkpoints:
+def _of_checkpoints(launch: LaunchState, node: str) -> list[Family]:
+    if not launch.checkpoints:
         return []
     return [
         Family(f"undaunted_checkpoint_{name}_total", text, "counter").add(value, node=node)
         for name, text, value in (
-            ("saves", "Checkpoints saved, one for each rank.", tally.checkpoints["saved"]),
-            ("save_failures", "Saves that failed, of each rank.", tally.checkpoints["failed"]),
-            ("loads", "Checkpoints loaded, one for each rank.", tally.checkpoints["loaded"]),
-            ("stall_seconds", "Time that saves stopped ranks.", tally.checkpoint_s["stall_s"]),
-            ("save_seconds", "Time until saves were complete.", tally.checkpoint_s["total_s"]),
-            ("load_seconds", "Time that loads took.", tally.checkpoint_s["seconds"]),
+            ("saves", "Checkpoints saved, one for each rank.", launch.checkpoints["saved"]),
+            ("save_failures", "Saves that failed, of each rank.", launch.checkpoints["failed"]),
+            ("loads", "Checkpoints loaded, one for each rank.", launch.checkpoints["loaded"]),
+            ("stall_seconds", "Time that saves stopped ranks.", launch.checkpoint_s["stall_s"]),
+            ("save_seconds", "Time until saves were complete.", launch.checkpoint_s["total_s"]),
+            ("load_seconds", "Time that loads took.", launch.checkpoint_s["seconds"]),
         )
     ]
 
 
-def _of_job(tally: Tally, node: str) -> Family:
+def _of_blamed_nodes(launch: LaunchState, node: str) -> Family:
     failures = Family(
         "undaunted_job_node_failures_total",
         "Rounds of the job that a failure of the named node ended; told by the node that leads.",
         "counter",
     )
-    for failed_node, count in Counter(tally.blamed.values()).items():
+    for failed_node, count in Counter(launch.blamed_nodes.values()).items():
         failures.add(count, node=node, failed_node=failed_node)
     return failures
 
@@ -255,3 +276,79 @@ def _of_ranks(ranks: Sequence[RankNow], node: str) -> list[Family]:
         for name, open_s in (one.sections or {}).items():
             sections.add(open_s, **about, section=name)
     return [phase, iteration, step, age, longest, sections]
+
+
+# --- of a job ------------------------------------------------------------------------------------
+
+
+def render_prometheus(job: JobSummary, launches: Iterable[Launch]) -> str:
+    """Return the metrics of a job, and of the last launch on each node, as Prometheus reads them.
+
+    Args:
+        job: summary of these launches.
+        launches: of all nodes.
+
+    Raises:
+        ModuleNotFoundError: the package prometheus-client is missing, see `exposition.REMEDY`.
+    """
+    return exposition(report_families(job, launches))[0].decode()
+
+
+def report_families(job: JobSummary, launches: Iterable[Launch]) -> list[Family]:
+    """Return the metrics of a job, and of the last launch in each journal."""
+    runs = {run.node: run for run in job.launches}  # the last one of each
+    together = {family.name: family for family in job_families(job)}
+    for launch in {launch.path: launch for launch in launches}.values():
+        for family in families(launch.state, launch.node, run=runs.get(launch.node)):
+            if family.name in together:
+                together[family.name].samples += family.samples
+            else:
+                together[family.name] = family
+    return list(together.values())
+
+
+def job_families(job: JobSummary) -> list[Family]:
+    """Return the metrics of a job as a whole."""
+    info = Family("undaunted_job_info", "The job; always 1.")
+    info.add(1, run_id=job.run_id, outcome=job.outcome)
+    failures = Family("undaunted_job_failures_total", "Rounds that a failure ended.", "counter")
+    for kind in sorted({"crash", "hang", "spawn", "lost", *job.failures.by_kind}):
+        failures.add(job.failures.by_kind.get(kind, 0), kind=kind)
+    mttf_ns = job.failures.mttf_ns
+    found = [
+        info,
+        failures,
+        _one("duration_seconds", "From its first launcher's start.", job.duration_ns / _NS),
+        _one("goodput_ratio", "Productive part of the rank-time, 0 to 1.", job.goodput),
+        _one("ettr_ratio", "Productive time of a rank by the duration, 0 to 1.", job.ettr),
+        _one(
+            "mean_time_to_failure_seconds",
+            "How long rounds ran, by the number of failures.",
+            None if mttf_ns is None else mttf_ns / _NS,
+        ),
+        _one("attempts_total", "How often it was launched.", job.attempts),
+        _one("restarts_total", "Rounds that another one came after.", job.restarts),
+        _one("lost_steps_total", "Completed steps that were done again.", job.lost_steps),
+        _one("world_size", "Ranks of the last round.", job.world_size),
+        *_of_rank_time(job),
+    ]
+    return [family for family in found if family.samples]
+
+
+def _one(name: str, text: str, value: float | None) -> Family:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return Family(f"undaunted_job_{name}", text, kind).add(value)  # type: ignore[arg-type]
+
+
+def _of_rank_time(job: JobSummary) -> Sequence[Family]:
+    spent = Family(
+        "undaunted_job_rank_seconds", "Where the time of all ranks went; spare: without a seat."
+    )
+    for name in job.times.__struct_fields__:
+        spent.add(getattr(job.times, name) / _NS, **{"class": name.removesuffix("_ns")})
+    spent.add(job.spare_ns / _NS, **{"class": "spare"})
+    cost = Family("undaunted_job_cost", "What that cost, at the price given.")
+    if job.cost is not None:
+        for name, amount in job.cost.by_class.items():
+            cost.add(amount, **{"class": name, "currency": job.cost.currency})
+    return [spent, cost]

@@ -14,7 +14,7 @@ from undaunted.journal.metrics.otlp import metrics_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from undaunted.journal.metrics.family import Family
+    from undaunted.journal.metrics.exposition import Family
 
 EVERY_S = 15.0
 SEND_S = 5.0

@@ -9,6 +9,8 @@ from undaunted.base.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from undaunted.journal.job.launches import Launch
+
 _MS_NS = 1_000_000
 _LONGEST_TEXT = 500
 
@@ -60,6 +62,11 @@ def ranges(ranks: Iterable[int]) -> list[int]:
 def to_ms(ns: int) -> int:
     """Return whole milliseconds, rounded."""
     return (ns + _MS_NS // 2) // _MS_NS
+
+
+def ms(launch: Launch, t: int) -> int:
+    """Return a moment of a launch's clock on the axis of the job, in milliseconds; at least 0."""
+    return to_ms(max(0, launch.on_axis(t)))
 
 
 def differences(values: Iterable[int], start: int = 0) -> list[int]:

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from undaunted.journal.job.lines import still_runs
-from undaunted.journal.job.spent import SPARE
+from undaunted.journal.job.rank_time import SPARE
 from undaunted.journal.page.markup import Cell, for_people, table, text
 from undaunted.journal.tables import CLASSES, percent
 

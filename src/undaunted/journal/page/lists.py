@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from undaunted.journal.goodput import Times
     from undaunted.journal.job.values import JobRound, JobSummary
     from undaunted.journal.reader import Journal
-    from undaunted.journal.restarts import RoundSummary
+    from undaunted.journal.summary import RoundSummary
 
 # Rows of a table; of more, the last ones are kept and the rest is counted.
 _MOST_ROWS = 2000

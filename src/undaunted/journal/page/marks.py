@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.base.text import format_duration
 from undaunted.journal import events as e
-from undaunted.journal.events import InProcessPhase
-from undaunted.journal.page.columns import Texts, differences, to_ms
+from undaunted.journal.page.columns import Texts, differences, ms, to_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobRound
+    from undaunted.journal.launch import RoundState
 
 KINDS = (
     "crash", "hang", "spawn", "lost",  # what ended a round first
@@ -46,53 +47,43 @@ class Marks:
         self._failures: list[tuple[Mark, tuple[int, int]]] = []  # with launch and round
         self._others: list[Mark] = []
 
-    def read(
-        self, node: int, launch: int, events: Sequence[e.Event], ms: Callable[[int], int]
-    ) -> None:
-        """Take the marks of one launch.
-
-        Args:
-            node: index of its node.
-            launch: its index.
-            events: of the launch.
-            ms: from its clock to the axis.
-        """
-        failed: dict[int, e.FailureDetected] = {}
-        verdicts: dict[int, e.Verdict] = {}
+    def read(self, node: int, launch: Launch) -> None:
+        """Take the marks of one launch; ``node`` is the index of its node."""
+        for one in launch.state.ordered():
+            self._failure(node, launch, one)
         saved: dict[tuple[int, str], list[e.RankEvent]] = {}
-        for event in events:
+        for event in launch.events:
             if type(event) in _QUIET:
                 continue
-            match event:
-                case e.FailureDetected(round=number):
-                    failed.setdefault(number, event)
-                case e.Verdict(round=number):
-                    verdicts.setdefault(number, event)
-                case e.RankEvent(name="checkpoint", text=text, round=number):
-                    what, step = text.split(" ", 1)[0], _STEP.search(text)
-                    if what in _OF_CHECKPOINTS and step is not None:
-                        saved.setdefault((number, f"{what}, step {step[1]}"), []).append(event)
-                case _:
-                    self._other(node, event, ms)
-        for number, failure in failed.items():
-            verdict = verdicts.get(number)
-            text = failure.detail or failure.kind if verdict is None else verdict.line
-            rank = failure.rank if verdict is None else verdict.rank
-            at = ms(failure.t if failure.since_ns is None else failure.since_ns)
-            kind = failure.kind if failure.kind in _FAILURES else "crash"
-            self._failures.append((self._mark(at, kind, node, rank, text), (launch, number)))
+            if isinstance(event, e.RankEvent) and event.name == "checkpoint":
+                what, step = event.text.split(" ", 1)[0], _STEP.search(event.text)
+                if what in _OF_CHECKPOINTS and step is not None:
+                    saved.setdefault((event.round, f"{what}, step {step[1]}"), []).append(event)
+            else:
+                self._other(node, launch, event)
         for (_, key), told in saved.items():
-            at = max(ms(one.at_ns) for one in told)
+            at = max(ms(launch, one.at_ns) for one in told)
             text = f"{key}, by {len(told)} ranks" if len(told) > 1 else key
             rank = told[0].rank if len(told) == 1 else -1
             self._others.append(self._mark(at, "checkpoint", node, rank, text))
 
-    def _other(self, node: int, event: e.Event, ms: Callable[[int], int]) -> None:
+    def _failure(self, node: int, launch: Launch, one: RoundState) -> None:
+        failure, verdict = one.first(e.FailureDetected), one.first(e.Verdict)
+        if failure is None:
+            return
+        text = failure.detail or failure.kind if verdict is None else verdict.line
+        rank = failure.rank if verdict is None else verdict.rank
+        at = ms(launch, failure.t if failure.since_ns is None else failure.since_ns)
+        kind = failure.kind if failure.kind in _FAILURES else "crash"
+        mark = self._mark(at, kind, node, rank, text)
+        self._failures.append((mark, (launch.index, one.number)))
+
+    def _other(self, node: int, launch: Launch, event: e.Event) -> None:
         kind, text, rank = "warning", "", -1
         match event:
             case e.RankEvent(name="fault", rank=rank, text=text):
                 kind = "fault"
-            case InProcessPhase(phase="detect", epoch=epoch, reasons=reasons, rank=rank):
+            case e.InProcessPhase(phase="detect", epoch=epoch, reasons=reasons, rank=rank):
                 kind = "in-process restart"
                 text = f"{epoch}: {reasons[0] if reasons else 'it was stopped'}"
             case e.NodeChecked(problem=text) if text:
@@ -109,7 +100,7 @@ class Marks:
                 kind, text = "in-process restart", f"the others go on without it: {detail}"
         if text:
             at = getattr(event, "at_ns", event.t)
-            self._others.append(self._mark(ms(at), kind, node, rank, text))
+            self._others.append(self._mark(ms(launch, at), kind, node, rank, text))
 
     def blame(self, rounds: Sequence[JobRound], places: Mapping[str, int]) -> None:
         """Turn failures of nodes that failed because of another one into those of victims.

@@ -6,30 +6,30 @@ with 100 restarts fit in a few megabytes. ``static/model.js`` undoes this.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base.text import one_line
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Times
-from undaunted.journal.job.spent import SPARE
+from undaunted.journal.job.rank_time import SPARE
 from undaunted.journal.page.columns import (
     RankLists,
     Texts,
     differences,
     gapped_differences,
+    ms,
     ranges,
     to_ms,
 )
 from undaunted.journal.page.marks import KINDS, Marks
-from undaunted.journal.query import by_round, first, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from undaunted.journal.goodput import Span
+    from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobRound, JobSummary
-    from undaunted.journal.reader import Journal
+    from undaunted.journal.launch import RoundState
 
 FORMAT = 1
 CLASSES = (*(name.removesuffix("_ns") for name in Times.__struct_fields__), SPARE)
@@ -40,19 +40,19 @@ _NO_LAUNCHER = 255
 _MOST_MILESTONES = 300_000
 
 
-def timeline(job: JobSummary, journals: Sequence[Journal]) -> dict[str, Any]:
+def timeline(job: JobSummary, launches: Sequence[Launch]) -> dict[str, Any]:
     """Return what ``static/model.js`` decodes.
 
     Args:
         job: the summary of the job.
-        journals: those it was made from.
+        launches: those it was made from, placed on its axis by that.
     """
     texts, lists = Texts(), RankLists()
     marks = Marks(texts)
-    launches = _by_node(job, journals)
+    by_node = _by_node(job, launches)
     detail_from_ns = _detail_from(job)
     nodes = [
-        _node(name, place, launches.get(name, []), texts, lists, marks, detail_from_ns)
+        _node(job, place, by_node.get(name, []), texts, lists, marks, detail_from_ns)
         for place, name in enumerate(job.nodes)
     ]
     marks.blame(job.rounds, {name: place for place, name in enumerate(job.nodes)})
@@ -77,26 +77,6 @@ def timeline(job: JobSummary, journals: Sequence[Journal]) -> dict[str, Any]:
     }
 
 
-class _Launch:
-    """One launch of one node: its spans, its events, and where its clock lies on the axis.
-
-    ``index`` is that in ``JobSummary.launches``, -1 if it is not there.
-    """
-
-    def __init__(
-        self, index: int, spans: Sequence[Span], events: Sequence[e.Event], offset_ns: int
-    ) -> None:
-        self.index = index
-        self.spans = spans
-        self.rounds = by_round(events)
-        self.events = events
-        self.offset_ns = offset_ns
-
-    def ms(self, t: int) -> int:
-        """Return a moment of the launch's clock on the axis of the job."""
-        return to_ms(t + self.offset_ns) if t + self.offset_ns > 0 else 0
-
-
 def _until_ns(one: JobRound) -> int:
     """Return the end of a round; of one without an end, of what is told of it."""
     if one.stopped_ns is not None:
@@ -105,24 +85,17 @@ def _until_ns(one: JobRound) -> int:
     return max(told, default=one.began_ns)
 
 
-def _by_node(job: JobSummary, journals: Sequence[Journal]) -> dict[str, list[_Launch]]:
-    offsets = {(one.boot_id, node): one.offset_ns for one in job.clocks for node in one.nodes}
-    places: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for place, one in enumerate(job.launches):
-        places[one.node, one.boot_id, one.pid].append(place)
-    found: dict[str, list[_Launch]] = defaultdict(list)
-    for journal in journals:
-        for events in journal.launches():
-            opened = first(events, e.JournalOpened) or e.JournalOpened(t=0)
-            node = node_of(events)
-            same = places[node, opened.boot_id, opened.pid]
-            index = same.pop(0) if same else -1
-            spans = job.lanes[index] if index >= 0 else []
-            offset_ns = offsets.get((opened.boot_id, node), 0)
-            found[node].append(_Launch(index, spans, events, offset_ns))
-    for launches in found.values():
-        launches.sort(key=lambda launch: launch.spans[0].start_ns if launch.spans else 0)
+def _by_node(job: JobSummary, launches: Sequence[Launch]) -> dict[str, list[Launch]]:
+    """Return the launches of each node in the order in which they began to do something."""
+    found: dict[str, list[Launch]] = {}
+    for launch in sorted(launches, key=lambda one: _start_ns(job, one)):
+        found.setdefault(launch.node, []).append(launch)
     return found
+
+
+def _start_ns(job: JobSummary, launch: Launch) -> int:
+    spans = job.lanes[launch.index]
+    return spans[0].start_ns if spans else 0
 
 
 def _detail_from(job: JobSummary) -> int:
@@ -136,21 +109,21 @@ def _detail_from(job: JobSummary) -> int:
 
 
 def _node(
-    name: str,
+    job: JobSummary,
     place: int,
-    launches: Sequence[_Launch],
+    launches: Sequence[Launch],
     texts: Texts,
     lists: RankLists,
     marks: Marks,
     detail_from_ns: int,
 ) -> dict[str, Any]:
-    start, classes, ends = _spans(launches)
+    start, classes, ends = _spans([span for one in launches for span in job.lanes[one.index]])
     rounds: dict[str, list[Any]] = {column: [] for column in _ROUND_COLUMNS}
     ranks: dict[int, None] = {}
     for launch in launches:
-        marks.read(place, launch.index, launch.events, launch.ms)
-        for number, events in launch.rounds.items():
-            row = _round(number, events, launch, texts, detailed=detail_from_ns)
+        marks.read(place, launch)
+        for one in launch.state.ordered():
+            row = _round(one, launch, texts, detailed=detail_from_ns)
             if row is None:
                 continue
             ranks |= dict.fromkeys(row["ranks"])
@@ -159,7 +132,7 @@ def _node(
                 rounds[column].append(row[column])
     rounds["at"] = differences(rounds["at"])
     return {
-        "name": one_line(name),
+        "name": one_line(job.nodes[place]),
         "from": start,
         "classes": classes,
         "lengths": differences(ends, start),
@@ -168,10 +141,9 @@ def _node(
     }
 
 
-def _spans(launches: Sequence[_Launch]) -> tuple[int, list[int], list[int]]:
+def _spans(spans: Sequence[Span]) -> tuple[int, list[int], list[int]]:
     """Return where the first span begins, the class of each, and where each ends."""
     numbers = {name: number for number, name in enumerate(CLASSES)}
-    spans = [span for launch in launches for span in launch.spans]
     start = now = to_ms(spans[0].start_ns) if spans else 0
     classes: list[int] = []
     ends: list[int] = []
@@ -199,69 +171,37 @@ _MILESTONES = (("line", "first_line"), ("ready", "initialized"), ("step", "first
 
 
 def _round(
-    number: int, events: Sequence[e.Event], launch: _Launch, texts: Texts, *, detailed: int
+    one: RoundState, launch: Launch, texts: Texts, *, detailed: int
 ) -> dict[str, Any] | None:
     """Return the row of one round of one launch; None if it never began."""
-    seen = _Seen(events)
-    if seen.started is None:
+    started = one.first(e.RoundStarted)
+    if started is None:
         return None
-    ranks = seen.started.ranks
-    begin = launch.ms(seen.started.t)
-    until = launch.ms(seen.until)
+    begin = ms(launch, started.t)
+    spawned, stopped = one.time_of(e.WorkersSpawned), one.time_of(e.RoundStopped)
+    until = ms(launch, one.last_ns if stopped is None else stopped)
     row: dict[str, Any] = {
-        "number": number,
+        "number": one.number,
         "at": begin,
         "length": max(0, until - begin),
-        "spawned": None if seen.spawned is None else launch.ms(seen.spawned) - begin,
-        "first": seen.first,
-        "last": seen.last,
-        "ranks": ranks,
+        "spawned": None if spawned is None else ms(launch, spawned) - begin,
+        "first": min((seen.first_iteration for seen in one.progress), default=None),
+        "last": one.last_iteration,
+        "ranks": started.ranks,
     }
-    shown = seen.started.t + launch.offset_ns >= detailed
+    ranks = started.ranks if launch.on_axis(started.t) >= detailed else []
     for column, name in _MILESTONES:
-        moments = [seen.passed.get((name, rank)) for rank in ranks] if shown else []
+        passed = one.milestones.get(name, {})
         row[column] = gapped_differences(
-            [None if t is None else launch.ms(t) for t in moments], begin
+            [ms(launch, passed[rank]) if rank in passed else None for rank in ranks], begin
         )
-    exits = [seen.exits.get(rank) for rank in ranks] if shown else []
-    row["end"] = gapped_differences([None if x is None else launch.ms(x.t) for x in exits], begin)
+    first_exits: dict[int, e.RankExited] = {}
+    for exited in one.exits:
+        first_exits.setdefault(exited.rank, exited)
+    exits = [first_exits.get(rank) for rank in ranks]
+    row["end"] = gapped_differences([None if x is None else ms(launch, x.t) for x in exits], begin)
     row["how"] = [0 if x is None else 1 + texts.place(_how(x)) for x in exits] if any(exits) else []
     return row
-
-
-class _Seen:
-    """What the page needs of the events of one round, in one pass."""
-
-    def __init__(self, events: Sequence[e.Event]) -> None:
-        self.started: e.RoundStarted | None = None
-        self.spawned: int | None = None
-        self.until = 0
-        self.first: int | None = None
-        self.last: int | None = None
-        self.passed: dict[tuple[str, int], int] = {}
-        self.exits: dict[int, e.RankExited] = {}
-        stopped = None
-        latest = 0
-        for event in events:
-            latest = max(event.t, latest)
-            if isinstance(event, e.RankMilestone):
-                self.passed.setdefault((event.name, event.rank), event.at_ns)
-            elif isinstance(event, e.RankExited):
-                self.exits.setdefault(event.rank, event)
-            elif isinstance(event, e.RoundProgress):
-                self._progress(event)
-            elif isinstance(event, e.RoundStarted):
-                self.started = self.started or event
-            elif isinstance(event, e.WorkersSpawned):
-                self.spawned = event.t if self.spawned is None else self.spawned
-            elif isinstance(event, e.RoundStopped):
-                stopped = event.t
-        self.until = latest if stopped is None else stopped
-
-    def _progress(self, seen: e.RoundProgress) -> None:
-        low, high = seen.first_iteration, seen.last_iteration
-        self.first = low if self.first is None else min(low, self.first)
-        self.last = high if self.last is None else max(high, self.last)
 
 
 def _how(exited: e.RankExited) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobSummary
     from undaunted.journal.reader import Journal
 
@@ -28,21 +29,27 @@ _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _UNSAFE = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 
 
-def write_page(job: JobSummary, journals: Sequence[Journal], file: str | os.PathLike[str]) -> None:
+def write_page(
+    job: JobSummary,
+    launches: Sequence[Launch],
+    journals: Sequence[Journal],
+    file: str | os.PathLike[str],
+) -> None:
     """Write the report of a job as an HTML file.
 
     Args:
         job: its summary.
-        journals: those that was made from.
+        launches: those it was made from.
+        journals: where the launches are from.
         file: see `write_output`.
 
     Raises:
         OSError: the file cannot be written.
     """
-    write_output(file, page(job, journals))
+    write_output(file, page(job, launches, journals))
 
 
-def page(job: JobSummary, journals: Sequence[Journal]) -> str:
+def page(job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal]) -> str:
     """Return the page."""
     style = base_style() + _static("style.css")
     script = "(() => {\n" + "\n".join(_static(name) for name in _SCRIPTS) + "})();\n"
@@ -62,15 +69,15 @@ def page(job: JobSummary, journals: Sequence[Journal]) -> str:
         "checkpoints": lists.checkpoints(job),
         "notes": lists.notes(job, journals),
         "footer": "Made by <code>undaunted report --html</code>.",
-        "data": _data(job, journals),
+        "data": _data(job, launches),
         "script": script,
     }
     # In one pass: what is put into a slot is not looked at again.
     return _SLOT.sub(lambda slot: parts[slot[1]], _static("page.html"))
 
 
-def _data(job: JobSummary, journals: Sequence[Journal]) -> str:
-    return msgspec.json.encode(timeline(job, journals)).decode().translate(_UNSAFE)
+def _data(job: JobSummary, launches: Sequence[Launch]) -> str:
+    return msgspec.json.encode(timeline(job, launches)).decode().translate(_UNSAFE)
 
 
 def _policy(style: str, script: str) -> str:

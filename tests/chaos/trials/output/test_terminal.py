@@ -76,7 +76,7 @@ def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     text = re.sub("\x1b\\[[0-9;]*m", "", file.getvalue())
     assert max(map(len, text.splitlines()[:20])) <= 60
     assert "no: rng" in text
-    assert "notice" not in text
+    assert "spent on" not in text
 
 
 def test_sizes() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from undaunted.chaos.trials.kinds import KINDS
-from undaunted.journal.events import FailureDetected, InProcessPhase, RankMilestone, RoundStarted
-from undaunted.journal.query import every, first
+from undaunted.journal.events import FailureDetected, InProcessPhase
+from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from undaunted.chaos.trials.checker.lives import Life
     from undaunted.chaos.trials.history import History
     from undaunted.journal.events import AnyEvent
-    from undaunted.journal.restarts import Phases, RoundSummary
+    from undaunted.journal.goodput import Times
+    from undaunted.journal.launch import RoundState
+    from undaunted.journal.summary import Phases, RoundSummary
 
 _NS = 1e9
 _TOTALS = ("total_ns", "total_to_step_ns")
+_STARTING = ("spawn", "import", "initialise", "load")
 
 
 class RoundAfter(NamedTuple):
@@ -29,7 +32,12 @@ class RoundAfter(NamedTuple):
 
     launch: int
     summary: RoundSummary
-    events: Sequence[AnyEvent]
+    state: RoundState
+
+    @property
+    def stepped_ns(self) -> int | None:
+        """When the last rank began its first step; None unless all did."""
+        return self.state.all_passed("first_step")
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Recovery:
             was interrupted.
         steps_lost: iterations that had to be done again, None = not known.
         back_s: seconds until every rank stepped again.
-        phases: what they were spent on.
+        phases: what they were spent on, by class of time, or part of a restart inside processes.
         lost_ranks: ranks that the others went on without.
     """
 
@@ -88,17 +96,9 @@ def rounds_after(cut: Cut, following: Cut | None, history: History) -> list[Roun
         for summary in launch.summary.rounds:
             here = (number, summary.round)
             if here > cut.start[:2] and (following is None or here <= following.start[:2]):
-                found.append(RoundAfter(number, summary, launch.rounds[summary.round]))
+                state = launch.state.rounds[summary.round]
+                found.append(RoundAfter(number, summary, state))
     return found
-
-
-def stepped(events: Sequence[AnyEvent]) -> int | None:
-    """Return when the last rank of a round began its first step; None unless all did."""
-    started = first(events, RoundStarted)
-    steps = {m.rank: m.at_ns for m in every(events, RankMilestone) if m.name == "first_step"}
-    if started is None or not started.ranks or not set(started.ranks) <= steps.keys():
-        return None
-    return max(steps[rank] for rank in started.ranks)
 
 
 def _resumed(
@@ -126,11 +126,11 @@ def _resumed(
             return at
     if later:
         return {}  # what the journal tells is how many steps were counted
-    for _, _, events in rounds_after(cut, following, history):
+    for after in rounds_after(cut, following, history):
         told = {
-            m.rank: m.iteration
-            for m in every(events, RankMilestone)
-            if m.name == "first_step" and m.iteration is not None
+            rank: passed.iteration
+            for rank, passed in after.state.passed.items()
+            if passed.name == "first_step" and passed.iteration is not None
         }
         if told:
             return told
@@ -179,18 +179,20 @@ def _back(cut: Cut, following: Cut | None, history: History) -> tuple[int | None
     inside = _inside(cut, following, launch.rounds.get(cut.start.round, ()))
     if inside is not None:
         return inside
-    moments = [stepped(events) for _, _, events in rounds_after(cut, following, history)]
-    moment = next((at for at in moments if at is not None), None)
-    if moment is None:
+    after = next(
+        (one for one in rounds_after(cut, following, history) if one.stepped_ns is not None), None
+    )
+    if after is None or after.stepped_ns is None:
         return None, {}
-    took = moment - _failed_at(cut, launch.rounds.get(cut.start.round, ()))
+    took = after.stepped_ns - _failed_at(cut, launch.rounds.get(cut.start.round, ()))
     if KINDS[cut.fault.kind].relaunch:
-        return took, _relaunched(cut, history, took)
+        return took, _relaunched(cut, history, took, after.summary.times)
     summary = next(one for one in launch.summary.rounds if one.round == cut.start.round)
-    phases = _named(summary.phases) if summary.phases is not None else {}
-    known = summary.phases.total_to_step_ns if summary.phases is not None else None
-    if known is not None and summary.outcome == "hang" and took > known:
-        phases = {"limit": (took - known) / _NS, **phases}
+    if summary.phases is None:
+        return took, {}
+    phases, known = _named(summary.phases), summary.phases.total_to_step_ns
+    if known is not None and took > known:  # until the fault made the rank fail, or a limit passed
+        phases["detect"] = phases.get("detect", 0.0) + (took - known) / _NS
     return took, phases
 
 
@@ -245,7 +247,8 @@ def _inside(
     return again.t - cut.at_ns, named
 
 
-def _relaunched(cut: Cut, history: History, took: int) -> dict[str, float]:
+def _relaunched(cut: Cut, history: History, took: int, start: Times) -> dict[str, float]:
+    """Return what it took to stop a launcher, and to start the next one and its ranks."""
     again = next(
         (
             note.mono_ns
@@ -256,5 +259,7 @@ def _relaunched(cut: Cut, history: History, took: int) -> dict[str, float]:
     )
     if again is None or not cut.at_ns <= again <= cut.at_ns + took:
         return {}
-    stop = again - cut.at_ns
-    return {"stop": stop / _NS, "start": (took - stop) / _NS}
+    parts = {name: getattr(start, f"{name}_ns") for name in _STARTING}
+    parts = {name: spent_ns / _NS for name, spent_ns in parts.items() if spent_ns}
+    stop = (again - cut.at_ns) / _NS
+    return {"stop": stop, "idle": max(0.0, took / _NS - stop - sum(parts.values())), **parts}

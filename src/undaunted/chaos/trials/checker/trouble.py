@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, name_ranks, one_line
-from undaunted.chaos.trials.checker.recovery import rounds_after, stepped
+from undaunted.chaos.trials.checker.recovery import rounds_after
 from undaunted.chaos.trials.checker.values import Finding
 from undaunted.chaos.trials.kinds import KINDS
 from undaunted.journal.events import RankExited, SignalReceived, StopRequested, Verdict
@@ -124,10 +124,10 @@ def _failed_again(
     ]
     found = _failed_inside(cut, following, history)
     emptied = _emptied(cut, history)
-    full = [after for after in rounds if after.events[0].t < emptied]
-    rounds = [after for after in rounds if after.events[0].t >= emptied]
-    loading = [after for after in rounds if stepped(after.events) is None]
-    later = [after for after in rounds if stepped(after.events) is not None]
+    full = [after for after in rounds if after.state.began_ns < emptied]
+    rounds = [after for after in rounds if after.state.began_ns >= emptied]
+    loading = [after for after in rounds if after.stepped_ns is None]
+    later = [after for after in rounds if after.stepped_ns is not None]
     severe = not recovered or cut.fault.kind in _DAMAGING
     return found + _no_space(full) + _not_loaded(loading, severe=severe) + _failed_later(later)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STYLE = Path(__file__).with_name("page.css")
 _MARKS = {"red": "✖", "yellow": "▲", "green": "✔", "skipped": "\N{EN DASH}"}
 _TILES: tuple[Colour, ...] = ("green", "yellow", "red", "skipped")
-_NUMBERS = ("rank @ step", "back", *words.PARTS, "steps lost")
+_NUMBERS = ("rank @ step", "back", "steps lost")
 _LONGEST_FINDING = 5_000
 
 
@@ -75,15 +75,15 @@ def _tiles(result: Result) -> str:
 
 
 def _table(result: Result) -> str:
-    names = ("fault", "rank @ step", "verdict", "blamed", "back", *words.PARTS, "steps lost",
+    names = ("fault", "rank @ step", "verdict", "blamed", "back", "spent on", "steps lost",
              "identical")  # fmt: skip
     head = "".join(f"<th{_kind(name)}>{name}</th>" for name in names)
     rows = "\n".join(f"<tr>{''.join(_cells(verdict))}</tr>" for verdict in result.verdicts)
     return (
         '<section><h2>Faults</h2><div class="wide"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
-        '<p class="legend">back: until every rank stepped again, of which seconds to notice the '
-        "fault, to stop the ranks, to start them, and to load the checkpoint</p></section>"
+        '<p class="legend">back: until every rank stepped again; spent on: the parts of that, '
+        "in seconds, in the words of undaunted report</p></section>"
     )
 
 
@@ -97,8 +97,7 @@ def _cells(verdict: Verdict) -> Iterator[str]:
         f"<td>{text(words.blamed(verdict))}</td>"
     )
     yield _number(words.back(verdict))
-    for part in words.PARTS:
-        yield _number(words.part(verdict, part))
+    yield f"<td>{text(words.parts(verdict))}</td>"
     yield _number(words.number(verdict.steps_lost))
     yield f"<td>{text(words.identical(verdict))}</td>"
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Wide enough for the table where the output is no terminal.
 _WIDTH_OF_FILES = 120
-# From here on the parts of the time have columns of their own.
+# From here on there is room for the parts of the time.
 _WIDTH_OF_PARTS = 110
-_OF_WHICH = ", of which notice + stop + start + load in seconds"
+_OF_WHICH = ", and what that was spent on, in seconds"
 _COMPARED = (
     "identical: parameters, buffers, optimizer, random state and data; other state, such as an "
     "average of\nthe parameters, if it is given to undaunted.step(i, digest=...)"
@@ -51,11 +51,11 @@ def _table(result: Result, console: Console) -> None:
     from rich.text import Text
 
     wide = console.width >= _WIDTH_OF_PARTS
-    parts = words.PARTS if wide else ()
+    parts = ("spent on",) if wide else ()
     padding = (0, 2 if wide else 1, 0, 0)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
     for name in ("fault", "rank @ step", "verdict", "blamed", "back", *parts, "lost", "identical"):
-        right = name in ("rank @ step", "back", "lost", *parts)
+        right = name in ("rank @ step", "back", "lost")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for verdict in result.verdicts:
         table.add_row(
@@ -64,7 +64,7 @@ def _table(result: Result, console: Console) -> None:
             Text(verdict.colour, _STYLES[verdict.colour]),
             words.blamed(verdict),
             words.back(verdict),
-            *(words.part(verdict, name) for name in parts),
+            *(words.parts(verdict) for _ in parts),
             words.number(verdict.steps_lost),
             words.identical(verdict),
         )

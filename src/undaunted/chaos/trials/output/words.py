@@ -16,26 +16,7 @@ if TYPE_CHECKING:
 
 COLOURS: tuple[Colour, ...] = ("red", "yellow", "green", "skipped")
 
-PARTS = ("notice", "stop", "start", "load")
-"""What the time to get over a fault is divided into, for people."""
-
-_PART_OF = {
-    "limit": "notice",
-    "detect": "notice",
-    "evidence": "notice",
-    "verdict": "",  # is found while the ranks are being stopped
-    "decide": "notice",
-    "stop": "stop",
-    "abort": "stop",
-    "finalize": "stop",
-    "health": "start",
-    "collect": "start",
-    "agree": "start",
-    "spawn": "start",
-    "first_line": "start",
-    "start": "start",
-    "first_step": "load",
-}
+_SHOWN_FROM_S = 0.05  # what is shorter would be 0.0
 
 
 def title(verdict: Verdict) -> str:
@@ -69,20 +50,14 @@ def back(verdict: Verdict) -> str:
     return "-" if verdict.back_s is None else format_duration(verdict.back_s)
 
 
-def parts(verdict: Verdict) -> dict[str, float]:
-    """The seconds of each of ``PARTS``; what the journal does not tell is left out."""
-    sums: dict[str, float] = {}
-    for name, seconds in verdict.phases.items():
-        part = _PART_OF.get(name, "start")
-        if part:
-            sums[part] = sums.get(part, 0.0) + seconds
-    return {name: sums[name] for name in PARTS if name in sums}
-
-
-def part(verdict: Verdict, name: str) -> str:
-    """Seconds of one of ``PARTS``, ``0.9``, or ``-``."""
-    seconds = parts(verdict).get(name)
-    return "-" if seconds is None else f"{seconds:.1f}"
+def parts(verdict: Verdict) -> str:
+    """``detect 0.2, import 1.4``: what the time until every rank stepped was spent on; or ``-``."""
+    shown = (
+        f"{name} {seconds:.1f}"
+        for name, seconds in verdict.phases.items()
+        if seconds >= _SHOWN_FROM_S
+    )
+    return ", ".join(shown) or "-"
 
 
 def number(value: int | None) -> str:

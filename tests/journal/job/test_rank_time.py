@@ -1,13 +1,16 @@
-"""Idle time of a node is told apart from time in which it has no seat."""
+"""Idle time is told apart from time without a seat; prices, and what rank-time costs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.journal.sample import account_of
 from undaunted.journal import events as e
-from undaunted.journal.goodput import Span, account
+from undaunted.journal.goodput import Span, Times
 from undaunted.journal.job.launches import Launch, launches_of
-from undaunted.journal.job.spent import Course, stretches
+from undaunted.journal.job.rank_time import Course, Price, cost_of, parse_price, stretches
 from undaunted.journal.reader import Journal
 
 
@@ -32,7 +35,7 @@ def launch(*rounds: tuple[int, int, int]) -> Launch:
 def lane(
     one: Launch, numbers: list[int], begins: list[int], stops: list[int] | None = None
 ) -> list[Span]:
-    return stretches(one, account(one.events), Course(numbers, begins, stops or [9999] * 9))
+    return stretches(one, account_of(one.events), Course(numbers, begins, stops or [9999] * 9))
 
 
 def test_between_its_own_rounds_a_node_is_idle() -> None:
@@ -88,3 +91,35 @@ def test_once_the_round_has_stopped_who_gets_a_seat_is_idle() -> None:
         Span(2, "stop", 600, 700),
         Span(2, "idle", 700, 1000),
     ]
+
+
+# --- cost
+
+
+HOUR = 3600 * 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("2.5", Price(2.5)),
+        ("0", Price(0)),
+        (" 2.50 EUR ", Price(2.5, "EUR")),
+        ("3€", Price(3, "€")),
+        ("1 GPU credit", Price(1, "GPU credit")),
+    ],
+)
+def test_a_price_is_a_number_and_a_currency(text: str, price: Price) -> None:
+    assert parse_price(text) == price
+
+
+@pytest.mark.parametrize("text", ["", "EUR 2", "-1", "nan", ".", "2,5", "2.5.1", "9" * 400])
+def test_what_is_no_price_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write a number, and a currency"):
+        parse_price(text)
+
+
+def test_every_class_has_its_cost() -> None:
+    cost = cost_of(Price(2, "EUR"), Times(productive_ns=3 * HOUR, stop_ns=HOUR // 2), HOUR)
+    assert cost.by_class == {"productive": 6, "stop": 1, "spare": 2}
+    assert (cost.total, cost.productive, cost.currency) == (9, 6, "EUR")

@@ -1,0 +1,223 @@
+"""Where the rank-time of each launch and round of a job went, and what it cost. Pure functions.
+
+A launch alone cannot tell: a hang on one node makes the others wait, which they cannot know from
+working; and a node that came later does not know which steps were done before. So it is told what
+ended each of its rounds, and how far the job had come.
+
+Time that `goodput` calls idle is divided here: a node without a seat in the round that runs is a
+spare. Once that round has stopped, it is open who gets a seat in the next one: that is idle time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.journal.goodput import Account, Outside, Span, Times, account
+from undaunted.journal.job.failures import Broken, broken
+from undaunted.journal.job.values import Cost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from undaunted.journal.job.launches import Attempt, Launch, World
+
+SPARE = "spare"
+"""The class of time of nodes that had no seat."""
+
+_HOUR_NS = 3600 * 1_000_000_000
+_PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([^\s0-9.,].*)?", re.ASCII)
+_MOST = 1e12
+
+# Index of the attempt, number of the round.
+Key = tuple[int, int]
+
+
+@dataclass(slots=True)
+class RankTime:
+    """What was found.
+
+    Attributes:
+        broken: how rounds failed, of those that did.
+        accounts: of each launch, not multiplied by ranks.
+        lanes: of each launch, as stretches on the axis.
+        times: rank-time by class of each round.
+        spare: rank-time without a seat, of each round.
+        total: rank-time by class of the job, with what was before the first round.
+        stepped: whether any rank called ``undaunted.step``.
+    """
+
+    broken: dict[Key, Broken] = field(default_factory=dict)
+    accounts: list[Account] = field(default_factory=list)
+    lanes: list[list[Span]] = field(default_factory=list)
+    times: dict[Key, Times] = field(default_factory=dict)
+    spare: dict[Key, int] = field(default_factory=dict)
+    total: Times = field(default_factory=Times)
+    stepped: bool = False
+
+
+def rank_time(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> RankTime:
+    """Return where all rank-time went.
+
+    Args:
+        launches: all, by index.
+        attempts: the same, placed on the axis.
+    """
+    found = RankTime(stepped=any(launch.state.stepped for launch in launches))
+    outside = _outside(launches, attempts, found)
+    for launch in launches:
+        spent = account(launch.state, outside[launch.index], stepped=found.stepped)
+        found.accounts.append(spent)
+        found.lanes.append([])
+    for index, attempt in enumerate(attempts):
+        course = Course(
+            numbers=[world.number for world in attempt.worlds],
+            begins=[world.began for world in attempt.worlds],
+            stops=[world.stopped for world in attempt.worlds],
+        )
+        for number in course.numbers:
+            found.times[index, number] = Times()
+            found.spare[index, number] = 0
+        for launch in attempt.launches:
+            lane = stretches(launch, found.accounts[launch.index], course)
+            found.lanes[launch.index] = lane
+            _enter(found, index, launch, lane)
+    return found
+
+
+def _outside(
+    launches: Sequence[Launch], attempts: Sequence[Attempt], found: RankTime
+) -> list[dict[int, Outside]]:
+    """Return what each launch cannot know of its rounds; notes how rounds failed."""
+    outside: list[dict[int, Outside]] = [{} for _ in launches]
+    done = 0
+    for index, attempt in enumerate(attempts):
+        nodes = {launch.node for launch in attempt.launches}
+        for place, world in enumerate(attempt.worlds, start=1):
+            failed = broken(world, followed=place < len(attempt.worlds), nodes=nodes)
+            if failed is not None:
+                found.broken[index, world.number] = failed
+            for launch in world.launches:
+                known = Outside(done) if failed is None else failed.outside(launch, done)
+                outside[launch.index][world.number] = known
+            done = max(done, _reached(world))
+    return outside
+
+
+def _reached(world: World) -> int:
+    """Return the highest iteration begun, 0 if none is known."""
+    return max(
+        (launch.state.rounds[world.number].last_iteration or 0 for launch in world.launches),
+        default=0,
+    )
+
+
+def _enter(found: RankTime, attempt: int, launch: Launch, lane: Sequence[Span]) -> None:
+    """Add up what a launch has spent, multiplied by its ranks."""
+    for number, kind, start, end in lane:
+        key = (attempt, number)
+        if kind == SPARE:
+            found.spare[key] += (end - start) * launch.slots
+            continue
+        seated = number in launch.state.rounds  # else it waits for its first or next seat
+        spent_ns = (end - start) * (len(launch.ranks(number)) if seated else launch.slots)
+        name = f"{kind}_ns"
+        setattr(found.total, name, getattr(found.total, name) + spent_ns)
+        if number >= 0:
+            times = found.times[key]
+            setattr(times, name, getattr(times, name) + spent_ns)
+
+
+class Course(NamedTuple):
+    """The rounds of an attempt, ascending; when each began and had stopped, on the axis."""
+
+    numbers: list[int]
+    begins: list[int]
+    stops: list[int]
+
+
+def stretches(launch: Launch, spent: Account, course: Course) -> list[Span]:
+    """Return where the time of a launch went, on the axis; ``SPARE`` is a class as well.
+
+    The ``round`` of a node without a seat is the one that ran last.
+
+    Args:
+        launch: the launch.
+        spent: its account.
+        course: of the attempt.
+    """
+    place = {number: index for index, number in enumerate(course.numbers)}
+    found: list[Span] = []
+    for number, kind, start, end in spent.spans:
+        moved = Span(number, kind, launch.on_axis(start), launch.on_axis(end))
+        following = place.get(number, -1) + 1
+        seated = (
+            following >= len(course.numbers) or course.numbers[following] in launch.state.rounds
+        )
+        if kind != "idle" or seated:
+            found.append(moved)
+        else:
+            found.extend(_idle(moved, following, launch, course))
+    return found
+
+
+def _idle(idle: Span, following: int, launch: Launch, course: Course) -> Iterator[Span]:
+    """Yield the parts of a time in which a round begins, or more, without this node."""
+    now = min(idle.end_ns, max(idle.start_ns, course.begins[following]))
+    if now > idle.start_ns:
+        yield idle._replace(end_ns=now)
+    while now < idle.end_ns:
+        index = max(following, bisect_right(course.begins, now) - 1)
+        last = index + 1 == len(course.begins)
+        until = idle.end_ns if last else min(course.begins[index + 1], idle.end_ns)
+        until = until if until > now else idle.end_ns
+        number, stopped = course.numbers[index], until
+        if number in launch.state.rounds:
+            stopped = now  # others have begun with it already
+        elif not last and course.numbers[index + 1] in launch.state.rounds:
+            stopped = min(max(course.stops[index], now), until)
+        if now < stopped:
+            yield Span(number, SPARE, now, stopped)
+        if stopped < until:
+            yield Span(number, "idle", stopped, until)
+        now = until
+
+
+class Price(NamedTuple):
+    """Of one rank for an hour; ``currency`` is any text."""
+
+    amount: float
+    currency: str = ""
+
+
+def parse_price(text: str) -> Price:
+    """Return the price that a user has written: a number, and a currency if they like.
+
+    Raises:
+        ValueError: it is not that; the message says what is expected.
+    """
+    found = _PRICE.fullmatch(text.strip())
+    amount = float(found.group(1)) if found else math.inf
+    if found is None or amount > _MOST:
+        raise ValueError(
+            f"{text!r} is no price of one rank for an hour; write a number, and a currency after "
+            "it if you like: 2.5 or '2.5 EUR'"
+        )
+    return Price(amount, found.group(2) or "")
+
+
+def cost_of(price: Price, times: Times, spare_ns: int) -> Cost:
+    """Return what the rank-time of a job costs."""
+    spent = {name.removesuffix("_ns"): getattr(times, name) for name in times.__struct_fields__}
+    spent["spare"] = spare_ns
+    by_class = {name: ns / _HOUR_NS * price.amount for name, ns in spent.items() if ns}
+    return Cost(
+        price=price.amount,
+        currency=price.currency,
+        total=sum(by_class.values()),
+        productive=by_class.get("productive", 0.0),
+        by_class=by_class,
+    )

@@ -1,0 +1,449 @@
+"""What the journal of one node tells of one launch, folded event by event. No clock, no files.
+
+`LaunchState` is the only reader of single events that finds out what a launch and its rounds were:
+`goodput` says of a state where the time went, `summary` how each restart went, and the report, the
+page, the metrics and ``undaunted top`` show that. So there is one definition of each figure, for
+journals that are complete and for those that are still being written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
+
+from undaunted.journal import events as e
+from undaunted.journal.checkpoints import EVENT as CHECKPOINT
+from undaunted.journal.checkpoints import numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_KEPT = 50_000
+"""A thousand restarts of eight ranks: how much a state keeps that lives as long as its job."""
+
+_MOST_REMARKS = 100  # in such a state
+_EMPTY = 8  # entries that a round counts for of which nothing is known
+_E = TypeVar("_E", bound=e.Event)
+
+# Of these the first one of a round counts: it says when something began or ended.
+_ONCE = frozenset((
+    e.RoundStarted, e.TemplateReady, e.WorkersSpawned, e.FailureDetected, e.EvidenceCollected,
+    e.Verdict, e.Decision, e.StopRequested, e.RoundStopped, e.ControlRequested, e.SignalReceived,
+))  # fmt: skip
+# A reader should know of them besides.
+_REMARKS = frozenset((
+    e.TemplateLost, e.AgentPaused, e.EventsLost, e.RoundStopped, e.MemoryReclaimed,
+    e.AttributionResult, e.NodeChecked,
+))  # fmt: skip
+
+
+class RoundState:
+    """What one node tells of one round. All moments are CLOCK_MONOTONIC of the node, nanoseconds.
+
+    Attributes:
+        number: of the round.
+        last_ns: its latest event.
+        since_ns: when the first failure happened; None = there was none, or nobody knows.
+        milestones: by name and rank, the first time that a rank passed it.
+        passed: by rank, the milestone passed last.
+        iterations: with which iterations ranks began to step.
+        progress: how far the ranks came, oldest first; in a bounded state what `account` needs.
+        iteration: the newest progress, None = there is none.
+        exits: how processes of ranks ended, in order.
+        replaced: by rank, the process that was started in the place of a lost one.
+        inprocess: parts of restarts inside the processes, by call, number of the restart and name.
+        restarts_inside: such a restart is under way.
+        done: iterations below this one were completed in the rounds before.
+        kept: how many entries this state has.
+    """
+
+    def __init__(self, number: int, done: int = 0) -> None:
+        self.number = number
+        self.last_ns = 0
+        self.since_ns: int | None = None
+        self.milestones: dict[str, dict[int, int]] = {}
+        self.passed: dict[int, e.RankMilestone] = {}
+        self.iterations: set[int] = set()
+        self.progress: list[e.RoundProgress] = []
+        self.iteration: e.RoundProgress | None = None
+        self.exits: list[e.RankExited] = []
+        self.replaced: dict[int, int] = {}
+        self.inprocess: dict[tuple[int, int, str], e.InProcessPhase] = {}
+        self.restarts_inside = False
+        self.done = done
+        self.kept = _EMPTY
+        self._earliest_ns = sys.maxsize
+        self._latest: dict[str, int] = {}
+        self._once: dict[type[e.Event], e.Event] = {}
+
+    def copy(self) -> RoundState:
+        """Return one that stays as it is when this one takes more events."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, list, set)):
+                setattr(other, name, value.copy())
+        other.milestones = {name: ranks.copy() for name, ranks in self.milestones.items()}
+        return other
+
+    def first(self, kind: type[_E]) -> _E | None:
+        """Return the first event of a kind, None if there is none."""
+        return self._once.get(kind)  # type: ignore[return-value]
+
+    def time_of(self, kind: type[e.Event]) -> int | None:
+        """Return when the first event of a kind was, None if there is none."""
+        event = self._once.get(kind)
+        return None if event is None else event.t
+
+    @property
+    def began_ns(self) -> int:
+        """When the round began; its earliest event where the journal lacks its start."""
+        started = self._once.get(e.RoundStarted)
+        return self._earliest_ns if started is None else started.t
+
+    @property
+    def ranks(self) -> list[int]:
+        """Global ranks of this node, by local rank; without a start, the ranks that events name."""
+        started = self.first(e.RoundStarted)
+        if started is not None:
+            return started.ranks
+        return sorted({*self.passed, *(exited.rank for exited in self.exits)})
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the ranks, by local rank; empty until there are any."""
+        spawned = self.first(e.WorkersSpawned)
+        pids = list(spawned.pids) if spawned is not None else []
+        if self.replaced and len(pids) == len(ranks := self.ranks):
+            pids = [self.replaced.get(rank, pid) for rank, pid in zip(ranks, pids, strict=True)]
+        return pids
+
+    @property
+    def stage(self) -> str:
+        """What the round is at: starting, running, failed, stopping or stopped."""
+        for kind, stage in (
+            (e.RoundStopped, "stopped"),
+            (e.StopRequested, "stopping"),
+            (e.FailureDetected, "failed"),
+            (e.WorkersSpawned, "running"),
+        ):
+            if kind in self._once:
+                return stage
+        return "starting"
+
+    @property
+    def last_iteration(self) -> int | None:
+        """The highest iteration begun, None if none is known."""
+        return max((one.last_iteration for one in self.progress), default=None)
+
+    def exit_of(self, rank: int) -> e.RankExited | None:
+        """Return how the present process of a rank ended, None = it did not."""
+        found = next((one for one in reversed(self.exits) if one.rank == rank), None)
+        pid = self.replaced.get(rank)
+        return None if found is not None and pid is not None and found.pid != pid else found
+
+    def latest(self, milestone: str) -> int | None:
+        """Return when the last of those ranks passed a milestone that did; None = none did."""
+        return self._latest.get(milestone)
+
+    def all_passed(self, milestone: str) -> int | None:
+        """Return when the last rank of the node passed a milestone; None unless all did."""
+        started = self.first(e.RoundStarted)
+        moments = self.milestones.get(milestone, {})
+        if started is None or not started.ranks or not moments.keys() >= set(started.ranks):
+            return None
+        return max(moments[rank] for rank in started.ranks)
+
+    def take(self, event: e.Event, *, thin: bool) -> int:
+        """Take in the next event of the round; return how many entries it added.
+
+        Args:
+            event: any of the round.
+            thin: keep of the progress only what `goodput.account` needs.
+        """
+        kind = type(event)
+        self.last_ns = max(self.last_ns, event.t)
+        self._earliest_ns = min(self._earliest_ns, event.t)
+        before = self.kept
+        if isinstance(event, e.RankMilestone):
+            self._take_milestone(event)
+        elif isinstance(event, e.RankExited):
+            self.exits.append(event)
+            self.kept += 1
+        elif isinstance(event, e.RoundProgress):
+            self._take_progress(event, thin=thin)
+        elif isinstance(event, e.InProcessPhase):
+            self._take_inprocess(event)
+        elif isinstance(event, e.RankReplaced):
+            self.kept += event.rank not in self.replaced
+            self.replaced[event.rank] = event.pid
+        elif kind in _ONCE or (isinstance(event, e.RoundBlamed) and event.number == self.number):
+            self.kept += kind not in self._once
+            self._once.setdefault(kind, event)
+            if isinstance(event, e.FailureDetected) and event.since_ns is not None:
+                self.since_ns = min(self.since_ns or event.since_ns, event.since_ns)
+        return self.kept - before
+
+    def _take_milestone(self, event: e.RankMilestone) -> None:
+        moments = self.milestones.setdefault(event.name, {})
+        self.kept += event.rank not in moments
+        moments.setdefault(event.rank, event.at_ns)
+        self.passed[event.rank] = event
+        self._latest[event.name] = max(event.at_ns, self._latest.get(event.name, 0))
+        if event.name == "first_step" and event.iteration is not None:
+            self.iterations.add(event.iteration)
+
+    def _take_progress(self, event: e.RoundProgress, *, thin: bool) -> None:
+        """Keep of a round the first, the last, and the two around what was done before it."""
+        seen = self.progress
+        below = event.last_iteration < self.done
+        above = len(seen) > 1 and min(one.last_iteration for one in seen[-2:]) >= self.done
+        if thin and len(seen) > 1 and (below or above):
+            seen[-1] = event
+        else:
+            seen.append(event)
+            self.kept += 1
+        self.iteration = event
+
+    def _take_inprocess(self, event: e.InProcessPhase) -> None:
+        key = (event.call, event.epoch, event.phase)
+        self.kept += key not in self.inprocess
+        self.inprocess[key] = event
+        if event.phase in ("detect", "re-enter"):
+            self.restarts_inside = event.phase == "detect"
+
+
+class LaunchState:
+    """What one node tells of one launch.
+
+    Attributes:
+        opened: who writes the journal.
+        job: what was started.
+        ended: how it ended.
+        node: its name, "" = not known.
+        rounds: by number; the oldest are missing unless ``complete``.
+        number: of the round that began last, -1 = none has.
+        first_ns, last_ns: earliest and latest event, CLOCK_MONOTONIC.
+        first_wall: Unix time of the first event, seconds.
+        last_wall: of the last one that has a time.
+        wall_ahead_ns: by how much wall time is ahead of the clock, None = unknown.
+        decision: the last one of the coordinator.
+        stepped: whether any rank called ``undaunted.step``.
+        reached: the highest iteration begun.
+        limits: to which the ranks are held, seconds; None = to none.
+        blamed_ranks: how often each rank was blamed, by rank and kind; ``lost``: others went on
+            without it.
+        blamed_nodes: node that ended a round first, by number; in a job of several nodes.
+        inprocess_restarts: restarts inside of the processes.
+        paused_s: how long the launcher itself did not run.
+        healthy: whether the last check of the node found nothing wrong; None = there was none.
+        lost: events that are missing in the journal, as far as it says so itself.
+        rank_events_lost: events of ranks that came too fast, by rank.
+        checkpoints: saves, failed saves and loads of single ranks, by ``saved``, ``failed`` and
+            ``loaded``.
+        checkpoint_s: seconds they took, by ``stall_s``, ``total_s`` (of saves) and ``seconds`` (of
+            loads).
+        remarks: events of which a reader should know besides; in a bounded state the newest.
+        complete: False if rounds were forgotten: what is summed over rounds is not known then.
+
+    Args:
+        most: how many entries are kept at most, None = all. See ``docs/design/journal.md``.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.opened: e.JournalOpened | None = None
+        self.job: e.JobStarted | None = None
+        self.ended: e.JobEnded | None = None
+        self.node = ""
+        self.rounds: dict[int, RoundState] = {}
+        self.number = -1
+        self.first_ns = sys.maxsize
+        self.last_ns = 0
+        self.first_wall = 0.0
+        self.last_wall = 0.0
+        self.wall_ahead_ns: int | None = None
+        self.decision: e.Decision | None = None
+        self.stepped = False
+        self.reached = 0
+        self.limits: dict[str, float | None] = {}
+        self.blamed_ranks: Counter[tuple[int, str]] = Counter()
+        self.blamed_nodes: dict[int, str] = {}
+        self.inprocess_restarts = 0
+        self.paused_s = 0.0
+        self.healthy: bool | None = None
+        self.lost = 0
+        self.rank_events_lost: Counter[int] = Counter()
+        self.checkpoints: Counter[str] = Counter()
+        self.checkpoint_s = {"stall_s": 0.0, "total_s": 0.0, "seconds": 0.0}
+        self.remarks: deque[e.Event] = deque(maxlen=None if most is None else _MOST_REMARKS)
+        self.complete = True
+        self._most = most
+        self._kept = 0
+        self._shared: set[int] = set()  # rounds that a copy has as well
+        self._kinds: dict[type[e.Event], int] = {}
+
+    @classmethod
+    def of(cls, events: Iterable[e.Event], most: int | None = None) -> LaunchState:
+        """Return the state after all of these events."""
+        state = cls(most)
+        for event in events:
+            state.take(event)
+        return state
+
+    def copy(self) -> LaunchState:
+        """Return one that stays as it is when this one takes more events; rounds are shared."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, deque, set)):
+                setattr(other, name, value.copy())
+        self._shared = set(self.rounds)
+        other._shared = set(self.rounds)  # noqa: SLF001 - of this class
+        return other
+
+    def at(self, now_ns: int, reached: tuple[int, int, int] | None = None) -> LaunchState:
+        """Return a copy, as if the journal had been written at this moment.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            reached: what pages say of the round: the lowest iteration that a rank began with, the
+                highest begun, and when.
+        """
+        other = self.copy()
+        other.last_ns = max(self.last_ns, now_ns)
+        if reached is not None and self.current.stage != "stopped" and self.number >= 0:
+            low, high, high_ns = reached
+            other.take(
+                e.RoundProgress(
+                    t=other.last_ns,
+                    round=self.number,
+                    first_iteration=low,
+                    last_iteration=high,
+                    last_ns=high_ns,
+                )
+            )
+        return other
+
+    @property
+    def current(self) -> RoundState:
+        """The round that began last; one of which nothing is known where none has."""
+        return self.rounds.get(self.number) or RoundState(-1)
+
+    def ordered(self) -> list[RoundState]:
+        """Return the rounds by number."""
+        return [self.rounds[number] for number in sorted(self.rounds)]
+
+    def failures_of(self, rank: int) -> int:
+        """Return how often a rank was blamed or lost."""
+        return sum(times for (who, _), times in self.blamed_ranks.items() if who == rank)
+
+    @property
+    def began_ns(self) -> int:
+        """When the launcher began; the earliest event where the journal lacks its start."""
+        if self.job is not None:
+            return self.job.t
+        return self.first_ns if self._kinds else 0
+
+    @property
+    def until_ns(self) -> int:
+        """When the launcher ended; the latest event where it did not."""
+        return max(self.began_ns, self.ended.t if self.ended is not None else self.last_ns)
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many events of each kind there were."""
+        return {str(kind.__struct_config__.tag): count for kind, count in self._kinds.items()}
+
+    def take(self, event: e.Event) -> None:
+        """Take in the next event of the journal."""
+        kind = type(event)
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        if not self.node and not isinstance(event, e.RoundBlamed):  # its node is the one blamed
+            self.node = event.node
+        self.first_ns = min(self.first_ns, event.t)
+        self.last_ns = max(self.last_ns, event.t)
+        if event.wall > 0:
+            self.last_wall = event.wall
+            if self.wall_ahead_ns is None:
+                self.first_wall = event.wall
+                self.wall_ahead_ns = round(event.wall * 1e9) - event.t
+        if event.round >= 0:
+            self._of_round(event)
+        self._take(event)
+        if kind in _REMARKS:
+            self.remarks.append(event)
+
+    def _of_round(self, event: e.Event) -> None:
+        number = event.round
+        one = self.rounds.get(number)
+        if one is None:
+            one = self.rounds[number] = RoundState(number, self.reached)
+            self._kept += one.kept
+        elif number in self._shared:
+            one = self.rounds[number] = one.copy()
+            self._shared.discard(number)
+        if self._most is not None and self._kept >= self._most:
+            self._make_room(number)
+            if self._kept >= self._most and type(event) not in _ONCE:
+                return
+        self._kept += one.take(event, thin=self._most is not None)
+
+    def _make_room(self, number: int) -> None:
+        """Forget the oldest rounds, but for the one of this number and the one that is on."""
+        self.complete = False
+        for oldest in [each for each in self.rounds if each not in (number, self.number)]:
+            self._kept -= self.rounds.pop(oldest).kept
+            if self._most is not None and self._kept < self._most:
+                return
+
+    def _take(self, event: e.Event) -> None:  # noqa: C901, PLR0912 - one case for each kind
+        match event:  # the most frequent ones first
+            case e.RankExited():
+                pass
+            case e.RankMilestone():
+                self.stepped = self.stepped or event.name == "first_step"
+            case e.RankEvent():
+                if event.name == CHECKPOINT:
+                    self._take_checkpoint(event.text)
+            case e.RoundProgress():
+                self.reached = max(self.reached, event.last_iteration)
+            case e.InProcessPhase():
+                self.inprocess_restarts += event.phase == "re-enter"
+            case e.RoundStarted():
+                self.number = event.round
+            case e.Decision():
+                self.decision = event
+            case e.LimitsChanged():
+                self.limits |= event.limits
+            case e.Verdict():
+                self.blamed_ranks[event.rank, event.kind] += 1
+            case e.RankLost():
+                self.blamed_ranks[event.rank, "lost"] += 1
+            case e.RoundBlamed() if self._most is None or len(self.blamed_nodes) < self._most:
+                self.blamed_nodes[event.number] = event.node
+            case e.AgentPaused():
+                self.paused_s += event.seconds
+            case e.NodeChecked():
+                self.healthy = not event.problem
+            case e.EventsLost():
+                self.lost += event.count
+            case e.RankEventsLost():
+                self.rank_events_lost[event.rank] += event.count
+            case e.JournalOpened():
+                self.opened = self.opened or event
+            case e.JobStarted():
+                self.job = self.job or event
+                self.limits |= event.limits
+            case e.JobEnded():
+                self.ended = self.ended or event
+
+    def _take_checkpoint(self, text: str) -> None:
+        what = text.split(" ", 1)[0]
+        if what not in ("saved", "failed", "loaded"):
+            return
+        self.checkpoints[what] += 1
+        if what == "failed":
+            return  # what follows are a user's words
+        for name, value in numbers_of(text).items():
+            if name in self.checkpoint_s:
+                self.checkpoint_s[name] += value
