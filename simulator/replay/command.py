@@ -17,7 +17,7 @@ from undaunted.base.text import one_line, printable
 from undaunted.cli.report import damage
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.lines import MAX_LINE, decode
-from undaunted.journal.newest import DEFAULT_RUNS
+from undaunted.journal.reader import DEFAULT_RUNS
 from undaunted.journal.render import plain
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from simulator.replay.values import Findings, Violation
     from undaunted.journal.events import Event
-    from undaunted.journal.tables import Line
+    from undaunted.journal.render import Line
 
 # How many violations of one rule are shown; those that follow are mostly of the same cause.
 _SHOWN = 5

@@ -6,10 +6,9 @@ import math
 
 import pytest
 
-from undaunted.journal.checkpoint_lines import checkpoint_lines
 from undaunted.journal.checkpoints import advice, checkpoints, cost, joined, told_of
 from undaunted.journal.events import FailureDetected, RankEvent
-from undaunted.journal.render import plain
+from undaunted.journal.render import checkpoint_lines, plain
 
 S = 1_000_000_000
 

@@ -1,3 +1,5 @@
+"""Reports as text: lines that fit, numbers that are whole, control characters written out."""
+
 from __future__ import annotations
 
 import msgspec
@@ -6,8 +8,18 @@ import pytest
 from tests.journal import sample
 from tests.journal.sample import at, begin, summary_of
 from undaunted.journal import events as e
-from undaunted.journal.render import plain, render_round, render_run
-from undaunted.journal.summary import RunSummary
+from undaunted.journal.goodput import Times
+from undaunted.journal.render import (
+    CLASSES,
+    PHASES,
+    class_cells,
+    percent,
+    plain,
+    render_round,
+    render_run,
+    time_table,
+)
+from undaunted.journal.summary import Phases, RunSummary
 
 REPORT = """\
 run demo on n0: finished, exit code 0, goodput 45 %
@@ -154,3 +166,34 @@ def test_text_of_the_program_cannot_act_on_the_terminal() -> None:
     text = plain(render_run(run)) + plain(render_round(run, 0))
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "boo" in text
+
+
+def test_every_phase_and_class_has_its_column() -> None:
+    known = {*Phases.__struct_fields__} - {"total_to_step_ns"}  # total and step together
+    assert {column.field for column in PHASES} == known
+    assert {column.field for column in CLASSES} == {*Times.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (0.0, "0 %"),
+        (0.00001, "0.1 %"),
+        (0.0123, "1.2 %"),
+        (0.5, "50 %"),
+        (0.99, "99 %"),
+        (0.9961, "99.6 %"),
+        (0.99999, "99.9 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_percentage_says_everything_or_nothing_only_where_that_is_so(
+    part: float, said: str
+) -> None:
+    assert percent(part) == said
+
+
+def test_classes_that_are_empty_are_left_out() -> None:
+    assert [column.title for column, _ in class_cells(Times(load_ns=10**9, stop_ns=10))] == ["load"]
+    (_, titles, *_rest) = time_table(summary_of(sample.RUN), None)
+    assert "initialise" not in titles[0][0]

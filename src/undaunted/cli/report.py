@@ -19,17 +19,15 @@ from undaunted.cli.command import Command, Parsed, UsageError, complain
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.events import EventsLost
 from undaunted.journal.job.launches import Launch, launches_of
-from undaunted.journal.job.lines import render_job, still_runs
 from undaunted.journal.job.rank_time import Price, parse_price
+from undaunted.journal.job.render import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
-from undaunted.journal.newest import DEFAULT_RUNS
 from undaunted.journal.owner import is_running
 from undaunted.journal.query import every
-from undaunted.journal.reader import Journal
-from undaunted.journal.render import labelled, plain, render_round, render_run, utc
+from undaunted.journal.reader import DEFAULT_RUNS, Journal
+from undaunted.journal.render import Line, labelled, plain, render_round, render_run, utc
 from undaunted.journal.summary import RunSummary
-from undaunted.journal.tables import Line
 
 _SCHEMA = 2
 _FAILED = 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from undaunted.journal.newest import DEFAULT_RUNS, newest_run
-from undaunted.journal.reader import Journal, find_journals, read_journal
+from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals, newest_run, read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import discard_stdout, take_any_text
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed, UsageError
-from undaunted.journal.newest import DEFAULT_RUNS, newest_run
+from undaunted.journal.reader import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
     from undaunted.top.source import Source

@@ -1,4 +1,4 @@
-"""Reads journals, also damaged ones and those of newer builds."""
+"""Finds journals and reads them, also damaged ones and those of newer builds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from undaunted.journal.lines import MAX_LINE, decode, decode_lines
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+
 
 # Bytes that are decoded at once, where no line of them is damaged.
 _BLOCK = MAX_LINE
@@ -164,3 +165,30 @@ def _note(journal: Journal, line: int, reason: str) -> None:
 
 
 _KNOWN = frozenset(kind.__struct_config__.tag for kind in get_args(AnyEvent))
+
+
+DEFAULT_RUNS = Path("undaunted-runs")
+
+
+def newest_run(runs: Path = DEFAULT_RUNS) -> Path | None:
+    """Return the directory below ``runs`` whose journal was written last, None if there is none."""
+    newest: tuple[int, Path] | None = None
+    for run in _directories(runs):
+        for written_ns in _times(run):
+            if newest is None or written_ns > newest[0]:
+                newest = (written_ns, run)
+    return None if newest is None else newest[1]
+
+
+def _directories(runs: Path) -> list[Path]:
+    try:
+        return [run for run in runs.iterdir() if run.is_dir() and not run.is_symlink()]
+    except OSError:
+        return []
+
+
+def _times(run: Path) -> list[int]:
+    try:
+        return [journal.stat().st_mtime_ns for journal in find_journals(run)]
+    except OSError:
+        return []  # of somebody else, or just removed

@@ -11,7 +11,7 @@ from undaunted.top.cells import cut, fill, width_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.journal.tables import Line
+    from undaunted.journal.render import Line
     from undaunted.top.ranks import Rank
 
 # A column of notes narrower than this tells nothing.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.journal.tables import Line
+    from undaunted.journal.render import Line
 
 _STYLES = {
     "bold": "\x1b[1m",

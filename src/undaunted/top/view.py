@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration, one_line
-from undaunted.journal.tables import percent
+from undaunted.journal.render import percent
 from undaunted.top.cells import cut, width_of
 from undaunted.top.table import room_for_notes, style_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.journal.tables import Line
+    from undaunted.journal.render import Line
     from undaunted.top.model import Job
     from undaunted.top.notes import Note
     from undaunted.top.ranks import Rank

@@ -1,4 +1,4 @@
-"""Tests of `undaunted.journal.page.timeline`."""
+"""The columns of the timeline say what the job was."""
 
 from __future__ import annotations
 
@@ -6,13 +6,26 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.journal.page.jobs import job, journal, two
-from tests.journal.sample import RUN
+from tests.journal.sample import MS, RUN, at
+from undaunted.journal import events as e
+from undaunted.journal.events import InProcessPhase
 from undaunted.journal.page import timeline as module
-from undaunted.journal.page.timeline import CLASSES, timeline
+from undaunted.journal.page.timeline import (
+    CLASSES,
+    KINDS,
+    RankLists,
+    Texts,
+    differences,
+    gapped_differences,
+    ranges,
+    timeline,
+    to_ms,
+)
 
 
 def spans(node: dict[str, Any]) -> list[tuple[str, int]]:
@@ -107,3 +120,129 @@ def test_a_journal_with_gaps_makes_a_page_too(left_out, random):
         assert len({len(column) for column in columns.values()}) == 1
         assert all(length >= 0 for length in columns["length"])
     msgspec.json.encode(data)
+
+
+def marks(*journals: Any) -> list[tuple[int, str, int, int, str]]:
+    data = timeline(*job(*journals))
+    columns = data["marks"]
+    return [
+        (when, KINDS[kind], node, rank, data["text"][text])
+        for when, kind, node, rank, text in zip(
+            accumulate(columns["at"]), columns["kind"], columns["node"], columns["rank"],
+            columns["text"], strict=True,
+        )
+    ]  # fmt: skip
+
+
+def test_failures_say_when_they_happened_and_who_is_to_blame():
+    assert marks() == [
+        (997, "crash", 0, 1, "rank 1 raised ValueError: bad batch"),
+        (4999, "hang", 0, 0, "rank 0 hangs"),
+    ]
+
+
+def test_a_failure_without_a_verdict_has_its_detail():
+    events = [one for one in RUN if not isinstance(one, e.Verdict)]
+    assert marks(journal(events))[0] == (997, "crash", 0, 1, "exit code 1")
+
+
+def test_a_node_that_failed_because_of_another_is_a_victim():
+    kinds = [kind for _, kind, *_ in marks(*two())]
+    assert sorted(kinds) == ["crash", "hang", "victim", "victim"]
+
+
+def test_a_checkpoint_is_one_mark_of_all_ranks():
+    told = [
+        at(600 + rank, e.RankEvent, 0, rank=rank, name="checkpoint", at_ns=(600 + rank) * MS,
+           text=f"saved step=20 bytes=1 stall_s=0.{rank}")
+        for rank in (0, 1)
+    ]  # fmt: skip
+    found = marks(journal([*RUN, *told]))
+    assert found[0] == (600, "checkpoint", 0, -1, "saved, step 20, by 2 ranks")
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "text"),
+    [
+        (at(700, e.RankEvent, 0, rank=1, name="fault", at_ns=700 * MS, text="kill"), "fault",
+         "kill"),
+        (at(700, e.NodeChecked, 0, problem="disk full"), "health", "disk full"),
+        (at(700, e.AgentPaused, 0, seconds=3.0), "warning", "the launcher did not run for 3.0 s"),
+        (at(700, e.SignalReceived, 0, signal="SIGTERM"), "warning",
+         "the launcher received SIGTERM"),
+        (at(700, e.TemplateLost, 0, reason="threads"), "warning", "workers start fresh: threads"),
+        (at(700, e.ControlRequested, 0, rank=1, action="Exclude", description="hot"), "warning",
+         "asks for Exclude: hot"),
+        (at(700, e.RankLost, 0, rank=1, detail="killed"), "in-process restart",
+         "the others go on without it: killed"),
+        (at(700, InProcessPhase, 0, call=0, epoch=2, phase="detect", reasons=["rank 1 raised"]),
+         "in-process restart", "2: rank 1 raised"),
+    ],
+)  # fmt: skip
+def test_what_else_happened(event, kind, text):
+    found = [one for one in marks(journal([*RUN, event])) if one[0] == 699]
+    assert [(one[1], one[4]) for one in found] == [(kind, text)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        at(700, e.NodeChecked, 0),
+        at(700, e.RankEvent, 0, rank=0, name="checkpoint", at_ns=1, text="deleted step=3"),
+        at(700, e.RankEvent, 0, rank=0, name="note", at_ns=1, text="hello"),
+    ],
+)
+def test_what_is_not_worth_a_mark(event):
+    assert len(marks(journal([*RUN, event]))) == 2
+
+
+def test_of_very_many_marks_an_even_part_is_kept_and_all_failures(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 10)
+    many = [at(100 + ms, e.SignalReceived, 0, signal=f"SIG{ms}") for ms in range(100)]
+    found = marks(journal([*RUN, *many]))
+    assert len(found) == 12
+    assert found[1][0] - found[0][0] == 10
+
+
+def test_a_text_is_kept_once_and_made_one_printable_line():
+    texts = Texts()
+    assert [texts.place(one) for one in ("a\nb", "c\x1b", "a\nb")] == [0, 1, 0]
+    assert texts.all == ["a b", "c\\x1b"]
+
+
+def test_a_long_text_is_cut():
+    texts = Texts()
+    texts.place("x" * 10_000)
+    assert len(texts.all[0]) == 500
+
+
+def test_ranks_are_ranges_in_their_order():
+    assert ranges([0, 1, 2, 7, 8, 3]) == [0, 3, 7, 2, 3, 1]
+    assert ranges([]) == []
+
+
+def test_the_same_ranks_are_kept_once():
+    lists = RankLists()
+    assert [lists.place(one) for one in ([0, 1], [2], [0, 1])] == [0, 1, 0]
+    assert lists.all == [[0, 2], [2, 1]]
+
+
+@given(st.lists(st.integers(-(2**40), 2**40)), st.integers(0, 2**40))
+def test_differences_add_up(values, start):
+    value, back = start, []
+    for one in differences(values, start):
+        value += one
+        back.append(value)
+    assert back == values
+
+
+def test_what_is_missing_stays_missing():
+    assert gapped_differences([5, None, 7], 3) == [2, None, 2]
+
+
+def test_a_column_of_which_nothing_is_known_is_empty():
+    assert gapped_differences([None, None], 3) == []
+
+
+def test_milliseconds_are_rounded():
+    assert [to_ms(one) for one in (0, 499_999, 500_000, 1_700_000)] == [0, 0, 1, 2]

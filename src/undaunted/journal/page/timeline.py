@@ -1,4 +1,4 @@
-"""What the timeline shows, as columns of small numbers: pure, from a job and its journals.
+"""What the timeline shows, as columns of small numbers: pure, from a job and its launches.
 
 All times are whole milliseconds since the job began; columns hold differences, so that 1,000 ranks
 with 100 restarts fit in a few megabytes. ``static/model.js`` undoes this.
@@ -6,30 +6,22 @@ with 100 restarts fit in a few megabytes. ``static/model.js`` undoes this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from undaunted.base.text import one_line
+from undaunted.base.text import format_duration, one_line
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Times
 from undaunted.journal.job.rank_time import SPARE
-from undaunted.journal.page.columns import (
-    RankLists,
-    Texts,
-    differences,
-    gapped_differences,
-    ms,
-    ranges,
-    to_ms,
-)
-from undaunted.journal.page.marks import KINDS, Marks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from undaunted.journal.goodput import Span
     from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobRound, JobSummary
     from undaunted.journal.launch import RoundState
+
 
 FORMAT = 1
 CLASSES = (*(name.removesuffix("_ns") for name in Times.__struct_fields__), SPARE)
@@ -207,3 +199,212 @@ def _round(
 def _how(exited: e.RankExited) -> str:
     how = exited.signal or f"exit code {exited.exit_code}"
     return f"{how}, told to stop" if exited.by_us else how
+
+
+KINDS = (
+    "crash", "hang", "spawn", "lost",  # what ended a round first
+    "victim", "in-process restart", "checkpoint", "fault", "health", "warning",
+)  # fmt: skip
+_FAILURES = KINDS[:4]
+# Other marks than failures; of more, an even part is kept.
+_MOST = 20_000
+# By far the most events; none of them is a mark.
+_QUIET = frozenset((e.RankMilestone, e.RankExited, e.RoundProgress))
+_STEP = re.compile(r"\bstep=(\d+)")
+_OF_CHECKPOINTS = ("saved", "failed", "loaded", "rescued", "skipped")
+
+
+class Mark(NamedTuple):
+    """A moment, in milliseconds; ``node`` is an index, ``text`` too, ``rank`` -1 for none."""
+
+    at: int
+    kind: str
+    node: int
+    rank: int
+    text: int
+
+
+class Marks:
+    """Collects the marks of all launches."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._failures: list[tuple[Mark, tuple[int, int]]] = []  # with launch and round
+        self._others: list[Mark] = []
+
+    def read(self, node: int, launch: Launch) -> None:
+        """Take the marks of one launch; ``node`` is the index of its node."""
+        for one in launch.state.ordered():
+            self._failure(node, launch, one)
+        saved: dict[tuple[int, str], list[e.RankEvent]] = {}
+        for event in launch.events:
+            if type(event) in _QUIET:
+                continue
+            if isinstance(event, e.RankEvent) and event.name == "checkpoint":
+                what, step = event.text.split(" ", 1)[0], _STEP.search(event.text)
+                if what in _OF_CHECKPOINTS and step is not None:
+                    saved.setdefault((event.round, f"{what}, step {step[1]}"), []).append(event)
+            else:
+                self._other(node, launch, event)
+        for (_, key), told in saved.items():
+            at = max(ms(launch, one.at_ns) for one in told)
+            text = f"{key}, by {len(told)} ranks" if len(told) > 1 else key
+            rank = told[0].rank if len(told) == 1 else -1
+            self._others.append(self._mark(at, "checkpoint", node, rank, text))
+
+    def _failure(self, node: int, launch: Launch, one: RoundState) -> None:
+        failure, verdict = one.first(e.FailureDetected), one.first(e.Verdict)
+        if failure is None:
+            return
+        text = failure.detail or failure.kind if verdict is None else verdict.line
+        rank = failure.rank if verdict is None else verdict.rank
+        at = ms(launch, failure.t if failure.since_ns is None else failure.since_ns)
+        kind = failure.kind if failure.kind in _FAILURES else "crash"
+        mark = self._mark(at, kind, node, rank, text)
+        self._failures.append((mark, (launch.index, one.number)))
+
+    def _other(self, node: int, launch: Launch, event: e.Event) -> None:
+        kind, text, rank = "warning", "", -1
+        match event:
+            case e.RankEvent(name="fault", rank=rank, text=text):
+                kind = "fault"
+            case e.InProcessPhase(phase="detect", epoch=epoch, reasons=reasons, rank=rank):
+                kind = "in-process restart"
+                text = f"{epoch}: {reasons[0] if reasons else 'it was stopped'}"
+            case e.NodeChecked(problem=text) if text:
+                kind = "health"
+            case e.AgentPaused(seconds=seconds):
+                text = f"the launcher did not run for {format_duration(seconds)}"
+            case e.SignalReceived(signal=signal):
+                text = f"the launcher received {signal}"
+            case e.ControlRequested(rank=rank, action=action, description=description):
+                text = f"asks for {action}: {description}"
+            case e.TemplateLost(reason=reason):
+                text = f"workers start fresh: {reason}"
+            case e.RankLost(rank=rank, detail=detail):
+                kind, text = "in-process restart", f"the others go on without it: {detail}"
+        if text:
+            at = getattr(event, "at_ns", event.t)
+            self._others.append(self._mark(ms(launch, at), kind, node, rank, text))
+
+    def blame(self, rounds: Sequence[JobRound], places: Mapping[str, int]) -> None:
+        """Turn failures of nodes that failed because of another one into those of victims.
+
+        Args:
+            rounds: of the job.
+            places: index of each node.
+        """
+        guilty: dict[tuple[int, int], int] = {}
+        for one in rounds:
+            if one.failure is None or one.failure.node not in places:
+                continue
+            place = places[one.failure.node]
+            guilty |= {(part.launch, one.round): place for part in one.parts}
+            if one.failure.kind == "lost":
+                known = (one.failed_ns, one.stopped_ns, one.began_ns)
+                at = to_ms(next(moment for moment in known if moment is not None))
+                mark = self._mark(at, "lost", place, -1, one.failure.line)
+                self._failures.append((mark, (-1, one.round)))
+        self._failures = [
+            (mark if guilty.get(key, mark.node) == mark.node else mark._replace(kind="victim"), key)
+            for mark, key in self._failures
+        ]
+
+    def columns(self) -> dict[str, list[int]]:
+        """Return all marks in the order of time."""
+        failures = [mark for mark, _ in self._failures if mark.kind in _FAILURES]
+        others = self._others + [mark for mark, _ in self._failures if mark.kind == "victim"]
+        others.sort()
+        keep = -(-len(others) // _MOST) or 1
+        marks = sorted(failures + others[::keep])
+        return {
+            "at": differences(mark.at for mark in marks),
+            "kind": [KINDS.index(mark.kind) for mark in marks],
+            "node": [mark.node for mark in marks],
+            "rank": [mark.rank for mark in marks],
+            "text": [mark.text for mark in marks],
+        }
+
+    def _mark(self, at: int, kind: str, node: int, rank: int, text: str) -> Mark:
+        return Mark(at, kind, node, rank, self._texts.place(text))
+
+
+_MS_NS = 1_000_000
+_LONGEST_TEXT = 500
+
+
+class Texts:
+    """Texts, each of them once; what users' programs say is made printable and one line."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        """Return the index of ``text`` in ``all``."""
+        found = self._places.get(text)
+        if found is None:
+            found = self._places[text] = len(self.all)
+            self.all.append(one_line(text, _LONGEST_TEXT))
+        return found
+
+
+class RankLists:
+    """Lists of ranks, each of them once, as first, count, first, count, ..."""
+
+    def __init__(self) -> None:
+        self.all: list[list[int]] = []
+        self._places: dict[tuple[int, ...], int] = {}
+
+    def place(self, ranks: Sequence[int]) -> int:
+        """Return the index of these ranks in ``all``."""
+        key = tuple(ranks)
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = len(self.all)
+            self.all.append(ranges(key))
+        return found
+
+
+def ranges(ranks: Iterable[int]) -> list[int]:
+    """Return ranks in their order as first, count, first, count, ..."""
+    out: list[int] = []
+    for rank in ranks:
+        if out and rank == out[-2] + out[-1]:
+            out[-1] += 1
+        else:
+            out += [rank, 1]
+    return out
+
+
+def to_ms(ns: int) -> int:
+    """Return whole milliseconds, rounded."""
+    return (ns + _MS_NS // 2) // _MS_NS
+
+
+def ms(launch: Launch, t: int) -> int:
+    """Return a moment of a launch's clock on the axis of the job, in milliseconds; at least 0."""
+    return to_ms(max(0, launch.on_axis(t)))
+
+
+def differences(values: Iterable[int], start: int = 0) -> list[int]:
+    """Return by how much each value is greater than the one before it."""
+    out = []
+    for value in values:
+        out.append(value - start)
+        start = value
+    return out
+
+
+def gapped_differences(values: Sequence[int | None], start: int) -> list[int | None]:
+    """Return the same where values may be missing; nothing at all if they all are."""
+    out: list[int | None] = []
+    known = False
+    for value in values:
+        if value is None:
+            out.append(None)
+            continue
+        known = True
+        out.append(value - start)
+        start = value
+    return out if known else []

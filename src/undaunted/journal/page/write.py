@@ -10,7 +10,7 @@ import msgspec
 
 from undaunted.base.text import one_line
 from undaunted.journal.files import write_output
-from undaunted.journal.page import figures, lists
+from undaunted.journal.page import sections
 from undaunted.journal.page.markup import base_style, named_by_hash, text
 from undaunted.journal.page.timeline import timeline
 
@@ -57,17 +57,17 @@ def page(job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal
         "policy": _policy(style, script),
         "title": text(f"{one_line(job.run_id) or 'run'} - report of undaunted"),
         "style": style,
-        "heading": figures.heading(job),
-        "about": figures.about(job),
-        "tiles": figures.tiles(job),
-        "times": figures.times(job),
-        "legend": figures.legend(),
-        "failures": lists.failures(job),
-        "restarts": lists.restarts(job),
-        "rounds": lists.rounds(job),
-        "nodes": lists.nodes(job),
-        "checkpoints": lists.checkpoints(job),
-        "notes": lists.notes(job, journals),
+        "heading": sections.heading(job),
+        "about": sections.about(job),
+        "tiles": sections.tiles(job),
+        "times": sections.times(job),
+        "legend": sections.legend(),
+        "failures": sections.failures(job),
+        "restarts": sections.restarts(job),
+        "rounds": sections.rounds(job),
+        "nodes": sections.nodes(job),
+        "checkpoints": sections.checkpoints(job),
+        "notes": sections.notes(job, journals),
         "footer": "Made by <code>undaunted report --html</code>.",
         "data": _data(job, launches),
         "script": script,

@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, format_duration, one_line
-from undaunted.journal.checkpoint_lines import checkpoint_lines
-from undaunted.journal.render import INDENT, NO_END, STYLES, labelled, told_for, utc, wrap
-from undaunted.journal.tables import CLASSES, percent
+from undaunted.journal.render import (
+    CLASSES,
+    INDENT,
+    NO_END,
+    STYLES,
+    checkpoint_lines,
+    labelled,
+    percent,
+    told_for,
+    utc,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from undaunted.journal.job.values import Cost, JobRound, JobSummary
-    from undaunted.journal.tables import Line
+    from undaunted.journal.render import Line
 
 # How many rounds are explained, and how many nodes and ranks that failed are named.
 _ROUNDS = 20
