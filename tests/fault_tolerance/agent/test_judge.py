@@ -25,7 +25,7 @@ from undaunted.fault_tolerance.agent.judge import (
     serve_error_file,
 )
 from undaunted.fault_tolerance.agent.processes import Worker
-from undaunted.fault_tolerance.worker.spec import WorkerSpec
+from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 from undaunted.progress.timeouts import Expired
 

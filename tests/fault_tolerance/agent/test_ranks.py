@@ -19,8 +19,8 @@ from undaunted.fault_tolerance.agent import ranks
 from undaunted.fault_tolerance.agent.processes import Worker
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.data import WorkloadAction, WorkloadControlRequest, encode_request
+from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.fault_tolerance.worker.spawner import Spawned
-from undaunted.fault_tolerance.worker.spec import WorkerSpec
 from undaunted.progress.area import MailboxRequest, PageArea
 from undaunted.progress.limits import Limits
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase

@@ -144,7 +144,7 @@ async def agent() -> None:
 async def serve(request: dict[str, Any], spawner: Any) -> dict[str, Any]:
     import msgspec
 
-    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+    from undaunted.fault_tolerance.worker.messages import WorkerSpec
 
     specs = msgspec.convert(
         [{"agent_pid": os.getpid(), **spec} for spec in request["specs"]], list[WorkerSpec]

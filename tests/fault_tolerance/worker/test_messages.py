@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.fault_tolerance.worker import messages
-from undaunted.fault_tolerance.worker.spec import WorkerSpec
+from undaunted.fault_tolerance.worker.messages import WorkerSpec
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=[]), max_size=20)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.base import process
-from undaunted.fault_tolerance.worker import warm
+from undaunted.fault_tolerance.worker import spawner as module
 from undaunted.fault_tolerance.worker.spawner import Spawner, fresh_reason
 
 from .harness import ENVIRONMENT, AgentProcess
@@ -135,14 +135,14 @@ def test_fresh_workers_instead(tmp_path, code, reason):
 
 
 def test_a_template_that_never_gets_ready(tmp_path, monkeypatch):
-    monkeypatch.setattr(warm, "READY_DEADLINE_S", 0.2)
+    monkeypatch.setattr(module, "READY_DEADLINE_S", 0.2)
     spawned, reasons, _ = run_fake(tmp_path, "import signal; signal.pause()")
     assert reap(spawned) == [0]
     assert reasons == ["the template did not finish its imports in 0.2 s"]
 
 
 def test_a_template_that_does_not_fork(tmp_path, monkeypatch):
-    monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.3)
+    monkeypatch.setattr(module, "FORK_DEADLINE_S", 0.3)
     spawned, reasons, _ = run_fake(tmp_path, READY + "import signal; signal.pause()")
     assert reap(spawned) == [0]
     assert reasons == ["the template did not fork in 0.3 s"]
@@ -156,8 +156,8 @@ def test_a_late_answer_to_an_earlier_request_is_not_taken_for_this_one(tmp_path)
 
 
 def test_a_template_that_cannot_be_killed_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.2)
-    monkeypatch.setattr(warm, "_KILL_DEADLINE_S", 0.2)
+    monkeypatch.setattr(module, "FORK_DEADLINE_S", 0.2)
+    monkeypatch.setattr(module, "_KILL_DEADLINE_S", 0.2)
     signal_pidfd, signals = process.signal_pidfd, []
 
     def in_vain_at_first(pidfd, number):
@@ -273,7 +273,7 @@ def test_one_request_after_another_reaches_the_template(tmp_path):
 
 def test_workers_that_exist_all_the_same_are_not_started_twice(tmp_path, monkeypatch):
     """The answer is on its way when the agent loses patience."""
-    monkeypatch.setattr(warm, "FORK_DEADLINE_S", 0.3)
+    monkeypatch.setattr(module, "FORK_DEADLINE_S", 0.3)
     code = (
         READY
         + """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution import crash, error_file, hang, oom
 from undaunted.base.deadline import within
-from undaunted.fault_tolerance.output.paths import last_lines
+from undaunted.fault_tolerance.output.destinations import last_lines
 from undaunted.journal.events import Verdict
 from undaunted.progress import learning
 

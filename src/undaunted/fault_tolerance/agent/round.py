@@ -23,7 +23,7 @@ from undaunted.fault_tolerance.output import destinations
 from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.fault_tolerance.output.logs_specs import Chosen
 from undaunted.fault_tolerance.output.round_output import RoundOutput
-from undaunted.fault_tolerance.worker.spec import WorkerSpec
+from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.faults.plan import FaultPlan
 
 if TYPE_CHECKING:

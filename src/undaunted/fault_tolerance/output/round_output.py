@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output import destinations
-from undaunted.fault_tolerance.output.filters import ContainsFilter
 from undaunted.fault_tolerance.output.job_logs import open_here
-from undaunted.fault_tolerance.output.round_log import RoundLog
+from undaunted.fault_tolerance.output.round_log import ContainsFilter, RoundLog
 from undaunted.fault_tolerance.output.tee import OutputTee
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.fault_tolerance.output.destinations import RankOutput
+    from undaunted.fault_tolerance.output.destinations import RankOutput, Stream
     from undaunted.fault_tolerance.output.job_logs import OpenLog
-    from undaunted.fault_tolerance.output.paths import Stream
     from undaunted.fault_tolerance.run_config import RunConfig
 
 # How long it may take to open files: the file system may hang.

@@ -33,7 +33,7 @@ if _MODE == "template":
 
     _SPEC = serve(_FD)
 else:
-    from undaunted.fault_tolerance.worker.fresh import read_spec
+    from undaunted.fault_tolerance.worker.bootstrap import read_spec
 
     _SPEC = read_spec(_FD)
 

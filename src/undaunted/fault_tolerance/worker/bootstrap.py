@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.base import numa, oom_score, process
-from undaunted.fault_tolerance.worker import numerics, streams
-from undaunted.fault_tolerance.worker.page import Page
+from undaunted.fault_tolerance.worker import messages, numerics
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+    from undaunted.fault_tolerance.worker.messages import WorkerSpec
+    from undaunted.progress.writer import PageWriter
 
 # Ranks are ended before the agent when memory runs out: the agent can start them again.
 _OOM_SCORE = 100
+_OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
 
 
 def become(spec: WorkerSpec, *, forked: bool) -> Page:
@@ -39,10 +42,10 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
     oom_score.raise_own(_OOM_SCORE)
     _bind(spec)
     _enter_directory(spec)
-    streams.redirect(spec.stdout, spec.stderr)
+    _redirect(spec.stdout, spec.stderr)
     if spec.kind == "program":
         _exec(spec)
-    streams.write_whole_lines()
+    _write_whole_lines()
     if forked:
         numerics.renew(spec.env)
         if spec.numa_node >= 0:
@@ -112,3 +115,125 @@ def _arm_evidence(spec: WorkerSpec, page: Page) -> None:
         page.complain("its stacks cannot be read if it hangs", error)
     else:
         page.arm_evidence(spec.evidence_signal)
+
+
+class Page:
+    """Passes calls on to the writer of the page, as long as there is one that works."""
+
+    def __init__(self, local_rank: int, writer: PageWriter | None) -> None:
+        self._local_rank = local_rank
+        self._writer = writer
+
+    @classmethod
+    def attach(cls, spec: WorkerSpec) -> Page:
+        """Attach to the page named in the environment, if there is one."""
+        page = cls(spec.local_rank, None)
+        value = os.environ.get("UNDAUNTED_PAGE", "")
+        if value:
+            try:
+                from undaunted.progress.writer import PageWriter
+
+                page._writer = PageWriter.attach(value)
+                if not page._writer.attached:
+                    page.complain("it is not monitored", page._writer.reason)
+            except Exception as error:  # noqa: BLE001 - monitoring must not stop training
+                page.complain("it is not monitored", error)
+        return page
+
+    def milestone_first_line(self) -> None:
+        """Say that the user's program begins now."""
+        if self._writer is not None:
+            try:
+                self._writer.milestone("first_line")
+            except Exception as error:  # noqa: BLE001 - monitoring must not stop training
+                self._lose(error)
+
+    def arm_evidence(self, number: int) -> None:
+        """Say that stacks are written on signal ``number``."""
+        if self._writer is not None:
+            try:
+                self._writer.arm_evidence(number)
+            except Exception as error:  # noqa: BLE001 - monitoring must not stop training
+                self._lose(error)
+
+    def record_error(self, error: BaseException) -> None:
+        """Record the exception that ends the program. Python reports it as well."""
+        if self._writer is not None:
+            try:
+                self._writer.record_error(error)
+            except Exception as problem:  # noqa: BLE001 - the report that follows matters more
+                self._lose(problem)
+
+    def program_ended(self) -> None:
+        """Give what the interpreter still has to do a whole heartbeat timeout of its own."""
+        if self._writer is not None and self._writer.beats:
+            self._writer.heartbeat()
+
+    def complain(self, consequence: str, reason: object) -> None:
+        """Say on standard error what this rank goes without, and why."""
+        print(f"undaunted: local rank {self._local_rank}: {consequence}: {reason}", file=sys.stderr)
+
+    def _lose(self, error: Exception) -> None:
+        self._writer = None
+        self.complain("it is not monitored from now on", error)
+
+
+def _redirect(stdout: str, stderr: str) -> None:
+    """Append descriptors 1 and 2 to these files from now on; "" leaves one as it is.
+
+    Missing directories are created (0700), and files (0600); a symbolic link is refused. Both files
+    are opened before either stream is touched, so that an error still reaches the standard error of
+    the launcher.
+
+    Raises:
+        SystemExit: a file cannot be opened; the text names the remedy.
+    """
+    opened = {path: _open_output(path) for path in dict.fromkeys((stdout, stderr)) if path}
+    for path, target in ((stdout, 1), (stderr, 2)):
+        if path:
+            os.dup2(opened[path], target)
+    for fd in opened.values():
+        os.close(fd)
+
+
+def _write_whole_lines() -> None:
+    """Have each line written in one piece, as on a terminal: many ranks share an output.
+
+    Unbuffered, `print` writes text and newline one after the other, and another rank in between.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
+def _open_output(path: str) -> int:
+    try:
+        _make_directory(Path(path).parent)
+        return os.open(path, _OUTPUT_FLAGS, 0o600)
+    except OSError as error:
+        sys.exit(
+            f"undaunted: cannot write the output of a rank to {path!r}: {error.strerror}; make "
+            "room or correct its permissions, or choose another directory with --log-dir"
+        )
+
+
+def _make_directory(path: Path) -> None:
+    """Create it and what is missing above it, all of them private (mkdir's own way is not)."""
+    if not path.exists():
+        _make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)  # another rank may have been faster
+
+
+def read_spec(fd: int) -> WorkerSpec:
+    """Read this worker's spec from the descriptor the agent passed; the environment is ours.
+
+    Ends the process if the agent is no longer the parent.
+    """
+    with os.fdopen(fd, "rb") as file:
+        body = file.read(messages.MAX_BODY)
+    message = messages.decode(body)
+    assert isinstance(message, messages.Fork), "the agent puts one Fork into it"
+    (spec,) = message.specs
+    if not process.die_with_parent(spec.agent_pid):
+        sys.exit(1)
+    return spec

@@ -23,8 +23,7 @@ from undaunted.fault_tolerance.worker import messages
 if TYPE_CHECKING:
     import socket
 
-    from undaunted.fault_tolerance.worker.messages import Fork
-    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+    from undaunted.fault_tolerance.worker.messages import Fork, WorkerSpec
 
 # The agent waits longer than this before it gives up on the template.
 FORK_DEADLINE_S = 20.0

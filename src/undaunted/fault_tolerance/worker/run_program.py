@@ -24,8 +24,8 @@ from undaunted.fault_tolerance.worker import leaving
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.fault_tolerance.worker.page import Page
-    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+    from undaunted.fault_tolerance.worker.bootstrap import Page
+    from undaunted.fault_tolerance.worker.messages import WorkerSpec
 
 # Frames of these files are not the user's: this directory and, where the launcher has a copy of the
 # package of its own, its boot.py.

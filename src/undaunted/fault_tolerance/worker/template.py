@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from undaunted.base import process
 from undaunted.fault_tolerance.worker import messages
 from undaunted.fault_tolerance.worker.forking import fork_workers
-from undaunted.fault_tolerance.worker.imports import Imports
-from undaunted.fault_tolerance.worker.later import Later
+from undaunted.fault_tolerance.worker.imports import Imports, Later
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.worker.spec import WorkerSpec
+    from undaunted.fault_tolerance.worker.messages import WorkerSpec
 
 _TIMEOUT_S = 20.0
 # What every worker needs of ours; absent ones are no reason to stop.
