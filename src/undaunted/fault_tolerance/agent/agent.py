@@ -294,7 +294,7 @@ class Agent:
         self._post(m.StartRound(start.round, start.slots))
 
     def _cannot_begin(self, start: job.Start, error: OSError) -> None:
-        """Tell the policy that the round has failed; the node never hears of it."""
+        """Report to the policy that the round has failed; `Node` takes no part in it."""
         detail = f"round {start.round} cannot begin: {error.strerror or error}"
         self._scribe.spawn_failed(detail)
         self._orders.post(job.NodeFailed(self._config.node, start.round, detail))

@@ -1,8 +1,8 @@
 """What an attribution service says about the rounds: asked for, shown, and perhaps obeyed.
 
-The service reads the logs and says what went wrong. It is told of a round's log when the round
-starts (``POST /logs``) and asked for its result when the log is complete (``GET /logs``). A thread
-of its own does both, so a service that is slow or away costs nothing but lines that say so.
+The service reads the logs and says what went wrong. It gets the name of a round's log when the
+round starts (``POST /logs``); when the log is complete, it is asked for its result (``GET /logs``).
+A thread of its own does both, so a service that is slow or away costs only lines that say so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _STOP = "STOP"
 _LAST_RESULT_S = 5.0
 _QUEUED = 64  # requests
-_TELL_S = 5.0
+_POST_S = 5.0
 _ASK_S = 60.0  # an analysis takes its time
 _LONGEST_ANSWER = 1 << 20  # bytes
 _LONGEST_TEXT = 1000  # characters of a result that are shown
@@ -155,10 +155,10 @@ class AttributionClient:
         self,
         url: str,
         on_answer: Callable[[Answer], None],
-        on_problem: Callable[[str], None],
+        say: Callable[[str], None],
         *,
         user: str = "",
-        tell_s: float = _TELL_S,
+        post_s: float = _POST_S,
         ask_s: float = _ASK_S,
     ) -> None:
         """Start the thread.
@@ -166,16 +166,16 @@ class AttributionClient:
         Args:
             url: ``http://HOST:PORT`` or ``unix:///PATH``.
             on_answer: called in the thread with each result.
-            on_problem: called in the thread with a line for the user, once for each problem.
+            say: shows a line; called in the thread, once for each problem.
             user: whose job it is, for the service.
-            tell_s: longest wait for the service to take notice of a log, seconds.
+            post_s: longest wait for the service to take notice of a log, seconds.
             ask_s: longest wait for a result, seconds.
         """
         self._url = url
         self._on_answer = on_answer
-        self._on_problem = on_problem
+        self._say = say
         self._user = user
-        self._tell_s = tell_s
+        self._post_s = post_s
         self._ask_s = ask_s
         self._said = ""  # the problem that was said last
         self._requests: queue.Queue[_Request | None] = queue.Queue(_QUEUED)
@@ -217,14 +217,14 @@ class AttributionClient:
                 self._on_answer(self._ask(request))
                 self._said = ""
             else:
-                self._tell(request)
+                self._post_log(request)
         except (OSError, ValueError, ServiceError) as error:
-            self._say(error)
+            self._say_once(error)
 
-    def _tell(self, request: _Request) -> None:
+    def _post_log(self, request: _Request) -> None:
         body = json.dumps({"log_path": request.log_path, "user": self._user})
         with contextlib.suppress(_RefusedError):  # the log is empty as yet
-            _exchange(self._url, "POST", "/logs", body, self._tell_s)
+            _exchange(self._url, "POST", "/logs", body, self._post_s)
 
     def _ask(self, request: _Request) -> Answer:
         query = urlencode({"log_path": request.log_path, "wait": "true"})
@@ -233,11 +233,11 @@ class AttributionClient:
         answer = read_answer(request, body)
         return answer._replace(duration_ns=time.monotonic_ns() - began_ns)
 
-    def _say(self, error: Exception) -> None:
+    def _say_once(self, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         if reason != self._said:
             self._said = reason
-            self._on_problem(one_line(f"the attribution service {self._url}: {reason}"))
+            self._say(one_line(f"the attribution service {self._url}: {reason}"))
 
 
 def read_answer(request: _Request, body: bytes) -> Answer:
@@ -282,7 +282,7 @@ def _exchange(url: str, method: str, path: str, body: str | None, limit_s: float
     import http.client
 
     deadline = time.monotonic() + limit_s
-    connection = _connection(url, min(limit_s, _TELL_S))
+    connection = _connection(url, min(limit_s, _POST_S))
     try:
         connection.connect()
         connection.sock.settimeout(limit_s)

@@ -46,7 +46,7 @@ class ChildProgram:
         return self._pidfd is not None and not process.wait_pidfd(self._pidfd, 0)
 
     def kill(self) -> None:
-        """End it, and hear of it no more; `release` follows."""
+        """End it, and read nothing more from it; `release` follows."""
         self.sock.close()
         if self._pidfd is not None:
             process.signal_pidfd(self._pidfd, signal.SIGKILL)

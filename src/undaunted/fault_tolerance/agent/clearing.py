@@ -36,8 +36,8 @@ _SPARE_S = 5.0
 # A program that takes the place of the provider for NVIDIA; the protocol: `health.device_memory`.
 PROVIDER_VARIABLE = "UNDAUNTED_DEVICE_PROVIDER"
 _NVML = Path(device_memory.__file__).with_name("nvml.py")
-# The driver tells nobody when it has freed memory, so it is asked: after this, then after twice as
-# long each time, up to the interval of the settings.
+# The driver does not announce that it has freed memory, so it is asked: after this, then after
+# twice as long each time, up to the interval of the settings.
 _FIRST_LOOK_AGAIN_S = 0.02
 _LONGEST_LINE = 1 << 20
 
@@ -256,7 +256,7 @@ class Reclaim:
 
 
 class _Provider(ChildProgram):
-    """A provider program that runs. It is told to begin at once."""
+    """A provider program that runs. Its first question is sent at once."""
 
     def __init__(self, path: str, environ: Mapping[str, str]) -> None:
         super().__init__(path, environ)

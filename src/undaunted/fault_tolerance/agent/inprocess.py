@@ -81,8 +81,8 @@ class InProcess:
     def goes_on_without(self, local_rank: int) -> bool:
         """Whether others go on with what they do together if this rank is lost.
 
-        A node is healthy with all its ranks only, so that a job of one node has none to spare, but
-        for those that come back. Of several nodes, the policy decides what becomes of the round.
+        A node is healthy only with all its ranks, so that a job of one node can spare none except
+        ranks that come back. With several nodes, the policy decides what becomes of the round.
         """
         config = self._config
         may_spare = config.nodes is not None or config.restart_lost_ranks
@@ -109,7 +109,7 @@ class InProcess:
         return frozenset(rank for rank in self._replaced if self._joined(rank) is None)
 
     def lost(self, local_rank: int, detail: str) -> None:
-        """A rank is, and others go on without it."""
+        """A rank is lost, and the others go on without it."""
         assert self._round is not None
         rank = self._round.rank(local_rank)
         now_ns, number = time.monotonic_ns(), self._round.number

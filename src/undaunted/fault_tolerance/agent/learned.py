@@ -1,7 +1,7 @@
 """Limits that set themselves: feeds pages to `progress.learning`, its limits to the watch.
 
 What was learned is kept in the run directory, so that a job that was killed teaches the next one
-that uses the same directory. Ranks may also send limits they have calculated; those win.
+that uses the same directory. Ranks may also send limits they have calculated: these win.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ States::
     EXAMINING  a limit was passed; stacks are being gathered
     FAILED     a failure has been reported; the coordinator decides
     FINISHED   every rank exited with 0; the coordinator decides
-    STOPPING   told to stop: ranks have been signalled, grace runs
+    STOPPING   the round is to end: ranks have been signalled, grace runs
     KILLING    SIGKILL has been sent to everything that is left
     CLEARING   nothing is left; the node is made ready for the next round
 
@@ -128,7 +128,7 @@ class StopRound:
 
 @dataclass(frozen=True, slots=True)
 class NoRestart:
-    """Whatever was planned: no round follows, since the launcher was told to stop."""
+    """No round follows, whatever was planned: the launcher got a signal to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +458,7 @@ class Node:
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
         if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
-            return []  # it has been told to end, and has the grace for that
+            return []  # it has been signalled, and has the grace to end
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
         self._errored[event.local_rank] = event.detail
@@ -480,7 +480,7 @@ class Node:
         return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
 
     def _replace(self, event: RankExited) -> list[Command]:
-        """Have a lost rank come back, as long as there is somebody whom it could join."""
+        """Have a lost rank come back, as long as there are others that it could join."""
         if self.state is not State.RUNNING or event.local_rank not in self._lost:
             return []
         self._lost.discard(event.local_rank)

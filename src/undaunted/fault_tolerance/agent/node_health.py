@@ -239,7 +239,7 @@ async def _collect(
 
 
 class _Program(ChildProgram):
-    """The program, running; ``first`` is told before anything else."""
+    """The program, running; the line ``first`` is sent before any other."""
 
     def __init__(self, environ: Mapping[str, str], first: bytes) -> None:
         super().__init__(PROGRAM, environ)

@@ -50,7 +50,7 @@ def find_orders(
     say: Callable[[str], None],
     inprocess: InProcess,
 ) -> Orders:
-    """Return those of a leader, or of the policy in this process if there is no other node.
+    """Return the orders of a leader, or of the policy in this process if there is no other node.
 
     Args:
         config: the run.

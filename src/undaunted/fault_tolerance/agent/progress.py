@@ -111,7 +111,7 @@ class ProgressFile:
         return await self.read() if self._path else in_pages
 
     async def read(self) -> Iterations:
-        """Return what is in the file now, with a problem if that cannot be told in time."""
+        """Return what is in the file now, with a problem if it cannot be read in time."""
         if not self._answered.is_set():
             return self._unknown("a read that began earlier still waits for the disk")
         loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class ProgressNotes:
 
     Args:
         area: the pages.
-        scribe: tells the journal.
+        scribe: records it.
     """
 
     def __init__(self, area: PageArea, scribe: Scribe) -> None:

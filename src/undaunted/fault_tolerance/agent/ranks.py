@@ -107,7 +107,7 @@ class Ranks:
         self._scribe.crash_detected(self._this_round().rank(local_rank), since_ns, detail)
 
     def judge_crash(self, *, final: bool) -> None:
-        """Say which rank crashed first and why; if that is not clear yet, the node hears of it."""
+        """Say which rank crashed first and why; if that is not clear yet, post it."""
         self.watch.read_pages()
         pages = self._pages()
         judgement = judge_crash(self._config, self._this_round(), self._workers.all, pages)
@@ -117,7 +117,7 @@ class Ranks:
             self._post(m.CrashUnclear())
 
     async def examine_hang(self) -> None:
-        """Gather stacks and states of all ranks, say which one hangs, and tell the node."""
+        """Gather stacks and states of all ranks, say which one hangs, and post it."""
         current, workers = self._this_round(), self._workers.all
         began_ns = time.monotonic_ns()
         ranks = [current.rank(worker.local_rank) for worker in workers]

@@ -412,7 +412,14 @@ class Scribe:
         )
 
     def signal_received(self, name: str, *, ranks: bool, first: bool, again: bool) -> None:
-        """The launcher and its ``ranks`` are told to stop: ``first``, or the same way ``again``."""
+        """The launcher got a signal to stop.
+
+        Args:
+            name: of the signal.
+            ranks: whether ranks run here.
+            first: whether nothing has stopped the round before.
+            again: whether this signal came before.
+        """
         self.journal.record(e.SignalReceived(t=_now_ns(), round=self._round, signal=name))
         self._stopped_by = self._stopped_by or name
         limit = format_duration(self._config.term_timeout_s)

@@ -153,7 +153,7 @@ class SharedOrders:
             self._leave(m.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
 
     async def close(self) -> None:
-        """Release what it holds; a leader has told the others of the end, or how they go on."""
+        """Release what it holds; a leader first lets the others know how they go on, or end."""
         self._timers.cancel()
         for task in self._tasks:
             task.cancel()
@@ -358,7 +358,7 @@ class SharedOrders:
             closing.add_done_callback(self._closing.discard)
 
     def leave(self, reason: str) -> None:
-        """End, as the launcher was told to."""
+        """End, since the launcher got a signal to stop."""
         self._leave(m.Outcome.PREEMPTED, reason)
 
     def give_up(self, reason: str) -> None:
@@ -419,13 +419,13 @@ class SharedOrders:
 
 
 class Candidacy:
-    """Leads the job while this launcher holds the lease in etcd; tells the follower who does.
+    """Leads the job while this launcher holds the lease in etcd; the follower learns who does.
 
     Args:
         config: the run; its nodes have a store.
         address: of this launcher.
         incarnation: of this launcher.
-        listener: of this node; its leader and its follower are told who leads.
+        listener: of this node; its leader and its follower learn who leads.
         lead: begins to lead, with an epoch and the ledger of the leader before.
         give_up: ends this launcher.
         say: shows a line.

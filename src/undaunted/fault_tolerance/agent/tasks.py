@@ -41,7 +41,7 @@ class Tasks:
             await asyncio.wait(self._running, timeout=_CANCEL_AGAIN_S)
 
     async def wait(self) -> None:
-        """Wait until all have ended; only for those that are bounded by themselves."""
+        """Wait until all have ended; only for tasks that are bounded by themselves."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[None]) -> None:

@@ -180,7 +180,7 @@ class PageWatch:
 
     @property
     def _initial_limit_given(self) -> bool:
-        """Whoever sets this limit by hand expects all ranks to be heard of, also the first one."""
+        """Whoever sets this limit by hand expects heartbeats of all ranks, also of the first."""
         return self._given("initial_heartbeat")
 
     def _given(self, key: str) -> bool:
@@ -192,7 +192,7 @@ class PageWatch:
         if self._api_seen or limit_s is None or not self._given("heartbeat"):
             return
         if self.configured.initial_heartbeat_s is not None and self._initial_limit_given:
-            return  # which ends ranks that are not heard of
+            return  # that limit ends ranks without heartbeats
         self._heartbeat_timer = asyncio.get_running_loop().call_later(
             limit_s, self._look_for_heartbeats
         )

@@ -19,7 +19,7 @@ class Console:
 
     Writes go out in pieces that a pipe takes as a whole, cut between lines where possible. When the
     reader has taken nothing for ``STALL_S``, whole lines are dropped and counted until it reads
-    again; then it is told how many.
+    again; then a line says how many.
     """
 
     def __init__(self, fd: int, wait: Callable[[int, float], None]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.funnel.servers import LogServers
     from undaunted.fault_tolerance.run_config import RunConfig
 
-    # Opens a log by its path. The function tells how many bytes wait to be copied to it.
+    # Opens a log by its path. The function returns how many bytes wait to be copied to it.
     OpenLog = Callable[[str, Callable[[], int]], LogFile]
 
 

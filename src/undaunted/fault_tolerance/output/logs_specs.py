@@ -45,7 +45,7 @@ def check_name(name: str) -> None:
     """Check that a plug-in of this name is installed. Does not import it.
 
     Raises:
-        ValueError: it is not; the message names those that are.
+        ValueError: it is not; the message names installed ones.
     """
     from importlib.metadata import entry_points
 
@@ -96,10 +96,10 @@ class LogsSpecsPlugIn:
             try:
                 return self._ask(envs)
             except Exception as error:  # noqa: BLE001 - it is the user's code
-                return otherwise._replace(problem=self._complaint(_reason(error)))
+                return otherwise._replace(problem=self._problem(_reason(error)))
 
         otherwise = Chosen(list(own), [dict(env) for env in envs])
-        late = otherwise._replace(problem=self._complaint(f"no answer within {timeout_s:g} s"))
+        late = otherwise._replace(problem=self._problem(f"no answer within {timeout_s:g} s"))
         chosen = within(timeout_s, ask, late)
         self._late = chosen is late
         return chosen
@@ -130,7 +130,7 @@ class LogsSpecsPlugIn:
         absolute = os.path.join(self._config.cwd, path)  # noqa: PTH118 - keeps what is absolute
         return Destination(absolute, shown=bool(shown.get(local_rank)))
 
-    def _complaint(self, why: str) -> str:
+    def _problem(self, why: str) -> str:
         return (
             f"--logs-specs {self._config.logs_specs}: {why}; the output of the ranks goes where it "
             "would without the plug-in"

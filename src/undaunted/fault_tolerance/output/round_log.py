@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.output.job_logs import OpenLog
     from undaunted.logs.log_file import LogFile
 
-# Takes whole lines of one stream, with their ends, in order; returns those to keep. It is made anew
+# Takes whole lines of one stream, with their ends, in order; returns the lines to keep. Made anew
 # for each stream and may remember what came before.
 LineFilter = Callable[[bytes], bytes]
 
@@ -267,7 +267,7 @@ class RoundLog:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._complete = False
-        self._steps = 0  # of copying; tells whether the thread gets on
+        self._steps = 0  # of copying: whether the thread gets on
 
     def start(self) -> None:
         """Open everything and begin to copy. Call it before the ranks start. Never raises."""

@@ -92,7 +92,7 @@ def _enter_directory(spec: WorkerSpec) -> None:
 
 
 def _exec(spec: WorkerSpec) -> NoReturn:
-    """Become the executable. Exit codes are those a shell has for it."""
+    """Become the executable. Exit codes are as in a shell."""
     try:
         os.execvpe(spec.target, [spec.target, *spec.args], spec.env)  # noqa: S606 - the purpose
     except OSError as error:
@@ -112,7 +112,7 @@ def _arm_evidence(spec: WorkerSpec, page: Page) -> None:
             spec.evidence_signal, file=spec.evidence_fd, all_threads=True, chain=False
         )
     except (OSError, RuntimeError, ValueError) as error:
-        page.complain("its stacks cannot be read if it hangs", error)
+        page.say("its stacks cannot be read if it hangs", error)
     else:
         page.arm_evidence(spec.evidence_signal)
 
@@ -135,9 +135,9 @@ class Page:
 
                 page._writer = PageWriter.attach(value)
                 if not page._writer.attached:
-                    page.complain("it is not monitored", page._writer.reason)
+                    page.say("it is not monitored", page._writer.reason)
             except Exception as error:  # noqa: BLE001 - monitoring must not stop training
-                page.complain("it is not monitored", error)
+                page.say("it is not monitored", error)
         return page
 
     def milestone_first_line(self) -> None:
@@ -169,13 +169,13 @@ class Page:
         if self._writer is not None and self._writer.beats:
             self._writer.heartbeat()
 
-    def complain(self, consequence: str, reason: object) -> None:
+    def say(self, consequence: str, reason: object) -> None:
         """Say on standard error what this rank goes without, and why."""
         print(f"undaunted: local rank {self._local_rank}: {consequence}: {reason}", file=sys.stderr)
 
     def _lose(self, error: Exception) -> None:
         self._writer = None
-        self.complain("it is not monitored from now on", error)
+        self.say("it is not monitored from now on", error)
 
 
 def _redirect(stdout: str, stderr: str) -> None:

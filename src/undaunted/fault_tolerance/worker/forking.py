@@ -1,8 +1,8 @@
 """How a template forks the workers of a round, so that the agent becomes their parent.
 
 An intermediate process forks all of them and ends; the kernel then gives them to the nearest
-subreaper, the agent. A worker goes on only when the intermediate has told the agent about all of
-them: a round is never started in part, nor twice.
+subreaper, the agent. A worker goes on only when the intermediate has sent the pids of all of them
+to the agent: a round is never started in part, nor twice.
 
     template -- fork --> intermediate -- fork --> worker 0 .. N-1   each waits at the gate
                          intermediate -- Forked(pids) --> agent
@@ -70,7 +70,7 @@ class _Gate:
         os.close(self.write_fd)
         came = process.wait_readable(self.read_fd, FORK_DEADLINE_S)
         if not came or os.read(self.read_fd, 1) != b"g":
-            os._exit(1)  # the round was called off and the agent told; nothing has run yet
+            os._exit(1)  # the round was called off, which the agent knows; nothing has run yet
         if not process.wait_pidfd(self.keeper, FORK_DEADLINE_S) or os.getppid() != agent:
             os._exit(1)  # the agent is gone, and with it the job
         os.close(self.read_fd)
@@ -90,7 +90,7 @@ def _intermediate(request: Fork, sock: socket.socket, template: int) -> WorkerSp
             messages.send(sock, answer, FORK_DEADLINE_S)
             gate.open(len(pids))
             os._exit(0)
-    except Exception as error:  # noqa: BLE001 - told to the agent
+    except Exception as error:  # noqa: BLE001 - sent to the agent
         _call_off(pids)
         _refuse(request, sock, f"forking workers failed: {type(error).__name__}: {error}")
     sock.close()

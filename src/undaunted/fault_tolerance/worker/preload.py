@@ -61,7 +61,7 @@ def later_modules(kind: str, target: str, cwd: str) -> list[str]:
 
 
 def program_file(kind: str, target: str, cwd: str) -> str | None:
-    """Return the file with the program's first line, where it can be told without an import."""
+    """Return the file with the program's first line, where that is known without an import."""
     if kind == "module":
         base = os.path.join(cwd, *target.split("."))  # noqa: PTH118 - mirrors sys.path[0]
         candidates = [base + ".py", base + "/__main__.py"]
@@ -76,7 +76,7 @@ def program_file(kind: str, target: str, cwd: str) -> str | None:
 def parsed(script_path: str) -> ast.Module | None:
     """Return what a script says.
 
-    None if it cannot be read or parsed: running it will tell what is wrong with it.
+    None if it cannot be read or parsed: running it will show what is wrong with it.
     """
     try:
         with open(script_path, "rb") as file:  # noqa: PTH123

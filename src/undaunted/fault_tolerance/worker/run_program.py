@@ -40,7 +40,7 @@ def run(spec: WorkerSpec, page: Page, interpreter: Sequence[str]) -> None:
 
     Args:
         spec: the worker, already in its directory and with its environment.
-        page: told of the first line and of an exception that ends the program.
+        page: gets the time of the first line, and an exception that ends the program.
         interpreter: how Python was started, for ``sys.orig_argv``.
     """
     try:

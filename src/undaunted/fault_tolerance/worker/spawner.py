@@ -211,7 +211,7 @@ class FreshSpawner:
         """Start one worker per spec and return their pids: all of them or none.
 
         Raises:
-            OSError: they cannot be started; those that had been are killed.
+            OSError: they cannot be started; workers that had been are killed.
         """
         pids: list[int] = []
         try:
@@ -444,7 +444,7 @@ class WarmSpawner:
     async def _give_up(self) -> list[int]:
         """End a template that does not answer; return the workers it has started all the same.
 
-        Workers run only after the agent was told of them. So once nobody holds the other end of
+        Workers run only after the agent was sent their pids. So once nobody holds the other end of
         the stream, what it held is the truth.
         """
         import asyncio
@@ -491,6 +491,6 @@ def boot_command(python: Sequence[str], mode: str, fd: int, words: Sequence[str]
         python: the interpreter and its flags.
         mode: ``template`` or ``fresh``.
         fd: what it reads its orders from.
-        words: the user's program, for those who look for it with ps or pgrep.
+        words: the user's program, for people who look for it with ps or pgrep.
     """
     return [*python, "-u", _BOOT, mode, str(fd), *words]
