@@ -75,7 +75,7 @@ class AbortTorchDistributed(Abort):
 
 
 class AbortTransformerEngine(Abort):
-    """Releases what TransformerEngine holds of the groups: user buffers, and the state of FP8.
+    """Releases the user buffers and the FP8 state that TransformerEngine keeps of the groups.
 
     Must run after the groups were aborted: named before `AbortTorchDistributed` in a `Compose`.
     Does nothing where TransformerEngine was not imported.

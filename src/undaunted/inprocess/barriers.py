@@ -125,7 +125,7 @@ def _is_timeout(error: RuntimeError) -> bool:
 
 
 class StoreMixin:
-    """What stores for in-process restart have in addition to those of torch."""
+    """Barriers and more, which stores for in-process restart have in addition to torch's."""
 
     @property
     def critical_ranks(self) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ class FaultCounter(HealthCheck):
 
 
 class _DeviceCheck(HealthCheck):
-    """A check of hardware, made with those of `undaunted.health`."""
+    """A check of hardware, made with the checks of `undaunted.health`."""
 
     def __init__(
         self, device_index: int | None = None, *, root: str = "/", library: Any = None
@@ -187,7 +187,7 @@ _GPUS = "proc/driver/nvidia/gpus"  # a directory for each, named by its PCI addr
 
 
 def visible_device(index: int, environ: Mapping[str, str]) -> str | None:
-    """Return what names the rank's GPU as in ``CUDA_VISIBLE_DEVICES``; None = it has none.
+    """Return the name of the rank's GPU, as in ``CUDA_VISIBLE_DEVICES``; None = it has none.
 
     Args:
         index: among those the process may use; where it may use one, that is its own.

@@ -93,7 +93,7 @@ class Parameters:
         self._check_relations()
 
     def limits(self) -> Limits:
-        """Return what the guard and the controller are told."""
+        """Return the limits as the guard and the controller get them."""
         names = Limits.__struct_fields__
         return Limits(**{name: getattr(self, name).total_seconds() for name in names})
 

@@ -22,7 +22,7 @@ class Mode(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class FrozenState:
-    """What plug-ins see; the fields are those of `State`."""
+    """What plug-ins see: the fields of `State`, which cannot be changed."""
 
     rank: int
     world_size: int

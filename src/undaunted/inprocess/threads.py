@@ -94,7 +94,7 @@ def cuda() -> Any:
 
 
 def _device_setter() -> Callable[[], None]:
-    """Return what gives another thread the CUDA device of this one."""
+    """Return a function that gives another thread the CUDA device of this one."""
     device_api = cuda()
     if device_api is None:
         return lambda: None

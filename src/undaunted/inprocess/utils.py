@@ -47,7 +47,7 @@ def format_rank_set_verbose(ranks: Iterable[int]) -> str:
 
 
 def format_rank_set_brief(ranks: Iterable[int], max_show: int = 8) -> str:
-    """Name all ranks if they are few, else those at both ends and how many there are.
+    """Name all ranks if they are few, else the first and the last ones, and how many there are.
 
     Args:
         ranks: in any order.

@@ -289,7 +289,7 @@ class CallWrapper:
         self._session.page.ping()
 
     def atomic(self) -> Section:
-        """Return a context manager: what runs in it is not interrupted, nor is communication.
+        """Return a context manager: code in it is not interrupted, nor communication aborted.
 
         The restart waits for its end, in whichever thread it is. ``hard_timeout`` is put off, by
         ``barrier_timeout`` at most.

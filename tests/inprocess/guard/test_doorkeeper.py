@@ -49,7 +49,7 @@ class Door:
             self.host,  # type: ignore[arg-type]
             OURS,
             size,
-            remark=self.remarks.append,
+            say=self.remarks.append,
             related=lambda one, other: one // 100 == other // 100,
         )
 

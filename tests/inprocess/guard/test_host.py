@@ -31,7 +31,7 @@ class Guard(Served):
 
     def __init__(self, port: int, **changes: Any) -> None:
         super().__init__()
-        options = {"interval_s": 0.01, "silence_s": LONG_S, "remark": print, **changes}
+        options = {"interval_s": 0.01, "silence_s": LONG_S, "say": print, **changes}
         where = f"127.0.0.1:{port}", options.pop("terms", terms())
         self.link = ControllerLink(*where, cast("Any", self), **options)
 
@@ -41,7 +41,7 @@ class Guard(Served):
 
 
 def host_of(controlling: Controlling, silence_s: float = LONG_S, **changes: Any) -> ControllerHost:
-    options = {"notes": lambda *_: print, "remark": print, **changes}
+    options = {"notes": lambda *_: print, "say": print, **changes}
     return ControllerHost(make=lambda: cast("Any", controlling), silence_s=silence_s, **options)
 
 

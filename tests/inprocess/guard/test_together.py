@@ -37,7 +37,7 @@ class Rank:
             self.service,
             interval_s=0.05,
             silence_s=LONG_S,
-            remark=print,
+            say=print,
         )
         self.job_rank = job_rank
         self._ours = ours

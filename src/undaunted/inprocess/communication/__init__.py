@@ -1,1 +1,1 @@
-"""How collectives of each backend are aborted."""
+"""Aborting collectives of each backend, and waits in a store."""

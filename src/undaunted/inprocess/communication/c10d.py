@@ -86,7 +86,7 @@ def destroy_groups() -> None:
 
 
 def release() -> None:
-    """Release what destroyed groups hold. The function's frames must be gone.
+    """Release the destroyed groups. The function's frames must be gone.
 
     Whoever lets go of a group last waits for its threads, and these may want the GIL. Python
     objects of groups let go without it; DistributedDataParallel, which frames hold, does not.
@@ -101,7 +101,7 @@ def release() -> None:
 
 
 def forget_unfinished() -> None:
-    """Where there is no default group, drop what an unfinished one has left in torch's books.
+    """Where there is no default group, drop the rest of an unfinished one from torch's books.
 
     Groups are numbered as they are made, also those whose making failed. All ranks must count from
     the same number, or the next groups do not find each other.

@@ -90,7 +90,7 @@ class Creations:
         return self._aborted.wait(timeout_s)
 
     def abort(self) -> None:
-        """End what waits in the making of a group, and let no other group be made."""
+        """End all waits in the making of a group, and let no other group be made."""
         self._aborted.set()
         late = c10d.groups() if gloo.connects_late() else []
         for attempt in range(_ROUNDS):
@@ -202,7 +202,7 @@ def _replace(
 
 
 def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return what makes groups, with keys of this run, and says so."""
+    """Return a function that makes groups with keys of this run, and counts them as being made."""
     signature = inspect.signature(original)
     if not {"group_size", "store", "global_ranks_in_group"} <= signature.parameters.keys():
         return None
@@ -221,7 +221,7 @@ def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[...,
 
 
 def _stores(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return what makes the stores of `init_process_group`, with waits that can be aborted."""
+    """Return a function that makes stores for `init_process_group`, with abortable waits."""
     signature = inspect.signature(original)
     if tuple(signature.parameters) != _STORE_PARAMETERS:
         return None

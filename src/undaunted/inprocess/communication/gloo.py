@@ -46,7 +46,7 @@ _kept: list[socket.socket] = []
 
 
 def abort() -> None:
-    """End all connections of all groups: who waits for a peer gets an error, now and later.
+    """End all connections of all groups: waiting for a peer raises an error, now and later.
 
     Peers are told nothing until `release`; each of them has to abort by itself.
     """
@@ -130,7 +130,7 @@ def find_loops() -> list[list[sockets.Descriptor]]:
 
 
 def _find_by_looks(known: Collection[int]) -> list[list[sockets.Descriptor]]:
-    """Return what epoll descriptors watch that may be gloo's; those that are known are left out."""
+    """Return what the unknown epoll descriptors watch that look like gloo's."""
     loops = (watched(fd) for fd in epoll_descriptors() if fd not in known)
     return [loop for loop in loops if _is_of_gloo(loop)]
 
@@ -172,7 +172,7 @@ def thread_names() -> dict[int, str]:
 
 
 def waits(tids: Iterable[int], patience_s: float = 0.0) -> dict[int, int]:
-    """Return on which epoll descriptors threads wait; those that do something else are left out.
+    """Return the epoll descriptors on which threads wait; threads that do not wait are left out.
 
     Args:
         tids: of these threads.

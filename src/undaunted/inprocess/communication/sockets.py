@@ -20,7 +20,7 @@ class Descriptor(NamedTuple):
 
 
 def describe(fd: int) -> Descriptor | None:
-    """Return what stands behind ``fd`` now, or None if it is not open."""
+    """Return ``fd`` with the inode of its open file, or None if it is not open."""
     try:
         return Descriptor(fd, os.fstat(fd).st_ino)
     except OSError:
@@ -76,7 +76,7 @@ def shut_down(descriptor: Descriptor) -> bool:
 
 
 def end_reading(descriptor: Descriptor) -> socket.socket | None:
-    """Have whoever reads from a TCP connection be told that nothing more comes, after what has.
+    """Have readers of a TCP connection find its end, after the data that has come.
 
     The other end is told nothing: not now, and not when the connection is closed, for as long as
     the caller keeps the duplicate that is returned.

@@ -154,7 +154,7 @@ class StoreClient:
                 sockets.shut_down(one)
 
     def _may_be_at(self, number: str) -> bool:
-        """Whether a host's number is that of the server; names are not looked up."""
+        """Whether a numeric address may be the server's; names are not looked up."""
         host, number = self._server.host, number.removeprefix("::ffff:")
         return number == host or is_loopback(number) or not _is_numeric(host)
 
@@ -245,7 +245,7 @@ class StoreConnection:
         return answered.wait(_ANSWER_S)
 
     def end(self) -> None:
-        """Have those who wait in it get an error, now and later."""
+        """End it: waiting in it raises an error, now and later."""
         if self._socket is not None:
             sockets.shut_down(self._socket)
 

@@ -81,16 +81,18 @@ class Call:
     """See the module's documentation. Every method returns what the controller is to do.
 
     Attributes:
-        enter: what its first rank has said of it: number, world size, limits.
+        enter: the first message of its first rank: number, world size, limits.
         waiting: joins of processes that take the place of lost ones; the next record has them. The
             controller's: it is emptied here.
-        members: who takes part in the epoch that runs or is gathered; in epoch 0 all that should.
-        held: no record is made yet: there may be ranks that nobody here knows of.
-        entered: who has come.
-        out: who takes no part any more, and why.
+        members: ranks that take part in the epoch that runs or is gathered; in epoch 0 all ranks
+            that should come.
+        began_ns: when the epoch began to run or to be gathered.
+        held: no record is made yet: there may be ranks that are not known here.
+        entered: ranks that have come.
+        out: ranks that take no part any more, and why.
         record: the last one.
-        stop: of its epoch.
-        outcome: how it ended.
+        stop: the stop of its epoch, None = it runs.
+        outcome: how the call ended, None = it is on.
     """
 
     enter: m.Enter
@@ -107,10 +109,10 @@ class Call:
     _joins: dict[int, m.Join] = field(default_factory=dict)
     _reasons: tuple[m.Reason, ...] = ()
     _completed: set[int] = field(default_factory=set)
-    _returned: bool = False  # the function has, in one of them
+    _returned: bool = False  # the function has returned in one of them
     _streak: Streak = field(default_factory=Streak)
-    _last: int = -1  # who has joined last
-    _ran_s: float = 0.0  # the epoch that was stopped
+    _last: int = -1  # the rank that has joined last
+    _ran_s: float = 0.0  # how long the epoch ran that was stopped
 
     @property
     def number(self) -> int:
@@ -131,7 +133,7 @@ class Call:
 
     @property
     def joins(self) -> Mapping[int, m.Join]:
-        """Who is ready for the epoch that is gathered."""
+        """The ranks that are ready for the epoch that is gathered."""
         return self._joins
 
     # --- what ranks say -------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class Call:
         return []
 
     def hear(self, said: m.Said, now: int) -> list[c.ControllerCommand]:
-        """A rank says something; what is late or said twice changes nothing."""
+        """A rank says something; late and repeated messages change nothing."""
         if self.over or said.job_rank not in self.members:
             return []
         match said:
@@ -214,7 +216,7 @@ class Call:
         return self.interrupt(lost, now) if self.members else self._abandon()
 
     def interrupt(self, reasons: tuple[m.Reason, ...], now: int) -> list[c.ControllerCommand]:
-        """Stop the epoch, or give the stop that was said a reason more."""
+        """Stop the epoch; if it is stopped already, add reasons to the next record."""
         self._reasons = add_reasons(self._reasons, reasons)
         if self.state is CallState.GATHERING:
             return self._record_if_all_joined(now)
@@ -238,7 +240,7 @@ class Call:
         ]
 
     def release(self, now: int) -> list[c.ControllerCommand]:
-        """Who is to come has come."""
+        """All ranks that are to come have come: a record may be made."""
         self.held = False
         return self._record_if_all_joined(now) if self.members else []
 
@@ -268,7 +270,7 @@ class Call:
     # --- ranks that come back -------------------------------------------------------------------
 
     def catch_up(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
-        """Tell a rank that has come back what it has not heard."""
+        """Tell a rank that has come back the record and the stop that it has not heard."""
         job_rank, heard, record = resume.enter.job_rank, resume.record, self.record
         if job_rank not in self.members:
             return [dismiss(self.number, job_rank, self.out.get(job_rank, "it is no member"))]
@@ -400,7 +402,7 @@ def _sizes(one: m.Enter, other: m.Enter) -> str:
 
 
 def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:
-    """Whether a rank has heard what this controller would not have said."""
+    """Whether a rank has heard a record that this controller would not have made."""
     if heard is None:
         return False
     if record is None or heard.epoch > record.epoch:
@@ -488,10 +490,10 @@ def _with_rank(reason: m.Reason, rank_of: Mapping[int, int]) -> m.Reason:
 
 
 def add_reasons(reasons: tuple[m.Reason, ...], more: Iterable[m.Reason]) -> tuple[m.Reason, ...]:
-    """Append those that are new, as long as there is room; texts are cut.
+    """Append the reasons that are new, as long as there is room; texts are cut.
 
-    In the order in which they came, which need not be the one in which they happened: who notices
-    that a peer is gone may be faster than who watches that peer. So consequences come last.
+    In the order in which they came, which need not be the order in which they happened: a rank may
+    notice that a peer is gone before the guard of that peer does. So consequences come last.
     """
     result = dict.fromkeys([*reasons, *map(_cut, more)])
     return tuple(sorted(result, key=lambda reason: reason.consequence))[:MAX_REASONS]

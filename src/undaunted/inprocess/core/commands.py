@@ -44,7 +44,7 @@ class Unreachable(_Struct, frozen=True):
     by then the guard has ended these ranks' calls. At once where it is certain that they are gone.
 
     Attributes:
-        job_ranks: whom that guard served.
+        job_ranks: the ranks that the guard served.
         text: what is known, for people.
     """
 
@@ -53,7 +53,7 @@ class Unreachable(_Struct, frozen=True):
 
 
 class Look(_Struct, frozen=True):
-    """The page was read, as `LookIn` asked; None = it could not be understood."""
+    """The page was read, as `LookIn` asked; None = it is no page of this version."""
 
     reading: Reading | None
 
@@ -75,14 +75,14 @@ class LinkUp(_Struct, frozen=True):
 
 
 class LinkDown(_Struct, frozen=True):
-    """It is not any more. A guard begins like that."""
+    """The guard is not connected any more. A guard begins like that."""
 
 
 # --- commands of the controller -------------------------------------------------------------------
 
 
 class Tell(_Struct, frozen=True):
-    """Send a message to some ranks by way of their guards; who cannot be reached is skipped."""
+    """Send a message to some ranks by way of their guards; unreachable ranks are skipped."""
 
     job_ranks: tuple[int, ...]
     message: ToRank
@@ -102,14 +102,14 @@ class Note(_Struct, frozen=True, omit_defaults=True):
         what: "recorded" (an epoch begins), "stopped" (it is over, another one follows), "finished"
             (its call has returned), "ended" (its call has failed everywhere), "resumed" (this
             controller has taken over).
-        call, epoch: of what.
-        members: who takes part.
-        reasons: why.
-        text: for people: what ended the call.
+        call, epoch: the call and the epoch that it is about.
+        members: ranks that take part.
+        reasons: why the epoch was stopped.
+        text: for people: what has ended the call.
         took_s: "recorded": since the epoch before was stopped, in epoch 0 since the first rank
             came; otherwise since the epoch was recorded. 0 = not known.
         last: "recorded": job rank that the others have waited for, -1 = none.
-        phases: "recorded": seconds of the longest recovery phases by name, and whose they were.
+        phases: "recorded": by name of a recovery phase, its longest time, seconds, and the rank.
     """
 
     what: str
@@ -163,7 +163,7 @@ class Pass(_Struct, frozen=True):
 
 
 class LookIn(_Struct, frozen=True):
-    """Read the page after ``delay_s`` and say `Look`; replaces an earlier wish."""
+    """Read the page after ``delay_s`` and feed `Look`; replaces an earlier one."""
 
     delay_s: float
 

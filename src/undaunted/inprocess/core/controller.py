@@ -1,4 +1,4 @@
-"""Decides for a job: which calls there are, and who is still there to take part in them.
+"""Decides for a job: which calls there are, and which ranks are still there to take part.
 
 What happens in a call is `call.Call`'s business. No clock, socket or thread in here; every rank
 is known by its job rank, and ranks are told by way of their guards.
@@ -32,7 +32,7 @@ class Controller:
     """See the module's documentation. Feed events to `handle`, carry out what it returns.
 
     Attributes:
-        calls: those that are on, by number: one, or two while quick ranks have begun the next.
+        calls: the calls that are on, by number: one, or two while quick ranks have begun the next.
         gone: ranks that are lost for good, and why. They return as `Enter.rejoin` only.
     """
 
@@ -40,13 +40,13 @@ class Controller:
     gone: dict[int, str] = field(default_factory=dict)
     _takeovers: dict[int, Takeover] = field(default_factory=dict)
     _ended: dict[int, m.Lost] = field(default_factory=dict)  # the last process of each
-    _present: dict[int, int] = field(default_factory=dict)  # pids of those who are there
+    _present: dict[int, int] = field(default_factory=dict)  # pids of the ranks that are there
     _rejoining: dict[int, m.Enter] = field(default_factory=dict)
-    _waiting: dict[int, m.Join] = field(default_factory=dict)  # of those, who is ready
+    _waiting: dict[int, m.Join] = field(default_factory=dict)  # rejoining ranks that are ready
     _outcomes: dict[int, m.Finished | m.End] = field(default_factory=dict)
     _newest: int = -1  # number of the newest call
     _settling: bool = False  # has just taken over
-    _begun: bool = False  # whoever is to come has had the time to
+    _begun: bool = False  # all ranks have had the time to come
     _over: bool = False
 
     def handle(self, event: m.FromGuard | c.ControllerEvent, now: int) -> list[c.ControllerCommand]:
@@ -131,7 +131,7 @@ class Controller:
             commands += self._resume_if_all_back(earlier, now)
         return commands
 
-    # --- what they say --------------------------------------------------------------------------
+    # --- ranks speak ------------------------------------------------------------------------------
 
     def _say(self, said: m.Said, now: int) -> list[c.ControllerCommand]:
         if said.job_rank in self._rejoining:
@@ -150,7 +150,7 @@ class Controller:
             return self._lose([said.reason], now)
         return []
 
-    # --- and go ---------------------------------------------------------------------------------
+    # --- ranks go ---------------------------------------------------------------------------------
 
     def _lost(self, lost: m.Lost, now: int) -> list[c.ControllerCommand]:
         pid = self._present.get(lost.job_rank, lost.pid)
@@ -163,7 +163,7 @@ class Controller:
     def _lose(
         self, reasons: Iterable[m.Reason], now: int, newest: float = math.inf
     ) -> list[c.ControllerCommand]:
-        """Ranks are gone, whose last call was ``newest``: no process that a later record means."""
+        """Ranks are gone whose last call was ``newest``; a later record means other processes."""
         reasons = tuple(reasons)
         for reason in reasons:
             job_rank = reason.job_rank
@@ -193,7 +193,7 @@ class Controller:
         return commands
 
     def _take_in(self) -> None:
-        """Processes that a record has as members now are as good as any other."""
+        """A process that replaces a lost one, once it is a member, is a rank like any other."""
         for call in self.calls.values():
             for job_rank in self._rejoining.keys() & call.members:
                 enter = self._rejoining.pop(job_rank)
@@ -344,7 +344,7 @@ class Controller:
         return self._go_on(number, now)
 
     def _go_on(self, number: int, now: int) -> list[c.ControllerCommand]:
-        """Go on with a call: repeat what the controller before has not said to all."""
+        """Go on with a call: repeat messages that the controller before has not sent to all."""
         takeover = self._takeovers.pop(number)
         record, stop = takeover.record, takeover.stop
         assert record is not None
@@ -393,11 +393,14 @@ class Controller:
 
 @dataclass(slots=True)
 class Takeover:
-    """Of one call.
+    """What a new controller learns of one call that began before, from the guards of its ranks.
+
+    The highest record that any rank was told is the last one there is: no rank can have joined a
+    later epoch without it. All of its members are waited for; then the call goes on from there.
 
     Attributes:
-        resumes: what is known of every rank, by job rank.
-        lost: who will not come any more.
+        resumes: what guards have said of the ranks, by job rank.
+        lost: ranks that will not come any more, and why.
     """
 
     resumes: dict[int, m.Resume] = field(default_factory=dict)
@@ -411,7 +414,7 @@ class Takeover:
 
     @property
     def missing(self) -> set[int]:
-        """Members of that record of whom nothing is known yet."""
+        """Members of that record of which no guard has spoken yet."""
         record = self.record
         members = set() if record is None else set(record.members)
         return members - self.resumes.keys() - self.lost.keys()
@@ -445,7 +448,7 @@ _MAX_WORLD_SIZE = 1 << 20
 def tell_outcome(
     outcome: m.Finished | m.End, job_ranks: Sequence[int]
 ) -> list[c.ControllerCommand]:
-    """Tell ranks how a call has ended, as far as they have part in it."""
+    """Tell ranks how a call has ended; ranks that had no part in it are dismissed."""
     part, rest = job_ranks, []
     if isinstance(outcome, m.Finished):
         part = [each for each in job_ranks if each in outcome.members]
@@ -455,14 +458,14 @@ def tell_outcome(
 
 
 def about(job_rank: int, reason: m.Reason) -> m.Reason:
-    """Nobody is lost in another's name."""
+    """Return the reason with this rank as the one it is about."""
     if reason.job_rank == job_rank:
         return reason
     return msgspec.structs.replace(reason, job_rank=job_rank)
 
 
 def refusal_of(enter: m.Enter) -> str:
-    """What is wrong with it by itself, "" = nothing."""
+    """Return what is wrong with the message by itself, "" = nothing."""
     if enter.version != m.VERSION:
         return (
             f"it speaks version {enter.version} of the messages, the controller {m.VERSION}; "

@@ -479,7 +479,7 @@ class RankGuard:
 
 
 def _has_done(told: m.ToRank, call: RankCall, reading: Reading) -> bool:
-    """Whether a rank has done what it was told, as far as its page and its words show."""
+    """Whether a rank has done what a message demands, as far as its page and its messages show."""
     if isinstance(told, m.Record):
         up = (reading.call, reading.epoch) == (told.call, told.epoch)
         return up or bool(call.said)

@@ -22,7 +22,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         kind: name of an `undaunted.inprocess.attribution.Interruption`.
-        job_rank: whom it is about.
+        job_rank: the rank that it is about.
         rank: the rank it had in that epoch, -1 = none yet.
         text: for people; at most 1000 characters.
         fingerprint: equal for two failures that are probably the same, "" = unknown.
@@ -206,7 +206,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     """All members have completed the epoch: the call returns.
 
     Attributes:
-        members: who they are; the next call does not wait for others.
+        members: the next call does not wait for others.
     """
 
     call: int
@@ -238,7 +238,7 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """A guard that is connected anew: what one of its ranks has been told, and has said since.
+    """A guard is connected anew: what one of its ranks was told, and has said since.
 
     Attributes:
         enter: of the call that is on, or was last.

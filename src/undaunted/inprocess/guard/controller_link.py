@@ -35,7 +35,7 @@ class ControllerLink:
         *,
         interval_s: float,
         silence_s: float,
-        remark: Callable[[str], None],
+        say: Callable[[str], None],
     ) -> None:
         """Nothing is connected before `connected`.
 
@@ -45,14 +45,14 @@ class ControllerLink:
             service: serves the rank.
             interval_s: a lease is renewed so often, seconds.
             silence_s: when no lease has been answered for so long, the link is down, seconds.
-            remark: called with lines about lost and new connections.
+            say: called with lines about lost and new connections.
         """
         self._address = address
         self._terms = terms
         self._service = service
         self._interval_s = min(interval_s, silence_s / 3)
         self._silence_s = silence_s
-        self._remark = remark
+        self._say = say
         self._connection: Connection | None = None
         self._silence: Silence | None = None
         self._lease: asyncio.TimerHandle | None = None
@@ -91,7 +91,7 @@ class ControllerLink:
             self._connection.close("nothing is served here any more")
         await self._gone.wait()
 
-    # --- what the connection tells --------------------------------------------------------------
+    # --- the connection ------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         """There is a controller."""
@@ -112,7 +112,7 @@ class ControllerLink:
             self._service.told(message.job_ranks, message.message)
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """Look for it again."""
+        """The connection has ended: dial again."""
         if connection is not self._connection:
             return
         self._connection = None
@@ -123,7 +123,7 @@ class ControllerLink:
             self._lease.cancel()
         if self._over:
             return
-        self._remark(f"the connection to the controller at {self._address} is lost: {reason}")
+        self._say(f"the connection to the controller at {self._address} is lost: {reason}")
         self._service.linked(None)
         self._dialling = asyncio.get_running_loop().create_task(self._dial_again())
 
@@ -151,7 +151,7 @@ class ControllerLink:
         )
 
     async def _dial_again(self) -> None:
-        """Until it succeeds, or the ranks that are served have given up and nobody wants it."""
+        """Try until it succeeds, or the link is closed: its ranks have ended."""
         pause_s = _SHORTEST_PAUSE_S
         last = ""
         while True:
@@ -159,9 +159,9 @@ class ControllerLink:
                 await self._dial(_DIAL_S)
             except WireError as error:
                 if str(error) != last:
-                    self._remark(last := str(error))
+                    self._say(last := str(error))
             else:
-                self._remark(f"connected again to the controller at {self._address}")
+                self._say(f"connected again to the controller at {self._address}")
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

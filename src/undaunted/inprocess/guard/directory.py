@@ -26,7 +26,7 @@ import hmac
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.base.deadline import within
 from undaunted.coordinator.wire.address import UNIX, Address, is_loopback, own_address, own_host
@@ -57,8 +57,11 @@ class Place(NamedTuple):
     token: bytes = b""
 
 
-class Directory(Protocol):
-    """Where the controller is."""
+class Directory:
+    """Where the controller is: a place that every rank knows by itself."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     def find(self) -> Place:
         """Return it; waits until it is known.
@@ -66,9 +69,10 @@ class Directory(Protocol):
         Raises:
             InternalError: it cannot be found; says what to do.
         """
+        return self._place
 
     def publish(self, port: int) -> None:
-        """In rank 0, whose guard listens at ``port`` now: tell the others.
+        """In rank 0, whose guard listens at ``port`` now: tell the others, if they do not know.
 
         Raises:
             InternalError: they cannot be told.
@@ -84,7 +88,7 @@ def directory(
     store_kwargs: Mapping[str, Any],
     timeout_s: float,
 ) -> Directory:
-    """Return what fits this job.
+    """Return the directory that fits this job.
 
     Args:
         job_rank: as the launcher has set it.
@@ -98,7 +102,7 @@ def directory(
         InternalError: torchrun's store cannot be reached.
     """
     if world_size == 1:
-        return _Alone()
+        return Directory(Place(hosts=True))
     port = int(store_kwargs.get("port", 0))
     if base_store is None and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         base_store = _agent_store(environ, timeout_s)
@@ -112,25 +116,15 @@ def directory(
             'MASTER_PORT, as torchrun does, or give store_kwargs={"host_name": ..., "port": ...}'
         )
     if on_one_machine(host, world_size, environ):
-        return _Local(job_rank, number, environ)
+        return Directory(_local(job_rank, number, environ))
     token = _token(job_rank, environ)
     if port:
-        return _Fixed(job_rank, Address(host, port), environ, token)
+        return Directory(_fixed(job_rank, Address(host, port), environ, token))
     environ = {**environ, "MASTER_ADDR": host}
     return _Meeting(Address(host, number), job_rank, world_size, environ, token, timeout_s)
 
 
-class _Alone:
-    """One rank: nobody else has to find anything."""
-
-    def find(self) -> Place:
-        return Place(hosts=True)
-
-    def publish(self, port: int) -> None:
-        del port
-
-
-class _Published:
+class _Published(Directory):
     """A store that all ranks have."""
 
     def __init__(
@@ -232,37 +226,18 @@ class _Meeting(_Published):
             self._store.wait([_ALL_HAVE_READ], dt.timedelta(seconds=self._timeout_s))
 
 
-class _Local:
+def _local(job_rank: int, port: int, environ: Mapping[str, str]) -> Place:
     """All ranks are on this machine: no port is needed, and the kernel says whose processes ask."""
-
-    def __init__(self, job_rank: int, port: int, environ: Mapping[str, str]) -> None:
-        run = _run(environ)
-        digest = hashlib.sha256(run.encode()).hexdigest()[:16]
-        address = f"{UNIX}undaunted-inprocess-{os.geteuid()}-{port}-{digest}"
-        self._place = Place(job_rank == 0, address, run)
-
-    def find(self) -> Place:
-        return self._place
-
-    def publish(self, port: int) -> None:
-        del port
+    run = _run(environ)
+    digest = hashlib.sha256(run.encode()).hexdigest()[:16]
+    address = f"{UNIX}undaunted-inprocess-{os.geteuid()}-{port}-{digest}"
+    return Place(job_rank == 0, address, run)
 
 
-class _Fixed:
-    """An address that all know, and a token."""
-
-    def __init__(
-        self, job_rank: int, where: Address, environ: Mapping[str, str], token: bytes
-    ) -> None:
-        hosts = job_rank == 0
-        address = where._replace(host="") if hosts else where  # all interfaces
-        self._place = Place(hosts, str(address), _run(environ), token)
-
-    def find(self) -> Place:
-        return self._place
-
-    def publish(self, port: int) -> None:
-        del port
+def _fixed(job_rank: int, where: Address, environ: Mapping[str, str], token: bytes) -> Place:
+    """An address that all know, and a token; rank 0's guard listens on all interfaces."""
+    hosts = job_rank == 0
+    return Place(hosts, str(where._replace(host="") if hosts else where), _run(environ), token)
 
 
 def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:

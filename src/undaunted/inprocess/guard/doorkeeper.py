@@ -1,4 +1,4 @@
-"""Keeps ranks of other jobs out, where jobs cannot be told apart by a secret.
+"""Keeps ranks of other jobs out, where no secret distinguishes the jobs.
 
 Without a token all jobs are on one machine. Two that were given the same MASTER_PORT meet at the
 controller of the first; ranks of the second say that they are the first one's. Processes that the
@@ -28,7 +28,7 @@ HOLD_S = 3.0
 
 
 class Doorkeeper:
-    """Handler of a server's connections; what it lets pass goes to the host."""
+    """Handler of a server's connections; passes messages of the job's own guards to the host."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Doorkeeper:
         pid: int,
         world_size: int,
         *,
-        remark: Callable[[str], None],
+        say: Callable[[str], None],
         related: Callable[[int, int], bool] | None = None,
     ) -> None:
         """Serve from now on.
@@ -45,15 +45,15 @@ class Doorkeeper:
             host: of the controller.
             pid: of rank 0's process.
             world_size: how many ranks the job has.
-            remark: called with lines about ranks that are kept out.
+            say: called with lines about ranks that are kept out.
             related: whether two processes seem to be of one job; None = as this module says.
         """
         self._host = host
         self._world_size = world_size
-        self._remark = remark
+        self._say = say
         self._related = related or _related
         self._pids = {0: pid}  # of the job's ranks
-        self._held: dict[Connection, list[Any]] = {}  # what they have said
+        self._held: dict[Connection, list[Any]] = {}  # messages of ranks that are held
         self._refused: set[Connection] = set()
         self._timers = Timers()
 
@@ -77,7 +77,7 @@ class Doorkeeper:
         self._host.closed(connection, reason)
 
     def close(self) -> None:
-        """Nobody comes any more."""
+        """Release the timers."""
         self._timers.cancel()
 
     def _judge(self, connection: Connection, message: Any, *, held: bool = False) -> None:
@@ -111,7 +111,7 @@ class Doorkeeper:
             f"a job with {enter.world_size} ranks; give each job a MASTER_PORT of its own"
         )
         self._refused.add(connection)
-        self._remark(f"process {enter.pid} is kept out: {text}")
+        self._say(f"process {enter.pid} is kept out: {text}")
         told = Dismissed(enter.call, enter.job_rank, text)
         connection.send(Told((enter.job_rank,), told))
 
@@ -120,7 +120,7 @@ class Doorkeeper:
         self._timers.set(f"held {id(connection)}", HOLD_S, partial(self._let_in, connection))
 
     def _let_in(self, *connections: Connection) -> None:
-        """Judge again those that were held, all of them if none is named."""
+        """Judge held messages again, of these connections or of all."""
         for connection in connections or tuple(self._held):
             for message in self._held.pop(connection, ()):
                 if connection not in self._refused:

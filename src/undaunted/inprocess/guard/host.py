@@ -56,7 +56,7 @@ class ControllerHost:
     def __init__(
         self,
         notes: Callable[[int, int], Callable[[c.Note], None]],
-        remark: Callable[[str], None],
+        say: Callable[[str], None],
         *,
         silence_s: float | None = None,
         make: Callable[[], Controller] = Controller,
@@ -66,14 +66,14 @@ class ControllerHost:
         Args:
             notes: called with the number of a round and of the job's ranks; returns the function
                 that gets the notes of that round for the journal.
-            remark: called with lines about what cannot be sent.
+            say: called with lines about what cannot be sent.
             silence_s: a guard that says nothing for so long is not reachable, seconds; None = its
                 silence is noticed elsewhere.
             make: makes the state machine of a round.
         """
         self.seen: set[int] = set()
         self._notes = notes
-        self._remark = remark
+        self._say = say
         self._silence_s = silence_s
         self._unreachable_s = silence_s or 0.0  # then a guard that lives has ended its ranks' calls
         self._make = make
@@ -234,13 +234,13 @@ class ControllerHost:
             link.tell(tuple(job_ranks), command.message)
 
     def packed(self, job_ranks: tuple[int, ...], message: ToRank) -> EncodedTold | Aside | None:
-        """Return what is sent over a connection; a message to many is encoded once."""
+        """Return a message as it is sent over a connection; one to many guards is encoded once."""
         if message is not self._last[0]:
             self._last = message, msgspec.Raw(_ENCODER.encode(message))
         encoded = self._last[1]
         if self._silence_s is not None:
             return EncodedTold(job_ranks, encoded)
-        return links.aside(EncodedRoundTold(self._round, job_ranks, encoded), self._remark)
+        return links.aside(EncodedRoundTold(self._round, job_ranks, encoded), self._say)
 
 
 class _Guard:

@@ -90,12 +90,12 @@ _REPORTS = msgspec.msgpack.Decoder(RoundReport)
 _TOLD = msgspec.msgpack.Decoder(RoundTold)
 
 
-def aside(message: RoundReport | EncodedRoundTold, remark: Callable[[str], None]) -> p.Aside | None:
-    """Return what is sent to the other side; None = it is too long, which is remarked."""
+def aside(message: RoundReport | EncodedRoundTold, say: Callable[[str], None]) -> p.Aside | None:
+    """Return a message as it is sent; None = it is too long, and a line says so."""
     data = _ENCODER.encode(message)
     if len(data) <= _LONGEST:
         return p.Aside(data=data)
-    remark(
+    say(
         f"a message of {len(data)} bytes about functions that are restarted in their processes is "
         f"not sent, as more than {_LONGEST} bytes are too many: let rank assignments want to know "
         "less of each rank"

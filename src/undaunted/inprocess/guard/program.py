@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
 
 
 class _Program:
-    """What `main` does, on its loop."""
+    """The guard process, on its loop."""
 
     def __init__(self, begin: startup.Begin, sock: socket.socket) -> None:
         self._begin = begin
@@ -116,7 +116,7 @@ class _Program:
         loop: asyncio.AbstractEventLoop,
         context: dict[str, Any],
     ) -> None:
-        """Something was raised where nobody could take it: what follows could not be trusted."""
+        """Something was raised where nobody catches it: what follows could not be trusted."""
         loop.default_exception_handler(context)
         if task is not None and not isinstance(context.get("exception"), OSError | None):
             task.cancel()
@@ -132,7 +132,7 @@ class _Program:
             self._service,
             interval_s=self._begin.heartbeat_interval_s,
             silence_s=self._silence_s,
-            remark=self._say,
+            say=self._say,
         )
         if await self._connect(link):
             await self._serve()
@@ -210,10 +210,10 @@ class _Program:
         return server
 
     def _doorkeeper(self, host: ControllerHost) -> Handler:
-        """Return who hears what guards say: a token keeps those of other jobs out."""
+        """Return the handler of guards: the host where a token keeps guards of other jobs out."""
         if self._begin.token:
             return host
-        keeper = Doorkeeper(host, peer(self._sock).pid, self._begin.world_size, remark=self._say)
+        keeper = Doorkeeper(host, peer(self._sock).pid, self._begin.world_size, say=self._say)
         self._undo.callback(keeper.close)
         return keeper
 

@@ -35,21 +35,21 @@ _PAUSE_S = 0.5  # before accepting is tried again when descriptors have run out
 
 
 class GuardService:
-    """Used on one loop. Closes what it was given and has made.
+    """Serves ranks, on one loop. Closes the sockets that it was given and has made.
 
     Args:
-        remark: called with lines about ranks that did what they must not do, and about what cannot
+        say: called with lines about ranks that did what they must not do, and about what cannot
             be sent or read.
-        round: whose ranks are served, where messages go aside over the connection of the node; None
-            = they go as they are.
+        round: the round of the ranks, where messages go aside over the connection of the node; None
+            = messages go as they are.
     """
 
     def __init__(
         self,
-        remark: Callable[[str], None],
+        say: Callable[[str], None],
         round: int | None = None,  # noqa: A002
     ) -> None:
-        self._remark = remark
+        self._say = say
         self._round = round
         self._send: Callable[[Any], object] | None = None  # to the controller
         self._ranks: dict[int, ServedRank] = {}
@@ -69,7 +69,7 @@ class GuardService:
             rank = ServedRank(sock, self)
         except OSError as error:
             sock.close()
-            self._remark(f"a rank cannot be served: {error}")
+            self._say(f"a rank cannot be served: {error}")
             self._note_idle()
             return
         self._nameless.add(rank)
@@ -115,7 +115,7 @@ class GuardService:
         try:
             told = links.read_told(message)
         except msgspec.MsgspecError as error:
-            self._remark(f"what the coordinator has said aside is no message: {error}")
+            self._say(f"what the coordinator has said aside is no message: {error}")
             return
         if told.round == self._round:
             self.told(told.job_ranks, told.message)
@@ -152,7 +152,7 @@ class GuardService:
         if self._round is None:
             self._send(message)
             return
-        packed = links.aside(links.RoundReport(self._round, message), self._remark)
+        packed = links.aside(links.RoundReport(self._round, message), self._say)
         if packed is not None:
             self._send(packed)
 
@@ -176,13 +176,13 @@ class GuardService:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._remark(f"no rank can be served for {_PAUSE_S} s: {error}")
+                self._say(f"no rank can be served for {_PAUSE_S} s: {error}")
                 self._pause(self._listener)
                 return
             if peer(sock).user == os.geteuid():
                 self.serve(sock)
             else:
-                self._remark(f"user {peer(sock).user} has tried to be served")
+                self._say(f"user {peer(sock).user} has tried to be served")
                 sock.close()
 
     def _pause(self, listener: socket.socket) -> None:
@@ -201,7 +201,9 @@ _ENDING_S = 0.2
 
 
 class ServedRank:
-    """A rank that is connected. Owns the socket, a pidfd and a mapping of the page.
+    """A rank that is connected: feeds its `RankGuard` and carries out the commands.
+
+    Owns the socket, a pidfd and a mapping of the page.
 
     Attributes:
         job_rank: -1 = it has not said it yet.
@@ -210,7 +212,7 @@ class ServedRank:
     """
 
     def __init__(self, sock: socket.socket, service: GuardService) -> None:
-        """Serve who has made the other end of ``sock``.
+        """Serve the process that has made the other end of ``sock``.
 
         Raises:
             OSError: its process cannot be watched.
@@ -229,7 +231,7 @@ class ServedRank:
         self._loop.add_reader(self._pidfd, self._ended)
 
     def feed(self, event: FromRank | ToRank | c.GuardEvent) -> None:
-        """Have something happen to it."""
+        """Feed an event to its guard."""
         for command in self._guard.handle(event, time.monotonic_ns()):
             self._carry_out(command)
 
@@ -269,12 +271,12 @@ class ServedRank:
             self.feed(message)
 
     def _link_closed(self, reason: str) -> None:
-        """Its connection is gone; mostly because its process is, of which the kernel tells next."""
+        """Its connection has ended; mostly because its process has, which the kernel says next."""
         if self.alive:
             self._timers.set("closed", _ENDING_S, partial(self._lost, reason))
 
     def _ended(self) -> None:
-        """Its process has ended. What it has said before counts."""
+        """Its process has ended. The messages that it has sent before count."""
         self._link.drain()
         self._lost(f"its process (pid {self._pid}) has ended")
 
@@ -349,7 +351,7 @@ class PageReader:
     """A rank's page, mapped for reading; to be closed."""
 
     def __init__(self, fd: int) -> None:
-        """Map what ``fd`` refers to; ``fd`` is closed in any case.
+        """Map the memory of ``fd``, which is closed in any case.
 
         Raises:
             OSError: it cannot be mapped, or is no memory that stays as long as it is: reading it
@@ -364,7 +366,7 @@ class PageReader:
             os.close(fd)
 
     def read(self) -> Reading | None:
-        """Return what it says, None = it is not understood."""
+        """Return a reading, None = it is no page of this version."""
         return decode(self._map[:PAGE_BYTES])
 
     def close(self) -> None:

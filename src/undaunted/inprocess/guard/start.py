@@ -141,7 +141,7 @@ def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> soc
 
 
 def _execute(theirs: socket.socket, environ: Mapping[str, str]) -> _GuardProcess:
-    """Start the program, in a session of its own: what is sent to our group is not for it."""
+    """Start the program, in a session of its own: signals to our process group do not reach it."""
     # Standard streams take the numbers below, which may be free where a service has closed them.
     fd = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
     try:

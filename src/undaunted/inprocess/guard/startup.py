@@ -104,7 +104,7 @@ def receive(sock: socket.socket, kind: Any, deadline: float | None = None) -> An
 
 
 def _exactly(sock: socket.socket, count: int, deadline: float | None) -> bytes | None:
-    """Read no more than that: what follows is for somebody else. None = the other side's end."""
+    """Read exactly ``count`` bytes: later ones have another reader. None = the other side's end."""
     content = b""
     while len(content) < count:
         if deadline is not None:

@@ -1,1 +1,1 @@
-"""In the training process: channel to the guard, the page, interrupting the user's code."""
+"""In the training process: link to the guard, page, running and interrupting the user's code."""

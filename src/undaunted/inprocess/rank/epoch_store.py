@@ -59,7 +59,7 @@ class EpochStore:
         forget_in_children(self)
 
     def address(self) -> str:
-        """Return ``HOST:PORT`` where this rank would serve the next epoch's; "" = nowhere."""
+        """Return ``HOST:PORT`` where this rank would serve the next epoch's store; "" = nowhere."""
         if not self._own or not self._host:
             return ""
         if self._has_server and not self._is_connected:
@@ -151,7 +151,7 @@ class EpochStore:
     # --- its end ----------------------------------------------------------------------------------
 
     def break_off(self, *, surely: bool = False) -> None:
-        """End what waits for the epoch's store, in any thread of this process.
+        """End all waits for the epoch's store, in any thread of this process.
 
         Args:
             surely: end the connection even if it looks as if nobody waits in it.
@@ -181,7 +181,7 @@ class EpochStore:
         self._close_listening()
 
     def after_fork(self) -> None:
-        """In a child: nobody is to reach it there."""
+        """In a child: stop listening there."""
         self._close_listening()
 
     @property

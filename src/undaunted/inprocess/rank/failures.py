@@ -84,7 +84,7 @@ def log_restart(record: Record, rank: int) -> None:
 
 
 def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int) -> Reason:
-    """Say to the others what was raised here."""
+    """Return what the other ranks are told of an exception that was raised here."""
     return Reason(
         kind=kind.name,
         job_rank=job_rank,
@@ -97,7 +97,7 @@ def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int
 
 
 def _fingerprint(error: BaseException) -> str:
-    """Name the type and the line: equal for two failures that are probably the same."""
+    """Return type and line: equal for two failures that are probably the same."""
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     last = None
     for last in traceback.walk_tb(error.__traceback__):  # noqa: B007 - the innermost is wanted
@@ -121,7 +121,7 @@ def _kind(name: str) -> Interruption:
 
 
 def clear(error: BaseException | None, outer: BaseException | None) -> None:
-    """Free what the frames of an exception hold, and of all that it was raised from.
+    """Clear the frames of an exception, and of all exceptions that it was raised from.
 
     Args:
         error: the exception.
@@ -158,7 +158,7 @@ def where(error: BaseException) -> str:
 
 
 def names_lost_peer(error: BaseException) -> bool:
-    """Whether it is what communication raises in the peers of a rank that is gone.
+    """Whether it is an error that communication raises in the peers of a rank that is gone.
 
     The same words of Python's own sockets (a download, say) are the rank's own failure.
     """

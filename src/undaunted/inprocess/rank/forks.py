@@ -1,4 +1,4 @@
-"""What a forked child of a rank must not keep: it would disturb its parent.
+"""Things that a forked child of a rank must not keep: it would disturb its parent.
 
 A child of the user's code, such as a worker of a DataLoader, has copies of all descriptors and
 shares the page. It forgets them at once.

@@ -100,7 +100,7 @@ class GuardLink:
             raise GuardLinkError(f"the guard cannot be told anything: {error}") from error
 
     def receive(self) -> list[ToRank]:
-        """Return what has come, once the socket is readable.
+        """Return the messages that have come, once the socket is readable.
 
         Raises:
             GuardLinkError: the guard is gone, or what it has sent is no message.

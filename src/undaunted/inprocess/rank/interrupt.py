@@ -104,7 +104,7 @@ class Gate:
             raise
 
     def _raise_if_over(self) -> None:
-        """An abort that began before this sees nothing of what the user's code would begin."""
+        """Do not begin if an abort has: it would not see the groups that the user's code makes."""
         with self._lock:
             over = self._terminating
         if over:
@@ -186,7 +186,7 @@ class Gate:
         return self._raising.is_set() and self._marker is not None
 
     def take_swallower(self) -> str | None:
-        """Return who has caught an interruption without letting it pass, once."""
+        """Return the code that has caught an interruption without letting it pass, once."""
         with self._lock:
             found, self._swallower = self._swallower, None
             return found
@@ -201,7 +201,7 @@ class Gate:
 
     @property
     def message(self) -> str:
-        """What interruptions say."""
+        """The message of interruptions."""
         return self._message
 
     def may_raise(self, frame: FrameType | None, handled: BaseException | None) -> bool:
@@ -243,7 +243,7 @@ class Gate:
         return not waits and now < self._refused_at + patience_s
 
     def _patience_s(self, frame: FrameType) -> float:
-        """Return for how long what runs is left alone, seconds."""
+        """Return for how long the running code is left alone, seconds."""
         stack = _stack(frame, self._marker)
         if any(_module(each) == "importlib._bootstrap" for each in stack):
             return IMPORT_S
@@ -356,7 +356,7 @@ class Interrupter:
         return type("RankShouldRestart", (RankShouldRestart,), {"__init__": make})
 
     def _handled(self) -> BaseException | None:
-        """Return what the user's thread is handling."""
+        """Return the exception that the user's thread is handling."""
         found: Any = sys._current_exceptions().get(self._ident)  # noqa: SLF001
         handled: BaseException | None = found[1] if isinstance(found, tuple) else found
         return handled  # a tuple of three before Python 3.11

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess.rank.verdict import Verdict
     from undaunted.inprocess.state import State
 
-# How much longer than the controller's own timeouts a rank waits for what it says.
+# How much longer than the controller's own timeouts a rank waits for its messages.
 _MARGIN_S = 10.0
 
 
@@ -71,11 +71,11 @@ class Iterations:
         self._session = session
         self._state = state
         self._limits = parameters.limits()
-        self._error: BaseException | None = None  # what the epoch has ended with here
+        self._error: BaseException | None = None  # the error that the epoch has ended with here
         self._outer = sys.exc_info()[1]
         self._result: Any = None
         self._phases: dict[str, float] = {}
-        self._tag = "other_ex"  # of what runs
+        self._tag = "other_ex"  # of the code that runs, for log lines
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it, and return what it returns.
@@ -162,11 +162,11 @@ class Iterations:
             log_swallower(session.gate)
 
     def _prefix(self) -> str:
-        """Return what keys in stores that outlive the iteration begin with."""
+        """Return the prefix of keys in stores that outlive the iteration."""
         return f"inprocess_{self._session.call}_{self._state.iteration}"
 
     def _call_user(self, function: Callable[[], Any]) -> Any:
-        """What may be interrupted."""
+        """Run the code that may be interrupted."""
         self._tag = "init_ex"
         if self._parameters.initialize is not None:
             self._parameters.initialize(self._state.freeze())
@@ -221,7 +221,7 @@ class Iterations:
         state.advance()
 
     def _forget(self) -> None:
-        """Keep nothing of what the function had."""
+        """Release all that the function has left behind."""
         self._result = None
         failures.clear(self._error, self._outer)
         self._error = self._state.fn_exception = None
@@ -279,7 +279,7 @@ class Iterations:
     # --- what is said -----------------------------------------------------------------------------
 
     def _say(self, message: Fault | Completed) -> None:
-        """Tell the guard. That it is gone is found by the watcher as well, which says why."""
+        """Tell the guard. If the guard is gone, the watcher notices it as well, and says why."""
         with contextlib.suppress(GuardLinkError):
             self._session.link.send(message)
 
@@ -314,7 +314,7 @@ class _LazyContext(RankAssignmentCtx):
 
 
 def _wanted_info(rank_assignment: Callable[..., Any], state: State) -> Any:
-    """Return what all ranks are to know of this one; None = nothing."""
+    """Return the information about this rank that all ranks need; None = nothing."""
     info = getattr(rank_assignment, "info", None)
     return None if info is None else info(state)
 

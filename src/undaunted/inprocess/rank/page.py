@@ -68,7 +68,7 @@ class Page:
         self.words[reading.RANK] = -1
 
     def assigned(self, rank: int) -> None:
-        """This rank was assigned for the epoch."""
+        """Show the rank that was assigned for the epoch."""
         self.words[reading.RANK] = rank
 
     def set_phase(self, phase: Phase) -> None:
@@ -102,14 +102,14 @@ class Page:
     # --- its end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give it back; what is written from now on is seen by nobody."""
+        """Give the memory back; later writes are seen by nobody."""
         self.words.release()
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()
         self._forget()
 
     def after_fork(self) -> None:
-        """In a child: what it writes is not for its parent's guard."""
+        """In a child: its writes must not reach its parent's guard."""
         self._forget()
 
     def _forget(self) -> None:

@@ -74,7 +74,7 @@ class Session:
         call: which call of the process this is, from 0.
         rejoins: the process takes the place of a lost one, and does not know of the call that is on
             before it is told a record.
-        all_active: the rank assignment does not say who calls the function: all do.
+        all_active: the rank assignment does not say which ranks call the function: all do.
         page: of the link.
         gate, inbox, store, termination, interrupter: of this call.
         wake: wakes the watcher.
@@ -179,7 +179,7 @@ class Session:
 
 @contextlib.contextmanager
 def _collecting_what_is_new() -> Iterator[None]:
-    """Have the garbage collector skip what there is already.
+    """Have the garbage collector skip all objects that there are already.
 
     To look at all that torch has loaded takes a tenth of a second, in every restart.
     """
@@ -210,13 +210,13 @@ def _connect(parameters: Parameters, base_store: Any) -> GuardLink:
 
 
 def _lost_guard(page: Page, parameters: Parameters) -> LostGuard:
-    """As long as a guard would wait."""
+    """The rank has as long to leave as a guard would give it."""
     limit = parameters.hard_timeout + parameters.termination_grace_time
     return LostGuard(page, limit.total_seconds())
 
 
 def _stopped_guard(pid: int, parameters: Parameters) -> StoppedGuard:
-    """After so long the others take this rank for lost."""
+    """It is killed when the others take this rank for lost."""
     looks = parameters.heartbeat_timeout / parameters.progress_watchdog_interval
     return StoppedGuard(start.own_guard(pid), round(looks))
 

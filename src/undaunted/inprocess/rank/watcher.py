@@ -155,7 +155,7 @@ class Watcher:
         _ask_to_turn()
 
     def _listen(self) -> bool:
-        """Take in what the guard says. False = it will say nothing any more."""
+        """Take in the guard's messages. False = no more will come."""
         try:
             for message in self._link.receive():
                 self._take(message)

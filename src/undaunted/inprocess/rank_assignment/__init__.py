@@ -1,4 +1,4 @@
-"""Rank assignments: who has which rank after a fault, and who calls the function."""
+"""Rank assignments: the rank of each process after a fault, and which ranks call the function."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ class RankAssignmentCtx:
 
 
 class Assignments(Compose):
-    """Several rank assignments; each gets what it wanted all to know."""
+    """Several rank assignments; each gets its own part of the information of all ranks."""
 
     def info(self, state: State) -> Any:
-        """Return a list of what the assignments want to be known, None if none wants anything."""
+        """Return the information of each assignment, in a list; None if none has any."""
         wanted = [getattr(each, "info", _nothing)(state) for each in self.instances]
         return None if all(each is None for each in wanted) else wanted
 
@@ -78,7 +78,7 @@ class Assignments(Compose):
 
 
 class RankAssignment(abc.ABC):
-    """Gives ranks to those who are left, and says which of them call the function."""
+    """Gives ranks to the processes that are left, and says which of them call the function."""
 
     composition = Assignments
 
@@ -92,7 +92,7 @@ class RankAssignment(abc.ABC):
         raise NotImplementedError
 
     def info(self, state: State) -> Any:  # noqa: ARG002 - most need to know nothing
-        """Return what all ranks are to know of this one before ranks are assigned.
+        """Return information about this rank that all ranks need before ranks are assigned.
 
         Returns:
             Something that JSON can hold; None = nothing.
@@ -132,7 +132,7 @@ def key_of(key_or_fn: str | Callable[[State], str], state: State) -> str:
 def known_of_all(
     ctx: RankAssignmentCtx, name: str, ours: Any, timeout: timedelta = TIMEOUT
 ) -> dict[int, Any]:
-    """Return what every rank that is left says of itself, by rank.
+    """Return the information of every rank that is left, by rank.
 
     Outside of the wrapper, this is a collective over ``ctx.store``.
 
@@ -236,7 +236,7 @@ def most_active(state: State) -> int:
 
 
 class RankFilter(RankAssignment):
-    """A rank assignment that leaves ranks as they are, and says only who is active."""
+    """A rank assignment that leaves ranks as they are, and says only which of them are active."""
 
 
 class ActivateAllRanks(RankFilter):

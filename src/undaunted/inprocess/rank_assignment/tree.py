@@ -197,7 +197,7 @@ class Tree(RankAssignment):
         deactivate_from(root, wanted, self._numbers)
 
     def _take_over(self, state: State, leaf: Leaf) -> None:
-        """Write into this rank's state what has become of it."""
+        """Write the ranks that it was given into this rank's state."""
         if leaf.change:
             _logger.info(
                 "[In-process] initial rank %s: %s; active rank %s -> %s",
@@ -303,7 +303,7 @@ class Group:
 
 
 def grow(layers: Sequence[Layer], keys: Mapping[int, Sequence[str]]) -> Group:
-    """Make the groups of all ranks; those with a lower rank come first.
+    """Make the groups of all ranks; groups with a lower rank come first.
 
     Args:
         layers: from the root.
