@@ -39,6 +39,19 @@ ignored. The command exits with 2 when it cannot be run as given; nothing has be
 Times are seconds or a number with a unit: `500ms`, `90s`, `15m`, `2h`, `1d`. Where `none` is
 allowed, `null` and nothing mean the same.
 
+`undaunted help COMMAND` and `undaunted COMMAND --help` explain the other commands, which read their
+options in the same way.
+
+## Completion in shells
+
+```text
+pip install 'undaunted[completion]'
+eval "$(register-python-argcomplete undaunted ft_launcher nvrx-control)"
+```
+
+The second line, in `~/.bashrc`, has bash complete commands, options and files; for zsh, fish and
+others see [argcomplete](https://kislyuk.github.io/argcomplete/).
+
 ## Examples
 
 {examples}

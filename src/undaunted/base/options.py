@@ -109,7 +109,11 @@ class Option(NamedTuple):
         """
         if self.about.shown or not self.metavar or not self.field:
             return self.about.shown
-        return as_text(operator.attrgetter(self.field)(options))
+        return as_text(self.value_in(options))
+
+    def value_in(self, options: object) -> Any:
+        """Return the value that the option has in an object of the class."""
+        return operator.attrgetter(self.field)(options)
 
 
 def variable_of(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -46,6 +47,10 @@ _INTERRUPTED = 130  # as shells have it
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: this process's); return the exit code."""
     open_closed_streams()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks how a command line goes on
+        from undaunted.cli.argument_parser import complete
+
+        complete(_COMMANDS)
     try:
         return _main(argv)
     except KeyboardInterrupt:  # before anything was started

@@ -63,7 +63,7 @@ class MetricsConfig(msgspec.Struct, kw_only=True, frozen=True):
     tls_key: Annotated[Text, Opt("Key of that certificate", metavar="FILE", rare=True)] = ""
     otlp_endpoint: Annotated[
         str,
-        Kind(_collector, "URL"),
+        Kind(values.optional(_collector, ""), "URL"),
         Opt(
             "Send metrics to an OpenTelemetry collector every 15 s, by OTLP over HTTP; env = to "
             "OTEL_EXPORTER_OTLP_ENDPOINT",

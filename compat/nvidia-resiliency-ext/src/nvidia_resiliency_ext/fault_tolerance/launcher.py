@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from undaunted.cli.argument_parser import argument_parser
 from undaunted.cli.main import main as undaunted_main
+from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
 from undaunted.fault_tolerance.launch_config import LaunchConfig as UndauntedLaunchConfig
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from undaunted.fault_tolerance.config import FaultToleranceConfig
@@ -45,6 +49,18 @@ class LaunchConfig(UndauntedLaunchConfig):
         )
 
 
+def get_args_parser() -> argparse.ArgumentParser:
+    """Make a parser of the options of ``ft_launcher``, for `FaultToleranceConfig.from_args`.
+
+    ``ft_FIELD`` is None where a setting is not given; the program is ``training_script`` with
+    ``training_script_args``.
+
+    Raises:
+        ValueError: a variable ``PET_...`` makes no sense.
+    """
+    return argument_parser(RUN, os.environ)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run the arguments of ``ft_launcher``, this process's by default.
 
@@ -55,7 +71,7 @@ def main(args: Sequence[str] | None = None) -> None:
         raise SystemExit(code)
 
 
-__all__ = ["LaunchConfig", "LaunchError", "elastic_launch", "main"]
+__all__ = ["LaunchConfig", "LaunchError", "elastic_launch", "get_args_parser", "main"]
 
 if __name__ == "__main__":
     main()
