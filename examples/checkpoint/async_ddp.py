@@ -56,6 +56,11 @@ def newest(directory):
 
 def main(directory):
     dist.init_process_group("gloo")
+    train(directory)  # DistributedDataParallel goes before its group, or torch may hang
+    dist.destroy_process_group()
+
+
+def train(directory):
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -87,7 +92,6 @@ def main(directory):
     queue.close()
     if dist.get_rank() == 0:
         print(f"done, saved step {newest(directory)}", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

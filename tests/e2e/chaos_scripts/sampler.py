@@ -24,6 +24,12 @@ EPOCHS, SAVE_EVERY = 4, 5
 
 def main(path: Path, *options: str) -> None:
     dist.init_process_group("gloo")
+    train(path, *options)  # DistributedDataParallel goes before its group: docs/timeouts.md
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(path: Path, *options: str) -> None:
     torch.manual_seed(1)
     data = TensorDataset(torch.randn(384, 64), torch.randn(384, 8))
     sampler: DistributedSampler[object] = DistributedSampler(data, seed=1)
@@ -51,8 +57,6 @@ def main(path: Path, *options: str) -> None:
                 saved = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save({**saved, "done": done}, new)
                 new.rename(path)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 main(Path(sys.argv[1], "checkpoint.pt"), *sys.argv[2:])

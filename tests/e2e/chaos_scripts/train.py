@@ -126,6 +126,11 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    train(args)  # DistributedDataParallel goes before its group: docs/timeouts.md
+    dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace) -> None:
     training = Training(args.dir, args.bug)
     for number in range(training.load(), STEPS):
         try:
@@ -136,7 +141,6 @@ def main() -> None:
             print(f"rank {os.environ['RANK']}: {error}, going on", flush=True)
         if (number + 1) % SAVE_EVERY == 0:
             training.save(number + 1)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
