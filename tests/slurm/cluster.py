@@ -127,7 +127,9 @@ class Cluster:
         self._nodes[node].kill()
         self._nodes[node].wait(DEADLINE_S)
 
-    def start(self, *command: object, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, *command: object, cwd: Path | None = None, stderr: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         """Start a command that ends with the cluster at the latest."""
         daemon = subprocess.Popen(
             [str(word) for word in command],
@@ -135,7 +137,7 @@ class Cluster:
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
         )
 
         def end() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,7 +169,11 @@ def test_each_node_is_a_task_of_an_array(
         "--rdzv-conf",
         "last_call_timeout=60",
     ]
-    coordinator = cluster.start("undaunted", "coordinator", *common, *options, cwd=script)
+    words = ("undaunted", "coordinator", *common, *options)
+    coordinator = cluster.start(*words, cwd=script, stderr=subprocess.PIPE)
+    assert coordinator.stderr is not None
+    # Before it listens, a node of this machine would take its port, and lead the job.
+    assert b"at port" in coordinator.stderr.readline()
     given = {"COORDINATOR": endpoint, "NODES": "1:2", "RUN": "array"}
     job = submit("array.sbatch", "train.py", options=("--array=0-1",), **given)
     running(job, 4)
@@ -178,4 +183,4 @@ def test_each_node_is_a_task_of_an_array(
     job.wait_for(r"^rank 3/4 round 2 .* again 1$")
     (script / "finish").touch()
     assert job.end() == 0, job.text
-    assert coordinator.wait(60) == 0
+    assert coordinator.wait(60) == 0, coordinator.stderr.read().decode()
