@@ -7,7 +7,6 @@ without talking to each other.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -293,6 +292,8 @@ def _check_combination(kind: str, fields: dict[str, Any], written: str) -> None:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
+    import difflib  # only to say what is wrong
+
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from undaunted.coordinator.core.messages import Start
+from undaunted.coordinator.wire import credentials
+from undaunted.fault_tolerance import metrics_config
 from undaunted.fault_tolerance.agent.environment import (
     NOT_BOUND,
+    SECRETS,
     RankPlace,
     numa_node_of,
     numa_problem,
@@ -172,3 +175,7 @@ def test_programs_take_numactl(tmp_path: Path) -> None:
 def test_only_nodes_that_are_needed(tmp_path: Path, nproc: int) -> None:
     few = config(nproc_per_node=nproc, numa_bind_strict=False)
     assert numa_problem(few, {}, machine(tmp_path, 1)) == ""
+
+
+def test_the_secrets_of_launchers_have_their_names() -> None:
+    assert SECRETS == (credentials.TOKEN_VARIABLE, metrics_config.TOKEN_VARIABLE)

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from undaunted.base import numa
 from undaunted.coordinator import epoch
-from undaunted.coordinator.wire import credentials
 from undaunted.fault_tolerance import cycle_info_place
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
 
@@ -22,6 +19,9 @@ if TYPE_CHECKING:
     from undaunted.coordinator.core.messages import Start
     from undaunted.fault_tolerance.run_config import RunConfig
 
+# What launchers know each other by. The first as in `coordinator.wire.credentials`, which imports
+# ssl: this file is imported before the template starts, which is what a user waits for.
+SECRETS = ("UNDAUNTED_TOKEN", TOKEN_VARIABLE)
 NOT_BOUND = -1
 _NUMACTL = "numactl"
 
@@ -40,7 +40,7 @@ def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dic
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
     env.pop("UNDAUNTED_FAULTS", None)
-    for secret in (credentials.TOKEN_VARIABLE, TOKEN_VARIABLE):  # what launchers know each other by
+    for secret in SECRETS:
         env.pop(secret, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if nproc_per_node > 1:
@@ -116,7 +116,7 @@ def numactl(node: int, *, strict: bool) -> list[str]:
     return [_NUMACTL, f"--cpunodebind={node}", memory]
 
 
-def numa_problem(config: RunConfig, environ: Mapping[str, str], root: Path = numa.NODES) -> str:
+def numa_problem(config: RunConfig, environ: Mapping[str, str], root: Path | None = None) -> str:
     """Return why the ranks cannot be bound as the settings want it, "" if they can.
 
     Only for a run with ``gpus_per_numa``.
@@ -124,8 +124,12 @@ def numa_problem(config: RunConfig, environ: Mapping[str, str], root: Path = num
     Args:
         config: the run.
         environ: of the ranks.
-        root: where the kernel describes the nodes.
+        root: where the kernel describes the nodes; None = `numa.NODES`.
     """
+    import shutil  # seldom needed, and slow to import
+
+    from undaunted.base import numa
+
     if config.kind == "program" and shutil.which(_NUMACTL, path=environ.get("PATH")) is None:
         return (
             "NVRX_GPUS_PER_NUMA with --no-python takes the program numactl, which is not found; "
@@ -134,7 +138,7 @@ def numa_problem(config: RunConfig, environ: Mapping[str, str], root: Path = num
     node = 0
     try:
         for node in range(numa_node_of(config, config.nproc_per_node - 1) + 1):
-            numa.try_bind(node, strict=config.numa_bind_strict, root=root)
+            numa.try_bind(node, strict=config.numa_bind_strict, root=root or numa.NODES)
     except numa.NumaError as error:
         return (
             f"NVRX_GPUS_PER_NUMA={config.gpus_per_numa} binds local rank "
