@@ -11,8 +11,7 @@ from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import Follower
-from undaunted.coordinator.core.follower import State as FollowerState
+from undaunted.coordinator.core.follower import Follower, FollowerState
 from undaunted.coordinator.core.progress import Iterations
 from undaunted.fault_tolerance.agent import node as n
 from undaunted.fault_tolerance.agent.node import Node, State

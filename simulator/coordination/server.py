@@ -8,7 +8,7 @@ from simulator.coordination.setup import ASK_TIMEOUT_NS, READY
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
-from undaunted.coordinator.core.leader import State
+from undaunted.coordinator.core.leader import LeaderState
 
 if TYPE_CHECKING:
     from simulator.coordination.cluster import Cluster
@@ -34,7 +34,7 @@ class Server:
     def is_needed(self) -> bool:
         """Whether it stays: for those who have not heard how the job ended, or who leads next."""
         leader = self.leader
-        return not self.over and (leader.state is State.ENDED or leader.ledger.round >= 0)
+        return not self.over and (leader.state is LeaderState.ENDED or leader.ledger.round >= 0)
 
     def begin(self, now: int) -> list[s.Command]:
         """The first event of the leader."""
@@ -103,7 +103,7 @@ class Server:
                 seat = (self._name, self.leader.config.incarnation)
                 self._cluster.persist(seat, self.leader.epoch, ledger)
             case c.Done():
-                if self.leader.state is State.ENDED:
+                if self.leader.state is LeaderState.ENDED:
                     self._cluster.checker.job_over = True
                 out += self.drop()
 

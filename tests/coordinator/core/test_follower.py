@@ -10,7 +10,7 @@ from tests.coordinator.core.seats import ledger, seat, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import Follower, State
+from undaunted.coordinator.core.follower import Follower, FollowerState
 
 S = 1_000_000_000
 EPOCH = 1
@@ -200,7 +200,7 @@ def test_gives_up_without_a_coordinator():
         harness.handle(f.Closed(harness.link, "connection refused"))
     assert "host-a:1" in harness.last(f.GiveUp).reason
     assert "connection refused" in harness.last(f.GiveUp).reason
-    assert harness.follower.state is State.ENDED
+    assert harness.follower.state is FollowerState.ENDED
     assert harness.follower.leader == ""
 
 
@@ -410,9 +410,9 @@ def test_a_later_leader_gets_all_reports_of_the_round():
 def test_silence_of_the_leader_is_noticed_after_the_lease():
     harness = Harness().running()
     harness.pass_time(4.9)
-    assert harness.follower.state is State.FOLLOWING
+    assert harness.follower.state is FollowerState.FOLLOWING
     harness.pass_time(0.2)
-    assert harness.follower.state is State.AWAY
+    assert harness.follower.state is FollowerState.AWAY
     assert "not answered for 5 s" in harness.last(f.Say).text
 
 
@@ -421,7 +421,7 @@ def test_beats_keep_the_leader():
     for _ in range(5):
         harness.pass_time(3)
         harness.says(p.Beat(epoch=EPOCH, sent=harness.now - S))
-    assert harness.follower.state is State.FOLLOWING
+    assert harness.follower.state is FollowerState.FOLLOWING
 
 
 def test_words_that_were_read_late_do_not_keep_the_leader():
@@ -430,7 +430,7 @@ def test_words_that_were_read_late_do_not_keep_the_leader():
     harness.says(p.Beat(epoch=EPOCH, sent=harness.now))
     harness.now += 12 * S
     harness.says(p.Order(number=9, epoch=EPOCH, command=m.Remark("spare nodes: x")))
-    assert harness.follower.state is State.FOLLOWING
+    assert harness.follower.state is FollowerState.FOLLOWING
     assert kinds(harness.pass_time(0))["StopRanks"] == 1, "the others may have gone on"
 
 
@@ -440,7 +440,7 @@ def test_a_welcome_that_was_read_late_is_none():
     harness.now += 12 * S
     harness.says(p.Welcome(epoch=EPOCH, leader="a", lease_s=5.0))
     harness.pass_time(0)
-    assert harness.follower.state is State.AWAY
+    assert harness.follower.state is FollowerState.AWAY
 
 
 def test_a_reset_that_was_seen_late_does_not_prolong_an_old_world():
@@ -494,7 +494,7 @@ def test_a_connection_that_nobody_has_ended_is_silence_before_the_lease_is_over(
     harness = Harness().running(replaceable=True, casting_vote="")
     harness.pass_time(1)
     harness.handle(f.Closed(harness.link, "connection timed out", silent=True))
-    assert harness.follower.state is State.AWAY
+    assert harness.follower.state is FollowerState.AWAY
     assert harness.stops_after() == 4
 
 
@@ -865,9 +865,9 @@ def test_an_earlier_leader_is_not_followed_after_a_promise():
     claim = p.Claim(node="b", incarnation="b1", epoch=50, ledger=ledger("abc"))
     harness.handle(f.Asked(2, claim))
     assert not harness.welcome(epoch=EPOCH)[1:]
-    assert harness.follower.state is State.AWAY
+    assert harness.follower.state is FollowerState.AWAY
     harness.says(p.Welcome(epoch=60, leader="a", lease_s=5.0))
-    assert harness.follower.state is State.FOLLOWING
+    assert harness.follower.state is FollowerState.FOLLOWING
 
 
 def test_without_votes_ranks_go_on_for_the_away_timeout():
@@ -935,7 +935,7 @@ def test_what_comes_from_an_earlier_connection_is_ignored():
 def test_messages_that_make_no_sense_change_nothing(message):
     harness = Harness().running()
     assert harness.says(message) == []
-    assert harness.follower.state is State.FOLLOWING
+    assert harness.follower.state is FollowerState.FOLLOWING
 
 
 def asked_by_a_leader(**changes: object) -> f.Asked:
@@ -985,5 +985,5 @@ def test_a_lease_that_is_over_is_found_when_it_would_be_renewed():
     harness = Harness().running()
     harness.now += 3600 * S
     harness.handle(f.TimerFired("renew"))
-    assert harness.follower.state is State.AWAY
+    assert harness.follower.state is FollowerState.AWAY
     assert "stood still" in harness.last(f.Say).text

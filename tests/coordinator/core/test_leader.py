@@ -10,7 +10,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.leader import Leader, State
+from undaunted.coordinator.core.leader import Leader, LeaderState
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -197,10 +197,10 @@ def test_a_node_of_another_job_that_began_earlier_deposes_nobody():
     harness = Harness().running()
     other = ledger("ax", birth=99, round=7, epoch=EPOCH - 1)
     harness.hello("x", ledger=other, round=7, running=True, promised=EPOCH - 1)
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
     assert harness.heard("x", m.Stop)
     harness.hello("y", ledger=msgspec.structs.replace(other, epoch=EPOCH + 1))
-    assert harness.leader.state is State.DEPOSED
+    assert harness.leader.state is LeaderState.DEPOSED
 
 
 def test_a_spare_learns_the_table():
@@ -229,7 +229,7 @@ def test_reports_that_come_twice_count_once():
     for _ in range(3):
         harness.report("b", m.NodeFailed, 1, detail="x")
     assert harness.leader.policy.restarts_used == 1
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
 
 
 def test_a_reset_is_noticed_at_once_and_a_spare_takes_the_place():
@@ -398,7 +398,7 @@ def test_a_restarted_leader_leaves_healthy_ranks_alone():
     harness = Harness(known=known)
     for node in "abc":
         harness.hello(node, round=0, running=True, ledger=known, promised=1)
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
     harness.pass_time(30, alive="abc")
     assert not harness.heard("a", m.Stop)
     harness.report("b", m.NodeFailed, 1, detail="x")
@@ -481,7 +481,7 @@ def test_a_fresh_leader_learns_from_its_followers_that_a_job_has_begun():
     harness = Harness()
     harness.hello("a")
     harness.hello("b", round=7, running=True, ledger=known, promised=50)
-    assert harness.leader.state is State.RECOVERING
+    assert harness.leader.state is LeaderState.RECOVERING
     assert harness.leader.epoch > 50
     for node in "cd":
         harness.hello(node, round=7, running=True, ledger=known, promised=50)
@@ -606,7 +606,7 @@ def test_one_that_knows_of_a_later_round_ends_this_leader():
     mine = harness.leader.ledger
     later = p.Ledger(run_id="job", epoch=EPOCH + 5, birth=mine.birth, round=1, table=mine.table)
     harness.hello("x", ledger=later, promised=EPOCH + 5)
-    assert harness.leader.state is State.DEPOSED
+    assert harness.leader.state is LeaderState.DEPOSED
     assert c.Done("") in harness.out
 
 
@@ -614,7 +614,7 @@ def test_one_of_an_earlier_start_of_the_job_does_not():
     harness = Harness().running()
     old = p.Ledger(run_id="job", epoch=3, birth=2, round=9)
     harness.hello("x", ledger=old, promised=3)
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
 
 
 def test_members_that_are_not_here_are_asked_whom_they_follow():
@@ -633,7 +633,7 @@ def test_it_stands_down_for_an_earlier_leader_if_a_quorum_has_agreed_to_that_one
     harness.hello("b", round=0, running=True, promised=99)
     assert harness.leader.epoch > 99
     harness.handle(c.Answered("c", answer))
-    assert harness.leader.state is State.DEPOSED
+    assert harness.leader.state is LeaderState.DEPOSED
 
 
 def test_without_a_quorum_it_stays_if_the_other_leader_will_give_way():
@@ -644,7 +644,7 @@ def test_without_a_quorum_it_stays_if_the_other_leader_will_give_way():
     harness.lose("b")
     harness.lose("c")
     harness.handle(c.Answered("c", answer))
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
 
 
 def test_one_that_is_lost_while_preparing_is_replaced():
@@ -712,7 +712,7 @@ def test_the_end_reaches_everybody_and_the_leader_is_done():
         harness.report(node, m.NodeStopped, 2, all_ok=True)
     ends = {node: harness.heard(node, m.End)[0].outcome.value for node in "abcd"}
     assert set(ends.values()) == {"finished"}
-    assert harness.leader.state is State.ENDED
+    assert harness.leader.state is LeaderState.ENDED
     for node in "abc":
         harness.lose(node, "the job has ended")
     assert c.Done() not in harness.out
@@ -737,7 +737,7 @@ def test_followers_of_the_leader_before_have_time_to_hear_of_the_end():
         harness.hello(node, round=0, running=True, ledger=known, promised=EPOCH)
         harness.report(node, m.Preempted, 1, signal=15, signal_name="SIGTERM")
     harness.stop_all("ab", 2)
-    assert harness.leader.state is State.ENDED
+    assert harness.leader.state is LeaderState.ENDED
     for node in "ab":
         harness.lose(node, "the job has ended")
     harness.pass_time(9)
@@ -766,7 +766,7 @@ def test_strangers_are_ignored():
     assert harness.handle(c.Closed(99, "x")) == []
     of_another_node = p.Report(number=1, event=m.NodeFailed("b", 0, "x"))
     assert harness.say("a", of_another_node) == []
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
 
 
 def test_a_node_that_renews_and_never_acknowledges_is_replaced():
@@ -831,7 +831,7 @@ def test_a_leader_gives_way_when_a_later_one_has_prepared_a_round():
     harness.pass_time(30, alive="ab")
     about = {"epoch": EPOCH + 1, "version": 99, "pending_round": 9, "pending": table("cde")}
     harness.hello("c", round=0, ledger=ledger("abc", **about), promised=EPOCH + 1)
-    assert harness.leader.state is State.DEPOSED
+    assert harness.leader.state is LeaderState.DEPOSED
 
 
 def test_a_follower_that_hears_nothing_is_lost_and_counts_as_silent():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.formation import RETURN_S
-from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S, State
+from undaunted.coordinator.core.policy import GRACE_ON_REQUEST_S, PolicyState
 
 
 class TestExclusion:
@@ -103,7 +103,7 @@ class TestReturning:
 
     def test_keeps_its_place_although_there_is_a_spare(self) -> None:
         job = self.returning("c")
-        assert job.policy.state is State.FORMING
+        assert job.policy.state is PolicyState.FORMING
         job.join("b")
         assert job.table == "a b"
 

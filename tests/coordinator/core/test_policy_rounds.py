@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy, State
+from undaunted.coordinator.core.policy import STOP_MARGIN_S, JobPolicy, PolicyState
 from undaunted.coordinator.core.progress import Iterations
 
 
@@ -282,10 +282,10 @@ class TestQuorum:
         job.feed(m.QuorumLost("x"))
         job.stop("a")
         job.join("e", "b")
-        assert job.policy.state is State.FORMING
+        assert job.policy.state is PolicyState.FORMING
         assert "return" not in job.timers
         job.feed(m.QuorumRegained())
-        assert job.policy.state is State.FORMING
+        assert job.policy.state is PolicyState.FORMING
         job.join("c")
         assert job.table == "a b c"
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from tests.coordinator.core.driving import of
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.policy import JobPolicy, State
+from undaunted.coordinator.core.policy import JobPolicy, PolicyState
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -143,24 +143,24 @@ class AnyJob(RuleBasedStateMachine):
     def go_on(self) -> None:
         """Whatever is waited for happens: nodes come, learn the table, stop."""
         match self.policy.state:
-            case State.FORMING:
+            case PolicyState.FORMING:
                 self.world.quorum = True
                 self.feed(m.QuorumRegained())
                 for name in NAMES:
-                    if name not in self.world.agents and self.policy.state is State.FORMING:
+                    if name not in self.world.agents and self.policy.state is PolicyState.FORMING:
                         self.join(m.NodeInfo(name, 1, domain="x", group="1"))
                 for name in ("last_call", "return"):
-                    if self.policy.state is State.FORMING and name in self.world.timers:
+                    if self.policy.state is PolicyState.FORMING and name in self.world.timers:
                         self.fire(name)
-            case State.PREPARING:
+            case PolicyState.PREPARING:
                 self.accept()
-            case State.STOPPING:
+            case PolicyState.STOPPING:
                 for node, agent in list(self.world.agents.items()):
                     if agent.runs is not None:
                         self.stop_one(node)
 
     @rule()
-    @precondition(lambda self: goes_on(self) and self.policy.state is State.PREPARING)
+    @precondition(lambda self: goes_on(self) and self.policy.state is PolicyState.PREPARING)
     def accept(self) -> None:
         assert self.world.prepare is not None
         self.feed(m.TableAccepted(self.world.prepare.round, "", 0))
@@ -310,7 +310,7 @@ class AnyJob(RuleBasedStateMachine):
             return
         rounds = {agent.runs for agent in self.world.agents.values()} - {None}
         assert rounds <= {self.policy.round}
-        if self.policy.state in {State.FORMING, State.PREPARING, State.ENDED}:
+        if self.policy.state in {PolicyState.FORMING, PolicyState.PREPARING, PolicyState.ENDED}:
             assert not rounds
 
     @invariant()
@@ -322,16 +322,16 @@ class AnyJob(RuleBasedStateMachine):
             return
         names = {timer.name for timer in self.world.timers.values() if timer.round == self.upcoming}
         match self.policy.state:
-            case State.FORMING:
+            case PolicyState.FORMING:
                 assert names & {"join", "last_call"}
-            case State.PREPARING:
+            case PolicyState.PREPARING:
                 assert "prepare" in names
-            case State.STOPPING:
+            case PolicyState.STOPPING:
                 assert "stop" in names
 
     @property
     def upcoming(self) -> int:
-        forming = self.policy.state in {State.FORMING, State.PREPARING}
+        forming = self.policy.state in {PolicyState.FORMING, PolicyState.PREPARING}
         return self.policy.round + forming
 
 

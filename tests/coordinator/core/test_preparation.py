@@ -68,7 +68,7 @@ def test_everybody_is_told_and_every_node_of_the_table_must_know_it() -> None:
     job.acknowledge("d")
     assert job.preparation.complete
     assert job.preparation.may_start(0)
-    assert job.preparation.start() == m.TableAccepted(1, "host-a", 9)
+    assert job.preparation.start(replaceable=False) == m.TableAccepted(1, "host-a", 9)
     assert not job.preparation.complete
     assert [seat.node for seat in job.record.ledger.table] == ["a", "b", "d"]
 

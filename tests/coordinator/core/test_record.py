@@ -29,7 +29,7 @@ def test_what_was_prepared_by_the_leader_before_is_doubtful_until_a_table_is_sta
     assert made.doubtful == table("abd")
     made.prepare(2, table("abc"))
     prepared = made.ledger.version
-    made.start()
+    made.start(replaceable=False)
     assert made.doubtful == ()
     assert made.started == prepared
     assert (made.ledger.round, made.ledger.version) == (2, prepared + 1)
@@ -39,7 +39,7 @@ def test_what_was_prepared_by_the_leader_before_is_doubtful_until_a_table_is_sta
 def test_nobody_votes_where_nobody_can_take_over() -> None:
     made = record(p.Ledger(run_id=""), takeover=False)
     made.prepare(0, table("abc"))
-    made.start()
+    made.start(replaceable=False)
     assert made.ledger.casting_vote == ""
 
 

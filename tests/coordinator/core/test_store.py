@@ -10,8 +10,8 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import State as FollowerState
-from undaunted.coordinator.core.leader import State as LeaderState
+from undaunted.coordinator.core.follower import FollowerState
+from undaunted.coordinator.core.leader import LeaderState
 
 
 def leader(*, known: p.Ledger | None = None) -> test_leader.Harness:

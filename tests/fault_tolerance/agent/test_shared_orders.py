@@ -15,7 +15,7 @@ from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.leader import State
+from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.leading import Listener
 from undaunted.fault_tolerance.agent import shared_orders
@@ -189,7 +189,7 @@ class Party:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, promised: int = 0) -> None:
         self.said: list[Any] = []
-        self.state = State.LEADING
+        self.state = LeaderState.LEADING
         monkeypatch.setattr(shared_orders, "Campaigning", Campaign)
         nodes = SimpleNamespace(store="etcd://e:1", lease_s=5.0)
         config: Any = SimpleNamespace(node="b", run_id="job", nodes=nodes)
@@ -272,7 +272,9 @@ def test_a_node_that_is_done_leads_on_if_it_does(party):
     assert party.campaign.done == ["withdrawn"]
 
 
-@pytest.mark.parametrize(("state", "done"), [(State.ENDED, []), (State.DEPOSED, ["stepped down"])])
+@pytest.mark.parametrize(
+    ("state", "done"), [(LeaderState.ENDED, []), (LeaderState.DEPOSED, ["stepped down"])]
+)
 def test_a_leader_that_stands_down_by_itself_makes_room(party, state, done):
     party.candidacy.leading_is_over()
     party.candidacy.lead(7, Ledger(run_id=""))
@@ -282,7 +284,8 @@ def test_a_leader_that_stands_down_by_itself_makes_room(party, state, done):
 
 
 @pytest.mark.parametrize(
-    ("state", "done"), [(None, "closed"), (State.LEADING, "closed"), (State.ENDED, "erased")]
+    ("state", "done"),
+    [(None, "closed"), (LeaderState.LEADING, "closed"), (LeaderState.ENDED, "erased")],
 )
 def test_only_the_leader_of_a_job_that_is_over_erases_its_ledger(party, state, done):
     if state is not None:

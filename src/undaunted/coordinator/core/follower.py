@@ -25,8 +25,6 @@ from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.absence import ASK_AGAIN_S, MINORITY_AFTER_RESET_S, Absence
 from undaunted.coordinator.core.knowledge import Knowledge
-from undaunted.coordinator.core.lease import Lease
-from undaunted.coordinator.core.reports import Reports
 from undaunted.coordinator.core.search import Search
 
 _NS = 1_000_000_000
@@ -36,9 +34,11 @@ MINORITY_GRACE_S = 2.0
 REDIAL_GRANTED_S = 0.1
 # A process of another job or version may still be at the endpoint for so long.
 REFUSED_FOR_S = 10.0
+# Reports of one round that are kept for a leader who takes over.
+KEPT_REPORTS = 64
 
 
-class State(enum.Enum):
+class FollowerState(enum.Enum):
     """See the module's documentation."""
 
     SEEKING = enum.auto()
@@ -52,7 +52,7 @@ class Follower:
     """See the module's documentation. Feed events to `handle`, carry out what it returns."""
 
     config: f.FollowerConfig
-    state: State = State.SEEKING
+    state: FollowerState = FollowerState.SEEKING
     knows: Knowledge = field(init=False)
     round: int = -1  # the last one in which this node took part
     running: bool = False
@@ -71,13 +71,14 @@ class Follower:
     _stood_s: float = 0.0  # for how long this process has stood still since a leader welcomed it
     # orders and reports
     _last_order: int = 0
-    _reports: Reports = field(default_factory=Reports)
+    _reports: Reports = field(init=False)
     _told_to_stop: m.Preempted | None = None  # by a signal to the launcher
 
     def __post_init__(self) -> None:
         """A leader says later what the lease really is."""
         self.knows = Knowledge(self.config.node, self.config.incarnation)
         self.search = Search(self.config)
+        self._reports = Reports()
         self._lease = Lease(self.config.lease_s)
 
     def handle(self, event: f.Event, now: int) -> list[f.Command]:
@@ -85,10 +86,10 @@ class Follower:
         if isinstance(event, f.Asked):
             reply = self._asked(event.message, now)
             granted = isinstance(reply, p.Grant) and reply.granted and not self._open
-            looks = granted and self.state is not State.ENDED
+            looks = granted and self.state is not FollowerState.ENDED
             look = [f.SetTimer("dial", REDIAL_GRANTED_S)] if looks else []
             return [f.Answer(event.question, reply), *look, *self._join_other(event.message, now)]
-        if self.state is State.ENDED:
+        if self.state is FollowerState.ENDED:
             return []
         self._look_at_clock(now)
         match event:
@@ -115,12 +116,12 @@ class Follower:
     @property
     def leader(self) -> str:
         """Address of the leader that is followed, or has ended the job; "" = there is none."""
-        return self._address if self.state in (State.FOLLOWING, State.ENDED) else ""
+        return self._address if self.state in (FollowerState.FOLLOWING, FollowerState.ENDED) else ""
 
     def _look_at_clock(self, now: int) -> None:
         """Notice that this process stood still: a lease is renewed every third of it."""
         gap_s, self._event_ns = (now - self._event_ns) / _NS, now
-        if self.state is State.FOLLOWING and gap_s > self._lease.seconds:
+        if self.state is FollowerState.FOLLOWING and gap_s > self._lease.seconds:
             self._stood_s = gap_s
 
     # --- the connection -------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Follower:
     def _leader_at(self, event: f.LeaderAt) -> list[f.Command]:
         """The store knows better than any list of addresses."""
         self.search.elected = event.address
-        if self.state is State.FOLLOWING:
+        if self.state is FollowerState.FOLLOWING:
             return []  # a leader that was replaced ends its connections
         if not event.address:
             self._why = event.reason or self._why
@@ -152,9 +153,9 @@ class Follower:
     def _closed(self, event: f.Closed, now: int) -> list[f.Command]:
         self._forget_link()
         self._why = event.reason
-        if self.state is State.FOLLOWING:
+        if self.state is FollowerState.FOLLOWING:
             return self._lost(now, reset=not event.silent)
-        seeking, idle_s = self.state is State.SEEKING, (now - self._idle_ns) / _NS
+        seeking, idle_s = self.state is FollowerState.SEEKING, (now - self._idle_ns) / _NS
         # Its own launcher of before has the name for a lease.
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
         if seeking and event.refused and idle_s >= patience_s:
@@ -164,7 +165,7 @@ class Follower:
         return [*says, f.SetTimer("dial", self.search.pause_s())]
 
     def _end(self, reason: str) -> list[f.Command]:
-        self.state, self._address = State.ENDED, ""
+        self.state, self._address = FollowerState.ENDED, ""
         return [f.Hangup(self._link), f.GiveUp(reason)]
 
     def _forget_link(self) -> None:
@@ -180,7 +181,7 @@ class Follower:
             return self._refused(message, now)
         if not isinstance(message, p.TO_FOLLOWERS):
             return []
-        if self.state is not State.FOLLOWING or message.epoch != self.knows.epoch:
+        if self.state is not FollowerState.FOLLOWING or message.epoch != self.knows.epoch:
             return []
         match message:
             case p.Beat():
@@ -200,8 +201,8 @@ class Follower:
         knows = self.knows
         if welcome.epoch < knows.promised:
             return []  # it has been told what was promised, and takes a later epoch
-        back, new = self.state is State.AWAY, welcome.epoch != knows.epoch
-        self.state = State.FOLLOWING
+        back, new = self.state is FollowerState.AWAY, welcome.epoch != knows.epoch
+        self.state = FollowerState.FOLLOWING
         self._absence, self._gone, self._stood_s = None, "", 0.0
         knows.promised = knows.epoch = welcome.epoch
         self._lease.welcomed(welcome.lease_s)
@@ -242,7 +243,7 @@ class Follower:
             case m.Stop(round=number), p.Stopped() as change:
                 self.knows.stopped(order.epoch, number, change)
             case m.End(), _:
-                self.state = State.ENDED
+                self.state = FollowerState.ENDED
                 return [f.Deliver(order.command), f.Hangup(self._link)]
         self._last_order = order.number
         return [f.Deliver(order.command)]
@@ -264,7 +265,7 @@ class Follower:
         return [f.Deliver(start), *self._renew(now)]
 
     def _table_known(self, event: f.TableKnown) -> list[f.Command]:
-        if self.state is not State.FOLLOWING:
+        if self.state is not FollowerState.FOLLOWING:
             return []
         return [f.Send(self._link, self.knows.confirm(event))]
 
@@ -277,7 +278,7 @@ class Follower:
         if isinstance(event, m.NodeStopped) and event.round == self.round:
             self.running = False
             self._idle_ns = now
-        if self.state is State.FOLLOWING:
+        if self.state is FollowerState.FOLLOWING:
             return [f.Send(self._link, report)]
         return self._leave_alone(event) if self._told_to_stop is not None else []
 
@@ -286,7 +287,7 @@ class Follower:
         assert self._told_to_stop is not None
         reason = f"the launcher received {self._told_to_stop.signal_name}"
         if not self.running:
-            self.state, self._address = State.ENDED, ""
+            self.state, self._address = FollowerState.ENDED, ""
             return [f.Hangup(self._link), f.Leave(reason)]
         if not isinstance(event, m.Preempted):
             return []
@@ -297,14 +298,14 @@ class Follower:
     def _timer(self, name: str, now: int) -> list[f.Command]:
         absence = self._absence
         match name:
-            case "dial" if not self._open and self.state is not State.FOLLOWING:
+            case "dial" if not self._open and self.state is not FollowerState.FOLLOWING:
                 return self._dial()
-            case "renew" if self.state is State.FOLLOWING:
+            case "renew" if self.state is FollowerState.FOLLOWING:
                 over = self._lease.left_s(self._lease.sent_ns, now) <= 0  # it was suspended
                 return self._silence(now) if over else self._renew(now)
-            case "welcome" if self._open and self.state is not State.FOLLOWING:
+            case "welcome" if self._open and self.state is not FollowerState.FOLLOWING:
                 return self._not_welcomed(now)
-            case "silence" if self.state is State.FOLLOWING:
+            case "silence" if self.state is FollowerState.FOLLOWING:
                 return self._silence(now)
             case "giveup":
                 return self._give_up(now)
@@ -341,7 +342,7 @@ class Follower:
 
     def _give_up(self, now: int) -> list[f.Command]:
         limit_s = self.search.limit_s
-        if self.state is State.FOLLOWING or self.running:
+        if self.state is FollowerState.FOLLOWING or self.running:
             return [f.SetTimer("giveup", limit_s)]
         left_s = limit_s - (now - self._idle_ns) / _NS
         if left_s > 0:
@@ -365,7 +366,7 @@ class Follower:
         return [said, giveup, *self._dial(), *absence.begin(now)]
 
     def _absent(self, since_ns: int, now: int, *, reset: bool) -> Absence:
-        self.state, self._idle_ns = State.AWAY, now
+        self.state, self._idle_ns = FollowerState.AWAY, now
         self._absence = Absence(self.knows, since_ns, reset, self._stop_ns(since_ns, reset=reset))
         return self._absence
 
@@ -433,7 +434,7 @@ class Follower:
     def _asked(self, question: p.Miss | p.Claim, now: int) -> p.MissAnswer | p.Grant:
         if isinstance(question, p.Claim):
             return self._consider(question, now)
-        lost = self.state in (State.AWAY, State.SEEKING)
+        lost = self.state in (FollowerState.AWAY, FollowerState.SEEKING)
         quorum = self._absence is not None and self._absence.asked(question, now)
         return self.knows.tell(lost=lost, leader=self.leader, quorum=quorum)
 
@@ -441,8 +442,8 @@ class Follower:
         """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
         if not isinstance(question, p.Miss) or not self.knows.should_join(question):
             return []
-        follows = self.state is State.FOLLOWING
-        if self.state is State.ENDED or (self._open and not follows):
+        follows = self.state is FollowerState.FOLLOWING
+        if self.state is FollowerState.ENDED or (self._open and not follows):
             return []
         commands: list[f.Command] = []
         if follows:
@@ -461,3 +462,75 @@ class Follower:
             self._absence.yield_to_other(now)
             self.search.first = self.knows.addresses(claim.node)
         return grant
+
+
+@dataclass(slots=True)
+class Reports:
+    """What a node has reported: kept until a leader has acknowledged it, and for the next leader.
+
+    They are numbered from 1.
+    """
+
+    _kept: list[p.Report] = field(default_factory=list)
+    _last: int = 0
+    _acknowledged: int = 0
+
+    def add(self, event: m.NodeEvent) -> p.Report:
+        """Number what has happened, and keep it."""
+        self._last += 1
+        report = p.Report(number=self._last, event=event)
+        self._kept = [*self._kept[-KEPT_REPORTS + 1 :], report]
+        return report
+
+    def acknowledge(self, number: int) -> None:
+        """The leader has this report, and all before it."""
+        self._acknowledged = max(self._acknowledged, number)
+
+    def forget_before(self, number: int) -> None:
+        """Round ``number`` begins; nobody asks for earlier ones."""
+        self._kept = [each for each in self._kept if _round(each.event) >= number]
+
+    def to_send(self, *, new_leader: bool) -> list[p.Report]:
+        """What a leader has to be told: all, or what has not been acknowledged."""
+        return [each for each in self._kept if new_leader or each.number > self._acknowledged]
+
+
+def _round(event: m.NodeEvent) -> int:
+    return -1 if isinstance(event, m.Preempted) else event.round
+
+
+@dataclass(slots=True)
+class Lease:
+    """For how long a follower may count on its leader. Times are of the follower's clock, in ns.
+
+    It begins when the follower sent what the leader has answered, not when the answer was read: the
+    answer may have waited for long where this process stood still. So it is over no later than the
+    leader thinks.
+
+    Attributes:
+        seconds: how long it is.
+        opened_ns: when the connection was made, and the follower introduced itself.
+        sent_ns: when the last message was sent that the leader has answered.
+    """
+
+    seconds: float
+    opened_ns: int = 0
+    sent_ns: int = 0
+
+    def welcomed(self, seconds: float) -> None:
+        """A leader has answered the introduction, or leads on under another epoch."""
+        self.seconds = seconds
+        self.answered(self.opened_ns)
+
+    def answered(self, sent_ns: int) -> None:
+        """The leader has answered what was sent then."""
+        self.sent_ns = max(self.sent_ns, sent_ns)
+
+    def left_s(self, since_ns: int, now: int) -> float:
+        """How much of a lease is left that has begun then."""
+        return self.seconds - (now - since_ns) / _NS
+
+    @property
+    def until_ns(self) -> int:
+        """When it is over."""
+        return self.sent_ns + round(self.seconds * _NS)

@@ -23,30 +23,37 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.execution import Execution
-from undaunted.coordinator.core.handover import STAY_S, Handover
+from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.coordinator.core.preparation import Preparation
 from undaunted.coordinator.core.record import Record
-from undaunted.coordinator.core.recovery import Recovery
 from undaunted.coordinator.core.sessions import Session, Sessions
-from undaunted.coordinator.core.succession import Succession
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _NS = 1_000_000_000
-# Why it leads no more, if its node leaves.
-LEFT = "the node of the coordinator has left the job"
+# A leader that was restarted waits so long beyond a lease for its members; one that took over waits
+# less, since members that granted it come at once.
+AFTER_RESTART_S = 5.0
+AFTER_TAKEOVER_S = 2.0
+# What ranks of a round that is over get between SIGTERM and SIGKILL.
+DRAIN_GRACE_S = 2.0
+# Members that are not here, of whom so many are asked at a time.
+ASK_AT_ONCE = 8
 # What is asked is answered within this time.
 ANSWER_S = 1.0
+# Why it leads no more, if its node leaves.
+LEFT = "the node of the coordinator has left the job"
+# A leader whose node leaves stays so long for a round to begin without it.
+STAY_S = 15.0
 # How long followers may take to hear of the end.
 LINGER_S = 3.0
 # The same, in leases, where some may still be looking for this leader.
 LINGER_LEASES = 2
 
 
-class State(enum.Enum):
+class LeaderState(enum.Enum):
     """See the module's documentation."""
 
     RECOVERING = enum.auto()
@@ -90,13 +97,18 @@ class Leader:
         self._began_ns = 0
         self._sessions = Sessions()
         self._record = Record(config, ledger or p.Ledger(run_id=""), epoch)
-        self._recovery = Recovery(config, self._sessions, lost, silent)
         self._preparation = Preparation(config, self._record, self._sessions, lost)
-        self._succession = Succession(config, self._record, self._sessions)
-        self._handover = Handover(config, self._record, self._sessions)
-        policy = JobPolicy(config.policy)
-        self._job = Execution(policy, self._record, self._sessions, self._preparation)
-        self.state = State.RECOVERING if self._record.inherited else State.LEADING
+        self._policy = JobPolicy(config.policy)
+        self._has_quorum = True  # as far as the policy has been told
+        self._dismissed: set[str] = set()  # nodes that have been told that the job is over for them
+        self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
+        # while it recovers
+        self._not_awaited = {lost, *silent}
+        self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
+        # other leaders
+        self._asked = 0  # members that are not here, one after the other
+        self._leaves = False  # its node has been dismissed
+        self._successor: Session | None = None  # who has been told to lead next
 
     @property
     def ledger(self) -> p.Ledger:
@@ -111,13 +123,13 @@ class Leader:
     @property
     def policy(self) -> JobPolicy:
         """The job's; another one once this leader has recovered."""
-        return self._job.policy
+        return self._policy
 
     def handle(self, event: c.Event, now: int) -> list[c.Command]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
-        if self.state is State.DEPOSED:
+        if self.state is LeaderState.DEPOSED:
             return []
-        if self.state is State.HANDING_OVER:
+        if self.state is LeaderState.HANDING_OVER:
             return self._handing_over(event)
         match event:
             case c.Begin():
@@ -133,7 +145,7 @@ class Leader:
                 return self._answered(answer)
             case c.Persisted(version=version):
                 self._preparation.persisted(version)
-                return self._start_if_ready(now)
+                return self._look_at_start(now)
             case c.Deposed(reason=reason):
                 return self._stand_down(reason, "")
             case c.TimerFired():
@@ -141,22 +153,85 @@ class Leader:
         return []
 
     def _begin(self, now: int) -> list[c.Command]:
-        self._began_ns = self._preparation.began_ns = now
-        recover = [self._recovery.timer()] if self.state is State.RECOVERING else []
+        self._began_ns = now
+        self._preparation.leads_from(now)
+        recover = [self._recovery_timer()] if self.state is LeaderState.RECOVERING else []
         asks = [] if recover else self._ask_missing()
         return [c.SetTimer("lease", 0, self.config.lease_s / 3), *recover, *asks]
 
+    # --- the policy -----------------------------------------------------------------------------
+
     def _feed(self, event: m.Event, now: int) -> list[c.Command]:
-        commands = self._job.feed(event, now)
-        if self.policy.ended and self.state is State.LEADING:
-            self.state = State.ENDED
+        """Tell the policy what has happened; end, or leave, if that is what it decides."""
+        commands = self._decide(event, now)
+        if self._policy.ended and self.state is LeaderState.LEADING:
+            self.state = LeaderState.ENDED
             more = self._more_may_come(now)
             self.linger_s = LINGER_LEASES * self.config.lease_s if more else LINGER_S
             commands += [c.SetTimer("linger", 0, self.linger_s), *self._done_if_all_gone(now)]
         return commands + self._leave_if_dismissed()
 
+    def _look_at_start(self, now: int) -> list[c.Command]:
+        """Something that a start may wait for has happened."""
+        return self._start_if_ready(now) + self._leave_if_dismissed()
+
+    def _decide(self, event: m.Event, now: int) -> list[c.Command]:
+        """Tell the policy what has happened; carry out what it makes of that."""
+        commands: list[c.Command] = []
+        for command in self._policy.handle(event):
+            commands += self._obey(command, now)
+        if self._more_than_needed:
+            self._record.spare_is_here()
+        if not self._policy.preparing:
+            self._preparation.call_off()
+        if not self._preparation.under_way:
+            commands += self._record.catch_up(self._policy)
+        # The version that is being acknowledged stays; the start writes the rest.
+        return commands + self._start_if_ready(now)
+
     def _start_if_ready(self, now: int) -> list[c.Command]:
-        return self._job.start_if_ready(now) + self._leave_if_dismissed()
+        """Start the table that is being prepared, unless something is missing yet."""
+        preparation = self._preparation
+        if not preparation.complete:
+            return []
+        if not preparation.may_start(now):
+            return [each for remark in preparation.remark(now) for each in self._tell_all(remark)]
+        accepted = preparation.start(replaceable=self._more_than_needed)
+        commands: list[c.Command] = [self._record.persist(), *self._decide(accepted, now)]
+        learn = self._record.learn()
+        table = {seat.node for seat in self._record.ledger.table}
+        for session in self._sessions.connected():  # spares, who get no order
+            if session.node not in table:
+                commands += session.send(learn)
+        return commands
+
+    @property
+    def _more_than_needed(self) -> bool:
+        """Whether the job can go on without one of the nodes that are there."""
+        return len(self._policy.roster.here) > self._policy.config.min_nodes
+
+    def _obey(self, command: m.Command, now: int) -> list[c.Command]:
+        match command:
+            case m.Prepare():
+                return self._preparation.begin(command, now)
+            case m.SetTimer(name=name, round=number, delay_s=delay_s):
+                return [c.SetTimer(f"policy {name}", number, delay_s)]
+            case m.Decided() | m.Blamed() | m.Remark():
+                return self._tell_all(command)
+            case m.Stop():
+                self._record.stop(self._policy)
+            case m.End():
+                self._dismissed.add(command.node)
+        session = self._sessions.get(command.node)
+        if session is None:
+            return []  # it may never have come back
+        if isinstance(command, m.Start):
+            session.replaceable = self._record.replaceable
+        return session.order(self._record.order(command))
+
+    def _tell_all(self, note: m.Note) -> list[c.Command]:
+        order = self._record.order(note)
+        return [send for each in self._sessions.connected() for send in each.order(order)]
 
     # --- followers come and go ------------------------------------------------------------------
 
@@ -170,7 +245,7 @@ class Leader:
             )
             return [c.Send(link, p.Refused(reason=reason, taken=True)), c.Close(link)]
         commands = self._catch_up(hello, now)
-        if self.state is State.DEPOSED:
+        if self.state is LeaderState.DEPOSED:
             refused = p.Refused(reason="another node leads the job")
             return [*commands, c.Send(link, refused), c.Close(link)]
         if known is not None and same:
@@ -199,12 +274,12 @@ class Leader:
         """What was taken for a new job had begun before."""
         self._record.adopt(ledger)
         self._preparation.call_off()
-        self._job.policy, self._job.quorum = JobPolicy(self.config.policy), True
-        self.state = State.RECOVERING if self._record.inherited else State.LEADING
+        self._policy, self._has_quorum = JobPolicy(self.config.policy), True
+        self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         learn = self._record.learn()  # also for followers of what had been adopted before
         told = [send for each in self._sessions.connected() for send in each.send(learn)]
-        older = [order for each in self._sessions for order in self._job.drain_older(each)]
-        return [*told, *older, self._recovery.timer()]
+        older = [order for each in self._sessions for order in self._drain_older(each)]
+        return [*told, *older, self._recovery_timer()]
 
     def _take_epoch(self, epoch: int, now: int) -> list[c.Command]:
         """Lead with a later epoch: who follows already is welcomed anew."""
@@ -242,7 +317,7 @@ class Leader:
         commands = self._sessions.reconnect(session, link)
         session.hello, session.heard_ns = hello, now
         commands += self._welcome(session, self._record.learn())
-        if was_lost or self.state is State.RECOVERING:
+        if was_lost or self.state is LeaderState.RECOVERING:
             return commands + self._admit(session, now)
         return commands + self._preparation.returned(session)
 
@@ -256,11 +331,10 @@ class Leader:
 
     def _admit(self, session: Session, now: int) -> list[c.Command]:
         """Offer a node to the policy, once nothing runs on it any more."""
-        if self.state is State.RECOVERING:
-            all_back = self._recovery.all_back(self.ledger)
-            return self._recover(now) if all_back else self._job.drain_older(session)
+        if self.state is LeaderState.RECOVERING:
+            return self._recover(now) if self._all_are_back() else self._drain_older(session)
         if session.hello.running:
-            return self._job.drain(session) + self._feed(m.NodeReturns(session.node), now)
+            return self._drain(session) + self._feed(m.NodeReturns(session.node), now)
         session.draining, version = False, self.ledger.version
         commands = self._feed(m.NodeJoined(session.info), now)
         if self.ledger.version == version:
@@ -269,40 +343,133 @@ class Leader:
 
     def _lose(self, session: Session, reason: str, now: int, *, silent: bool) -> list[c.Command]:
         self._sessions.disconnect(session, silent=silent)
-        if self.state is State.ENDED:
+        if self.state is LeaderState.ENDED:
             return self._done_if_all_gone(now)
         session.orders.clear()
-        if self.state is State.RECOVERING:
+        if self.state is LeaderState.RECOVERING:
             return []
         returns = self._sessions.stood_still(self.config.lease_s, now)
         lost = m.NodeLost(session.node, f"node {session.node} is lost: {reason}", returns)
         return self._feed(lost, now) + self._look_at_quorum(now)
 
+    def _drain(self, session: Session) -> list[c.Command]:
+        """Have a follower stop what it runs, since that is no part of the job any more."""
+        if session.draining:
+            return []  # it has been told while the leader recovered
+        session.draining = True
+        reason = "the job has gone on without this node"
+        stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
+        return session.order(self._record.order(stop))
+
+    def _drain_older(self, session: Session) -> list[c.Command]:
+        """Do so, for a leader that recovers, if it is a round that is certainly over."""
+        hello = session.hello
+        older = hello.running and hello.round < self._record.ledger.round
+        return self._drain(session) if older else []
+
     def _look_at_quorum(self, now: int) -> list[c.Command]:
         """Tell the policy when a quorum is lost or regained."""
-        changed = self._job.look_at_quorum() if self.state is State.LEADING else None
-        return [] if changed is None else self._feed(changed, now)
+        if self.state is not LeaderState.LEADING:
+            return []
+        ledger, had = self.ledger, self._has_quorum
+        self._has_quorum = election.may_start(self._sessions.voters, ledger)
+        if self._has_quorum == had:
+            return []
+        if self._has_quorum:
+            return self._feed(m.QuorumRegained(), now)
+        gone = [seat.node for seat in ledger.table if not self._sessions.is_here(seat)]
+        total = len(ledger.table)
+        reason = (
+            f"{total - len(gone)} of {total} nodes of round {ledger.round} can be reached, which "
+            f"is no majority: the launchers of {name_some(gone)} that took part in it are missing; "
+            "bring them back into the network, or, if they have ended, start the whole job again, "
+            "as a launcher that is started again has no vote"
+        )
+        return self._feed(m.QuorumLost(reason), now)
 
     # --- recovery -------------------------------------------------------------------------------
 
     def _recover(self, now: int) -> list[c.Command]:
         """Go on with the round of the ledger; who is not here is lost."""
-        if self.state is not State.RECOVERING:
+        if self.state is not LeaderState.RECOVERING:
             return []
-        self.state = State.LEADING
-        recovery, ledger = self._recovery, self.ledger
-        self._job.policy = recovery.policy(ledger)
+        self.state = LeaderState.LEADING
+        self._policy = self._restored_policy()
         commands: list[c.Command] = [self._record.persist()]
-        for lost in recovery.losses(ledger):
+        for lost in self._losses():
             commands += self._feed(lost, now)
-        for session in recovery.newcomers(ledger):
+        for session in self._newcomers():
             commands += self._admit(session, now)
-        early, recovery.early = recovery.early, []
+        early, self._early = self._early, []
         for session, report in early:
             commands += self._reported(session, report, now)
-        for event in recovery.idle(ledger):
+        for event in self._idle_members():
             commands += self._feed(event, now)
         return commands + self._look_at_quorum(now)
+
+    def _recovery_timer(self) -> c.Command:
+        """How long members are waited for."""
+        restarted_s = self.config.lease_s + AFTER_RESTART_S
+        if self.config.durable:  # members hear of a new leader at once
+            restarted_s = self.config.lease_s
+        return c.SetTimer("recover", 0, AFTER_TAKEOVER_S if self.lost else restarted_s)
+
+    def _all_are_back(self) -> bool:
+        """Whether nobody is waited for any more."""
+        is_here, table = self._sessions.is_here, self.ledger.table
+        return all(is_here(seat) for seat in table if seat.node not in self._not_awaited)
+
+    def _restored_policy(self) -> JobPolicy:
+        """The job policy, with the round of the ledger running."""
+        ledger = self.ledger
+        return JobPolicy.restored(
+            self.config.policy,
+            round=ledger.round,
+            prepared=ledger.pending_round,
+            nodes=[self._info(seat) for seat in ledger.table],
+            restarts_used=ledger.restarts_used,
+            excluded=ledger.excluded,
+            reached=ledger.reached,
+            stalled=ledger.stalled,
+        )
+
+    def _losses(self) -> list[m.NodeLost]:
+        """Members that are not here, and why."""
+        missing = [seat for seat in self.ledger.table if not self._sessions.is_here(seat)]
+        return [
+            m.NodeLost(seat.node, f"node {seat.node} is lost: {self._why_not_here(seat)}")
+            for seat in missing
+        ]
+
+    def _why_not_here(self, seat: p.Seat) -> str:
+        session = self._sessions.get(seat.node)
+        if session is not None and session.link is not None:
+            return "its launcher was started again"
+        if seat.node == self.lost:
+            return "it led the job, and the others cannot reach it any more"
+        return "it has not come back"
+
+    def _info(self, seat: p.Seat) -> m.NodeInfo:
+        session = self._sessions.get(seat.node)
+        return m.NodeInfo(seat.node, seat.slots) if session is None else session.info
+
+    def _newcomers(self) -> list[Session]:
+        """Who is here and no member."""
+        members = {seat.node for seat in self.ledger.table if self._sessions.is_here(seat)}
+        return [each for each in self._sessions.connected() if each.node not in members]
+
+    def _idle_members(self) -> list[m.Event]:
+        """Nothing of the round runs on these members, whether or not they have said so."""
+        ledger = self.ledger
+        members = {seat.node for seat in ledger.table if self._sessions.is_here(seat)}
+        events: list[m.Event] = []
+        for session in self._sessions.connected():
+            node, hello = session.node, session.hello
+            if node in members and not (hello.running and hello.round == ledger.round):
+                text = f"the ranks of node {node} were stopped while there was no coordinator"
+                events.append(m.NodeFailed(node, ledger.round, text, victim=True))
+                events.append(m.NodeStopped(node, ledger.round))
+        return events
 
     # --- what followers say ---------------------------------------------------------------------
 
@@ -318,9 +485,9 @@ class Leader:
                 return self._missed(session, now)
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
-                return self._start_if_ready(now)
-            case p.Report() if self.state is State.RECOVERING:
-                self._recovery.early.append((session, message))
+                return self._look_at_start(now)
+            case p.Report() if self.state is LeaderState.RECOVERING:
+                self._early.append((session, message))
             case p.Report():
                 return self._reported(session, message, now)
         return []
@@ -368,15 +535,15 @@ class Leader:
                 return [*self._expire(now), *self._ask_missing(), again]
             case "recover":
                 return self._recover(now)
-            case "probe" if self._preparation.asked_for is not None:
+            case "probe" if self._preparation.under_way:
                 return self._probe(now)
-            case "linger" if self.state is State.ENDED:
+            case "linger" if self.state is LeaderState.ENDED:
                 return [c.Done()]
-            case "leave" if self.state is State.LEADING:
+            case "leave" if self.state is LeaderState.LEADING:
                 return self._stand_down(LEFT, "")
             case "policy last_call" if (left_s := self._asked_by_others_s(now)) > 0:
                 return [c.SetTimer(event.name, event.round, left_s)]
-            case name if name.startswith("policy ") and self.state is State.LEADING:
+            case name if name.startswith("policy ") and self.state is LeaderState.LEADING:
                 name, silent = name.removeprefix("policy "), self._preparation.silent
                 return self._feed(m.TimerFired(name, event.round, silent), now)
         return []
@@ -393,16 +560,47 @@ class Leader:
 
     def _probe(self, now: int) -> list[c.Command]:
         """While a start is held up: time may have made it possible."""
-        commands = self._start_if_ready(now)
-        if self._preparation.asked_for is None:
+        commands = self._look_at_start(now)
+        if not self._preparation.under_way:
             return commands
         return [*commands, self._preparation.probe(now)]
 
     # --- other leaders --------------------------------------------------------------------------
 
     def _ask_missing(self) -> list[c.Command]:
-        asks = self.state in {State.LEADING, State.RECOVERING}
-        return self._succession.ask(sure=self._is_sure) if asks else []
+        """Ask some of the members that are not here: perhaps they follow a later leader.
+
+        And, if it leads with a quorum, whoever is at the endpoints: a launcher there that knows
+        nothing of this job leads one of its own.
+        """
+        if self.state not in {LeaderState.LEADING, LeaderState.RECOVERING}:
+            return []
+        own, ledger, confirmed = self.config, self.ledger, self._is_confirmed
+        miss = p.Miss(
+            node=own.node,
+            incarnation="",
+            epoch=self.epoch,
+            leader=own.address if confirmed else "",
+            birth=ledger.birth,
+            round=ledger.round,
+        )
+        asks: list[c.Command] = []
+        if confirmed:
+            asks += [c.Ask("", endpoint, miss) for endpoint in own.endpoints]
+        is_here = self._sessions.is_here
+        members = [
+            seat
+            for table, vote in election.electing(ledger)
+            if election.table_votes(table, vote)
+            for seat in table
+        ]
+        missing = [seat for seat in members if seat.address and not is_here(seat)]
+        if not missing:
+            return asks
+        self._asked += ASK_AT_ONCE
+        first = self._asked % len(missing)
+        some = (missing[first:] + missing[:first])[:ASK_AT_ONCE]
+        return [*asks, *(c.Ask(seat.node, seat.address, miss) for seat in some)]
 
     def _asked_by_others_s(self, now: int) -> float:
         """How long it takes until a leader that goes on with this job has asked at the endpoint.
@@ -414,42 +612,96 @@ class Leader:
         return self.config.lease_s / 3 + ANSWER_S - (now - self._began_ns) / _NS
 
     @property
-    def _is_sure(self) -> bool:
-        return self._job.quorum and self._record.agreed and self.state is State.LEADING
+    def _is_confirmed(self) -> bool:
+        """Whether a quorum is here, and has agreed to this leader."""
+        return self._has_quorum and self._record.agreed and self.state is LeaderState.LEADING
 
     def _answered(self, answer: p.MissAnswer) -> list[c.Command]:
-        leader = self._succession.successor(answer, sure=self._is_sure)
+        leader = answer.leader if self._gives_way(answer) else ""
         return self._stand_down("another node leads the job", leader) if leader else []
 
+    def _gives_way(self, answer: p.MissAnswer) -> bool:
+        """Whether to give way to the leader that another member follows.
+
+        So it does if a quorum has agreed to that one later. If this one is not confirmed, and both
+        go on from the same ledger, also if that one has written it, or has a later epoch. A leader
+        whose job has begun goes before one whose job has not.
+        """
+        ledger, epoch = self.ledger, self.epoch
+        if answer.lost or answer.epoch == epoch:
+            return False
+        if answer.round is not None and (answer.round < 0) != (ledger.round < 0):
+            return ledger.round < 0
+        if self._is_confirmed or answer.known != ledger.epoch:
+            return answer.known > ledger.epoch
+        return answer.epoch > epoch or answer.epoch == answer.known
+
     def _stand_down(self, reason: str, leader: str) -> list[c.Command]:
-        self.state = State.DEPOSED
-        return self._succession.stand_down(reason, leader)
+        """Send all followers to ``leader``, "" = they find it themselves."""
+        self.state = LeaderState.DEPOSED
+        refused = p.Refused(reason=reason, leader=leader)
+        commands: list[c.Command] = []
+        for session in self._sessions.connected():
+            assert session.link is not None
+            commands += [c.Send(session.link, refused), c.Close(session.link)]
+        return [*commands, c.Done(leader)]
 
     # --- the node of the leader leaves ----------------------------------------------------------
 
+    # It is the only one that may lead, and gives that up with the word that makes another one the
+    # leader. So nobody has to vote, and jobs go on that are too small for a vote. It names one,
+    # once: if that one does not come to lead, members that have votes find another one.
+
     def _leave_if_dismissed(self) -> list[c.Command]:
         """Go once a round runs without this node, whose launcher waits for that."""
-        if self.state is not State.LEADING or self.config.node not in self._job.dismissed:
+        if self.state is not LeaderState.LEADING or self.config.node not in self._dismissed:
             return []
-        if self.policy.round < 0:
+        if self._policy.round < 0:
             return self._stand_down(LEFT, "")
         self.linger_s = STAY_S + self.config.lease_s
-        commands = [] if self._handover.due else self._handover.leave()
-        if not self.policy.running or not self._job.quorum:
+        commands: list[c.Command] = [] if self._leaves else [c.SetTimer("leave", 0, STAY_S)]
+        self._leaves = True
+        if not self._policy.running or not self._has_quorum:
             return commands
         if not self.config.takeover:
             return commands + self._stand_down(LEFT, "")
-        told = self._handover.begin()
-        if told:
-            self.state = State.HANDING_OVER
-        return commands + told
+        return commands + self._hand_over()
+
+    def _hand_over(self) -> list[c.Command]:
+        """Tell one member of the round that runs to lead; nothing, if there is none to be told."""
+        self._successor = self._find_successor()
+        if self._successor is None:
+            return []
+        self.state, ledger = LeaderState.HANDING_OVER, self.ledger
+        later = msgspec.structs.replace(
+            ledger, leader=self._successor.node, version=ledger.version + 1
+        )
+        return [
+            c.Persist(later),  # for a launcher that is started again on this node
+            *self._successor.send(p.HandOver(epoch=self.epoch, ledger=ledger)),
+            c.SetTimer("leave", 0, self.config.lease_s),
+        ]
+
+    def _find_successor(self) -> Session | None:
+        for seat in self.ledger.table:
+            other = seat.node != self.config.node and seat.address
+            if other and self._sessions.is_here(seat):
+                return self._sessions[seat.node]
+        return None
 
     def _handing_over(self, event: c.Event) -> list[c.Command]:
-        """Go once the next leader has answered, or cannot any more."""
-        handover = self._handover
-        if isinstance(event, c.Received) and isinstance(event.message, p.Hello):
-            return handover.refuse(event.link)
-        return self._stand_down(LEFT, handover.address) if handover.is_over(event) else []
+        """Go once the next leader has answered, or cannot any more; send others to it."""
+        assert self._successor is not None
+        address = self._successor.hello.address
+        match event:
+            case c.Received(link=link, message=p.Hello()):
+                refused = p.Refused(reason="another node leads the job", leader=address)
+                return [c.Send(link, refused), c.Close(link)]
+            case c.Received(link=link, message=p.TakenOver()) | c.Closed(link=link):
+                over = self._successor is self._sessions.on(link)
+            case _:
+                over = isinstance(event, c.TimerFired) and event.name == "leave"
+        return self._stand_down(LEFT, address) if over else []
 
     # --- the end --------------------------------------------------------------------------------
 

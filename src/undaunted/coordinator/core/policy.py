@@ -76,7 +76,7 @@ _MISUSE = (
 )
 
 
-class State(enum.Enum):
+class PolicyState(enum.Enum):
     """See the module's documentation."""
 
     FORMING = enum.auto()
@@ -248,7 +248,7 @@ class JobPolicy:
     """
 
     config: PolicyConfig
-    state: State = State.FORMING
+    state: PolicyState = PolicyState.FORMING
     round: int = -1
     restarts_used: int = 0
     prepared: int = -1
@@ -306,23 +306,23 @@ class JobPolicy:
         policy.roster.excluded.update(excluded or {})
         policy.tracker.restore(reached, stalled)
         if known:
-            policy.state = State.RUNNING
+            policy.state = PolicyState.RUNNING
         return policy
 
     @property
     def ended(self) -> bool:
         """Whether the outcome is decided and sent."""
-        return self.state is State.ENDED
+        return self.state is PolicyState.ENDED
 
     @property
     def running(self) -> bool:
         """Whether the round has been started and not stopped."""
-        return self.state is State.RUNNING
+        return self.state is PolicyState.RUNNING
 
     @property
     def preparing(self) -> bool:
         """Whether the nodes of the next round are chosen and learn its table."""
-        return self.state is State.PREPARING
+        return self.state is PolicyState.PREPARING
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -352,7 +352,7 @@ class JobPolicy:
     @property
     def in_round(self) -> bool:
         """Whether reports about the round matter."""
-        return self.state in {State.RUNNING, State.STOPPING}
+        return self.state in {PolicyState.RUNNING, PolicyState.STOPPING}
 
     @property
     def restarts_left(self) -> int:
@@ -413,16 +413,16 @@ class JobPolicy:
         if reason := self.roster.excluded.get(info.name):
             return [End(info.name, Outcome.EXCLUDED, reason)]
         self.roster.join(info)
-        if self.state is State.FORMING:
+        if self.state is PolicyState.FORMING:
             return self._form()
-        if self.state is not State.RUNNING:
+        if self.state is not PolicyState.RUNNING:
             return []
         return [SetTimer("joined", self.round, self.config.last_call_s)]
 
     def _lost(self, event: NodeLost) -> list[Command]:
         node = event.node
         self.roster.lose(node, returns=event.returns)
-        if self.state is State.FORMING or node in self.formation.prepared:
+        if self.state is PolicyState.FORMING or node in self.formation.prepared:
             return self._form()
         if not self.in_round or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
@@ -430,7 +430,7 @@ class JobPolicy:
         self.members.lose(node)
         if not finished:
             self.blame.lost(node, event.reason)
-        if self.state is State.STOPPING:
+        if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
         return self._node_down(node, event.reason) if worked else self._finish_if_done()
 
@@ -439,12 +439,12 @@ class JobPolicy:
         reason = f"the launcher on node {node} received {event.signal_name}"
         if not self._takes_part(node):
             alone = not (self.roster.here.keys() - {node})
-            if self.state is not State.RUNNING and (alone or self.round >= 0):
+            if self.state is not PolicyState.RUNNING and (alone or self.round >= 0):
                 self.gone = reason
             return self._go_on_without(node, Outcome.PREEMPTED, reason)
         self.roster.leaving[node] = reason
         grace_s = self.config.term_timeout_s
-        if self.state is State.RUNNING:
+        if self.state is PolicyState.RUNNING:
             return self._stop_round(reason, None, grace_s, signal=event.signal)
         return [*self._stops(reason, grace_s, event.signal)]
 
@@ -460,21 +460,21 @@ class JobPolicy:
 
     def _takes_part(self, node: str) -> bool:
         """Whether the round must be over before the node can be dismissed."""
-        if self.state is State.STOPPING and node in self.roster.here:
+        if self.state is PolicyState.STOPPING and node in self.roster.here:
             return self.members.is_there(node)
-        return self.state is State.RUNNING and node in self.members.unstopped
+        return self.state is PolicyState.RUNNING and node in self.members.unstopped
 
     def _go_on_without(self, node: str, outcome: Outcome, reason: str) -> list[Command]:
         """Nothing runs on the node: dismiss it at once."""
         commands = self._dismiss(node, outcome, reason)
-        if self.state is State.FORMING or node in self.formation.prepared:
+        if self.state is PolicyState.FORMING or node in self.formation.prepared:
             commands += self._form()
         return commands
 
     # --- what happens in a round ----------------------------------------------------------------
 
     def _accepted(self, event: TableAccepted) -> list[Command]:
-        if self.state is not State.PREPARING or event.round != self.next_round:
+        if self.state is not PolicyState.PREPARING or event.round != self.next_round:
             return []
         joined = SetTimer("joined", self.next_round, self.config.last_call_s)
         more = len(self.roster.here) > len(self.formation.prepared)
@@ -483,13 +483,13 @@ class JobPolicy:
     def _failed(self, event: NodeFailed) -> list[Command]:
         node = event.node
         self.blame.failed(node, event.detail, victim=event.victim)
-        if self.state is not State.RUNNING or not self.members.works(node):
+        if self.state is not PolicyState.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         self.members.fail(node)
         return self._node_down(node, self._told(Cause(node, event.detail)))
 
     def _rank_lost(self, event: RankLost) -> list[Command]:
-        if self.state is not State.RUNNING or not self.members.works(event.node):
+        if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
             return []
         self.members.lose_rank(event.node)
         why = self._told(Cause(event.node, event.detail))
@@ -499,7 +499,7 @@ class JobPolicy:
         return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), Outcome.FAILED)
 
     def _finished(self, event: NodeFinished) -> list[Command]:
-        if self.state is not State.RUNNING:
+        if self.state is not PolicyState.RUNNING:
             return []
         self.members.finish(event.node, event.lost)
         return self._finish_if_done()
@@ -513,7 +513,7 @@ class JobPolicy:
         self.members.stop(
             node, all_ok=event.all_ok, iterations=event.iterations, misuse=event.misuse
         )
-        if self.state is State.STOPPING:
+        if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
         if worked:
             detail = event.verdict or "its ranks were stopped"
@@ -533,7 +533,7 @@ class JobPolicy:
         said = f": {event.description}" if event.description else ""
         reason = f"{event.by} on node {event.node} asked for a shutdown{said}"
         ending = Ending(Outcome.NO_RESTART, reason)
-        if self.state is State.RUNNING:
+        if self.state is PolicyState.RUNNING:
             return self._stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
         return self._instead_of_restart(ending)
 
@@ -541,7 +541,7 @@ class JobPolicy:
         """A node of the round takes part in no other one."""
         self.blame.failed(node, reason)
         ending = self._hopeless(reason)
-        if self.state is State.STOPPING:
+        if self.state is PolicyState.STOPPING:
             return [] if ending is None else self._instead_of_restart(ending)
         if not self.members.works(node):
             return []
@@ -605,11 +605,11 @@ class JobPolicy:
 
     def _quorum_lost(self, event: QuorumLost) -> list[Command]:
         self.no_quorum = f"no quorum: {event.reason}"
-        if self.state is State.PREPARING:
+        if self.state is PolicyState.PREPARING:
             return self._form()
-        if self.state is State.STOPPING:
+        if self.state is PolicyState.STOPPING:
             return [*self._hurry(self.no_quorum, GRACE_AFTER_FAILURE_S)]
-        if self.state is not State.RUNNING:
+        if self.state is not PolicyState.RUNNING:
             return []
         self.blame.lost("", self.no_quorum)
         # However much was asked for: others may start a round as soon as this time is over.
@@ -618,30 +618,30 @@ class JobPolicy:
     def _quorum_regained(self) -> list[Command]:
         self.no_quorum = ""
         self.roster.returning |= self.roster.lost  # it was the leader that was cut off
-        if self.state is not State.FORMING:
+        if self.state is not PolicyState.FORMING:
             return []
         return self._form() if self.after is None else self._end(self.after)
 
     def _timer(self, event: TimerFired) -> list[Command]:
-        upcoming = self.state in {State.FORMING, State.PREPARING}
+        upcoming = self.state in {PolicyState.FORMING, PolicyState.PREPARING}
         if event.round != (self.next_round if upcoming else self.round):
             return []
         match event.name, self.state:
-            case "last_call", State.FORMING:
+            case "last_call", PolicyState.FORMING:
                 self.formation.last_call_over()
                 return self._form()
-            case "return", State.FORMING:
+            case "return", PolicyState.FORMING:
                 self.formation.return_over()
                 return self._form()
-            case "remark", State.FORMING:
+            case "remark", PolicyState.FORMING:
                 return self.formation.remark(event.round)
-            case "join", State.FORMING:
+            case "join", PolicyState.FORMING:
                 return self._form_timed_out()
-            case "prepare", State.PREPARING:
+            case "prepare", PolicyState.PREPARING:
                 return self._prepare_timed_out(event.silent)
-            case "joined", State.RUNNING:
+            case "joined", PolicyState.RUNNING:
                 return self._grow() or self._name_spares()
-            case "stop", State.STOPPING:
+            case "stop", PolicyState.STOPPING:
                 return self._stop_timed_out()
         return []
 
@@ -665,11 +665,11 @@ class JobPolicy:
 
     def _form(self) -> list[Command]:
         """Prepare the next round, or wait for nodes, or end where waiting is no use."""
-        self.state = State.FORMING
+        self.state = PolicyState.FORMING
         seats = self.members.seats
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
         if self.formation.prepared:
-            self.state = State.PREPARING
+            self.state = PolicyState.PREPARING
         elif self.formation.problem and not self.no_quorum:
             ending = self._hopeless() or self._deserted()
             return commands if ending is None else self._end(ending)
@@ -703,7 +703,7 @@ class JobPolicy:
         self.formation.last_call_over()
         self.formation.return_over()
         commands = self._form()
-        if self.state is not State.FORMING:
+        if self.state is not PolicyState.FORMING:
             return commands
         limit = format_duration(self.formation.limit_s(self.next_round))
         reason = f"nothing else came within {limit}: {self.formation.describe()}"
@@ -733,7 +733,7 @@ class JobPolicy:
         places = self.formation.prepared.values()
         self.formation.prepared = {}
         self.round = self.next_round
-        self.state = State.RUNNING
+        self.state = PolicyState.RUNNING
         self.members = Members(places)
         self.blame = Blame()
         self.after, self.gone, self._why = None, "", ""
@@ -775,7 +775,7 @@ class JobPolicy:
             signal: for the ranks.
             counted: the restart uses the budget; it has been taken off already.
         """
-        self.state = State.STOPPING
+        self.state = PolicyState.STOPPING
         self.after, self._why, self._counted = after, reason, counted
         self._announced = after is None and (not self.roster.leaving or self._fits())
         action = "restart" if self._announced else "end"
@@ -892,6 +892,6 @@ class JobPolicy:
     def _end(self, ending: Ending) -> list[Command]:
         """End the job for everybody who is there."""
         commands = self._call_off_restart(ending.reason)
-        self.state, self.ending = State.ENDED, ending
+        self.state, self.ending = PolicyState.ENDED, ending
         ends = [End(node, ending.outcome, ending.reason) for node in self.roster.here]
         return [*commands, *ends]

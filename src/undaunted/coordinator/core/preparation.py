@@ -29,18 +29,13 @@ PROBE_S = 1.0
 
 
 class Preparation:
-    """Of one round at a time.
-
-    Attributes:
-        asked_for: what the policy wants to be prepared, None = nothing.
-        began_ns: when the leader began.
-    """
+    """Of one round at a time."""
 
     def __init__(
         self, config: c.LeaderConfig, record: Record, sessions: Sessions, lost: str
     ) -> None:
-        self.asked_for: m.Prepare | None = None
-        self.began_ns = 0
+        self._wanted: m.Prepare | None = None  # by the policy
+        self._leads_from_ns = 0
         self._config = config
         self._record = record
         self._sessions = sessions
@@ -49,9 +44,18 @@ class Preparation:
         self._persisted = 0  # version of the ledger that is known to be written down
         self._waiting_said = False
 
+    def leads_from(self, now: int) -> None:
+        """The leader begins."""
+        self._leads_from_ns = now
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a round to prepare."""
+        return self._wanted is not None
+
     def begin(self, prepare: m.Prepare, now: int) -> list[c.Command]:
         """Tell everybody the table, as soon as the ledger is of the leader's epoch."""
-        self.asked_for, self._waiting_said = prepare, False
+        self._wanted, self._waiting_said = prepare, False
         if not self._record.agreed:
             self._awaited = set()
             return []
@@ -71,11 +75,11 @@ class Preparation:
 
     def begin_again(self, now: int) -> list[c.Command]:
         """Tell everybody anew, under another epoch."""
-        return [] if self.asked_for is None else self.begin(self.asked_for, now)
+        return [] if self._wanted is None else self.begin(self._wanted, now)
 
     def call_off(self) -> None:
         """Acknowledgements that still come start nothing."""
-        self.asked_for = None
+        self._wanted = None
 
     def joined(self, session: Session) -> list[c.Command]:
         """Tell one that has come since; it takes no part, but the quorum may need it."""
@@ -120,13 +124,16 @@ class Preparation:
         there = {each.voter for each in connected if each.prepared == ledger.version}
         return election.may_start(there, ledger) and self.old_world_is_over(now)
 
-    def start(self) -> m.TableAccepted:
-        """Note the start; what the policy is to be told."""
-        assert self.asked_for is not None
+    def start(self, *, replaceable: bool) -> m.TableAccepted:
+        """Note the start; what the policy is to be told.
+
+        ``replaceable``: the job can go on without one of the nodes.
+        """
+        assert self._wanted is not None
         first = next(seat for seat in self._record.ledger.pending if seat.group_rank == 0)
-        accepted = m.TableAccepted(self.asked_for.round, *self._sessions[first.node].master)
-        self.asked_for = None
-        self._record.start()
+        accepted = m.TableAccepted(self._wanted.round, *self._sessions[first.node].master)
+        self._wanted = None
+        self._record.start(replaceable=replaceable)
         return accepted
 
     def remark(self, now: int) -> list[m.Remark]:
@@ -148,7 +155,7 @@ class Preparation:
 
     @property
     def _is_told(self) -> bool:
-        return self.asked_for is not None and self._record.agreed
+        return self._wanted is not None and self._record.agreed
 
     def _seat(self, place: m.Place) -> p.Seat:
         hello = self._sessions[place.node].hello
@@ -214,7 +221,7 @@ class Preparation:
             return 0  # members that have lost it have waited for that
         else:  # it has stopped with the leader before, or has lost that, and stops by itself
             stops_s = self._config.lease_s
-        return stops_s - (now - self.began_ns) / _NS
+        return stops_s - (now - self._leads_from_ns) / _NS
 
     def _stops_after_s(self, *, soon: bool) -> float:
         """From the last word of an agent until its ranks are gone."""

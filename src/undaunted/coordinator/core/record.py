@@ -91,13 +91,17 @@ class Record:
         """Note the table of round ``number`` before anybody is asked to confirm it."""
         self._note(pending_round=number, pending=seats)
 
-    def start(self) -> None:
+    def start(self, *, replaceable: bool) -> None:
         """Note that the table which was prepared is started."""
-        known = self.ledger
+        self.replaceable, known = replaceable, self.ledger
         self.doubtful, self.started = (), known.version
         casting_vote = self._config.node if self._config.takeover else ""
         self.ledger = p.started(known, known.version + 1, casting_vote)
         self._unconfirmed = {election.voter(seat) for seat in self.ledger.table}
+
+    def spare_is_here(self) -> None:
+        """The job can go on without one of the nodes of the round, from now on."""
+        self.replaceable = True
 
     def confirmed(self, who: election.Voter, number: int) -> bool:
         """Somebody knows that round ``number`` was started; return whether now every member does.

@@ -125,8 +125,8 @@ class Sessions:
     voters: dict[election.Voter, None] = field(default_factory=dict)
     _by_node: dict[str, Session] = field(default_factory=dict)
     _by_link: dict[int, Session] = field(default_factory=dict)
-    _asked_ns: int | None = None  # who is silent
-    _late_ns: int | None = None  # when that came late, last
+    _swept_ns: int | None = None  # when `silent` ran last; it is due every third of a lease
+    _late_sweep_ns: int | None = None  # the last run that was late: this process stood still before
 
     def __iter__(self) -> Iterator[Session]:
         """All that have ever been, connected or lost; one per node."""
@@ -178,8 +178,8 @@ class Sessions:
     def silent(self, lease_s: float, now: int) -> list[Session]:
         """Connected ones whose lease is over; asked every third of a lease."""
         if self._is_late(lease_s, now):
-            self._late_ns = now
-        self._asked_ns, since_ns = now, now - round(lease_s * _NS)
+            self._late_sweep_ns = now
+        self._swept_ns, since_ns = now, now - round(lease_s * _NS)
         return [each for each in self._by_link.values() if each.heard_ns <= since_ns]
 
     def stood_still(self, lease_s: float, now: int) -> bool:
@@ -187,11 +187,13 @@ class Sessions:
 
         They are connected again in a moment.
         """
-        just_now = self._late_ns is not None and now - self._late_ns < round(AFTER_PAUSE_S * _NS)
+        just_now = self._late_sweep_ns is not None and now - self._late_sweep_ns < round(
+            AFTER_PAUSE_S * _NS
+        )
         return just_now or self._is_late(lease_s, now)
 
     def _is_late(self, lease_s: float, now: int) -> bool:
-        return self._asked_ns is not None and 3 * (now - self._asked_ns) > 2 * lease_s * _NS
+        return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS
 
     def is_done(self, seat: p.Seat) -> bool:
         """Whether a member is connected and runs nothing of another round."""

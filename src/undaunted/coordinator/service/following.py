@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core.follower import State
+from undaunted.coordinator.core.follower import FollowerState
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.option_differences import Differences
 from undaunted.coordinator.wire.client import connect
@@ -181,7 +181,7 @@ class Following:
             return  # others may ask as long as a leader stays here
         for command in self.follower.handle(event, lease_clock_ns()):
             self._carry_out(command)
-        follows = self.follower.state is State.FOLLOWING
+        follows = self.follower.state is FollowerState.FOLLOWING
         linked = self._connection if follows else None
         if linked is not self._linked:
             self._linked = linked

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from undaunted.base.timers import Timers, lease_clock_ns
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
-from undaunted.coordinator.core.leader import State
+from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.option_differences import Differences
 
@@ -93,7 +93,7 @@ class Leading:
     @property
     def is_needed(self) -> bool:
         """Whether others have yet to hear of the end, or who leads when this node has left."""
-        return self.leader.state is State.ENDED or self.leader.ledger.round >= 0
+        return self.leader.state is LeaderState.ENDED or self.leader.ledger.round >= 0
 
     def begin(self) -> None:
         """Serve from now on."""

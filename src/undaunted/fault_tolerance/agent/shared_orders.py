@@ -24,10 +24,8 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import Follower
-from undaunted.coordinator.core.follower import State as FollowerState
-from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.leader import State as LeaderState
+from undaunted.coordinator.core.follower import Follower, FollowerState
+from undaunted.coordinator.core.leader import Leader, LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.client import EtcdError

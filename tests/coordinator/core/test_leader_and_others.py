@@ -1,4 +1,4 @@
-"""Whom a leader asks, and when it gives way."""
+"""Which members a leader asks for another leader, and when it gives way to that."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from tests.coordinator.core.seats import ledger
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.config import PolicyConfig
-from undaunted.coordinator.core.record import Record
-from undaunted.coordinator.core.sessions import Session, Sessions
-from undaunted.coordinator.core.succession import ASK_AT_ONCE, Succession
+from undaunted.coordinator.core.leader import ASK_AT_ONCE, Leader, LeaderState
+from undaunted.coordinator.core.sessions import Session
 
 A = c.LeaderConfig("job", PolicyConfig(), "a")
 
 
-def leading(
-    known: p.Ledger, config: c.LeaderConfig = A, sessions: Sessions | None = None
-) -> Succession:
-    """Of the leader of epoch 7."""
-    return Succession(config, Record(config, known, 7), sessions or Sessions())
+def leading(known: p.Ledger, config: c.LeaderConfig = A, *, confirmed: bool = True) -> Leader:
+    """The leader of epoch 7, which has a quorum, or recovers."""
+    leader = Leader(config, known, 7)
+    leader.state = LeaderState.LEADING if confirmed else LeaderState.RECOVERING
+    return leader
+
+
+def gives_way(leader: Leader, answer: p.MissAnswer) -> str:
+    """To whom, "" = to nobody."""
+    done = [each for each in leader.handle(c.Answered("b", answer), 0) if isinstance(each, c.Done)]
+    assert bool(done) == (leader.state is LeaderState.DEPOSED)
+    return done[0].successor if done else ""
 
 
 def answer(
@@ -37,7 +43,7 @@ def answer(
 
 
 @pytest.mark.parametrize(
-    ("said", "sure", "expected"),
+    ("said", "confirmed", "expected"),
     [
         (answer(8), True, "b:1"),
         (answer(8, ""), True, ""),
@@ -47,12 +53,12 @@ def answer(
         (answer(6), False, ""),  # that one gives way
     ],
 )
-def test_it_gives_way_to_a_later_leader(said: p.MissAnswer, sure: bool, expected: str) -> None:
-    assert leading(ledger(epoch=7)).successor(said, sure=sure) == expected
+def test_it_gives_way_to_a_later_leader(said: p.MissAnswer, confirmed: bool, expected: str) -> None:
+    assert gives_way(leading(ledger(epoch=7), confirmed=confirmed), said) == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "sure", "expected"),
+    ("said", "confirmed", "expected"),
     [
         (answer(8, known=7), True, ""),  # nobody has agreed to that one yet
         (answer(8, known=7), False, "b:1"),
@@ -61,9 +67,9 @@ def test_it_gives_way_to_a_later_leader(said: p.MissAnswer, sure: bool, expected
     ],
 )
 def test_what_counts_first_is_who_a_quorum_has_agreed_to_later(
-    said: p.MissAnswer, sure: bool, expected: str
+    said: p.MissAnswer, confirmed: bool, expected: str
 ) -> None:
-    assert leading(ledger(epoch=7)).successor(said, sure=sure) == expected
+    assert gives_way(leading(ledger(epoch=7), confirmed=confirmed), said) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,34 +85,33 @@ def test_what_counts_first_is_who_a_quorum_has_agreed_to_later(
 def test_a_leader_that_nobody_has_agreed_to_gives_way_to_one_of_an_earlier_epoch(
     said: p.MissAnswer, expected: str
 ) -> None:
-    assert leading(ledger("abc", epoch=5)).successor(said, sure=False) == expected
+    assert gives_way(leading(ledger("abc", epoch=5), confirmed=False), said) == expected
 
 
 @pytest.mark.parametrize("epoch", [6, 8])
 def test_a_job_that_has_begun_goes_before_one_that_has_not(epoch: int) -> None:
     empty = leading(ledger(round=-1, table=()))
-    assert empty.successor(answer(epoch, begun=0), sure=True) == "b:1"
-    assert leading(ledger()).successor(answer(epoch, begun=-1), sure=False) == ""
+    assert gives_way(empty, answer(epoch, begun=0)) == "b:1"
+    assert gives_way(leading(ledger(), confirmed=False), answer(epoch, begun=-1)) == ""
 
 
-def test_who_is_at_the_endpoints_is_asked_by_a_leader_that_is_sure() -> None:
+def test_who_is_at_the_endpoints_is_asked_by_a_leader_that_is_confirmed() -> None:
     about = c.LeaderConfig("job", PolicyConfig(), "a", address="a:1", endpoints=("z:9",))
-    asks = leading(ledger("ab", round=3, birth=5), about)
-    (ask,) = asks.ask(sure=True)
+    known = ledger("ab", round=3, birth=5)
+    (ask,) = leading(known, about)._ask_missing()
     assert (ask.address, ask.message.leader) == ("z:9", "a:1")
     assert (ask.message.birth, ask.message.round) == (5, 3)
-    assert asks.ask(sure=False) == []
+    assert leading(known, about, confirmed=False)._ask_missing() == []
 
 
 def test_members_that_are_not_here_are_asked_some_at_a_time() -> None:
     nodes = "abcdefghijklmnopqrst"
-    sessions = Sessions()
-    sessions.add(Session(p.Hello(node="a", incarnation="a1", slots=2), 1, 0))
-    asks = leading(ledger(nodes), sessions=sessions)
-    asked = [ask.node for _ in range(3) for ask in asks.ask(sure=True)]
+    leader = leading(ledger(nodes))
+    leader._sessions.add(Session(p.Hello(node="a", incarnation="a1", slots=2), 1, 0))
+    asked = [ask.node for _ in range(3) for ask in leader._ask_missing()]
     assert len(asked) == 3 * ASK_AT_ONCE
     assert set(asked) == set(nodes) - {"a"}
 
 
 def test_nobody_is_asked_where_nobody_can_take_over() -> None:
-    assert leading(ledger("abc", casting_vote="")).ask(sure=True) == []
+    assert leading(ledger("abc", casting_vote=""))._ask_missing() == []

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from undaunted.coordinator import protocol as p
-from undaunted.coordinator.core.missing import ANSWER_COUNTS_S, Missing
+from undaunted.coordinator.core.absence import ANSWER_COUNTS_S, Missing
 
 S = 1_000_000_000
 LATER = round(ANSWER_COUNTS_S * S) + 1

@@ -1,9 +1,9 @@
-"""Reports are kept until somebody has them."""
+"""Reports are kept until somebody has them; a lease begins when its message was sent."""
 
 from __future__ import annotations
 
+from undaunted.coordinator.core.follower import KEPT_REPORTS, Lease, Reports
 from undaunted.coordinator.core.messages import NodeFailed, Preempted
-from undaunted.coordinator.core.reports import KEPT_REPORTS, Reports
 
 
 def failed(number: int = 0) -> NodeFailed:
@@ -40,3 +40,23 @@ def test_as_many_are_kept_as_a_round_may_have() -> None:
         reports.add(failed())
     assert numbers(reports)[0] == 11
     assert len(numbers(reports)) == KEPT_REPORTS
+
+
+S = 1_000_000_000
+
+
+def test_what_is_left_of_it() -> None:
+    lease = Lease(5.0, opened_ns=10 * S)
+    lease.welcomed(6.0)
+    assert lease.left_s(lease.sent_ns, 13 * S) == 3.0
+    assert lease.until_ns == 16 * S
+
+
+def test_it_begins_when_what_was_answered_was_sent() -> None:
+    lease = Lease(5.0, opened_ns=10 * S)
+    lease.welcomed(5.0)
+    lease.answered(14 * S)
+    lease.answered(13 * S)
+    assert lease.until_ns == 19 * S
+    lease.welcomed(5.0)
+    assert lease.until_ns == 19 * S, "the same leader under a later epoch"

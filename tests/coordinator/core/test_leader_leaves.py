@@ -8,9 +8,8 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core import messages as m
-from undaunted.coordinator.core.follower import State as FollowerState
-from undaunted.coordinator.core.handover import STAY_S
-from undaunted.coordinator.core.leader import LEFT, State
+from undaunted.coordinator.core.follower import FollowerState
+from undaunted.coordinator.core.leader import LEFT, STAY_S, LeaderState
 
 
 def left_alone(**config: object) -> Harness:
@@ -31,7 +30,7 @@ def left_alone(**config: object) -> Harness:
 
 def test_the_lead_is_handed_over_when_a_round_runs_without_the_node_of_the_leader():
     harness = left_alone()
-    assert harness.leader.state is State.LEADING
+    assert harness.leader.state is LeaderState.LEADING
     harness.prepared("bc")
     [told] = [each for node in "bc" for each in harness.heard(node, p.HandOver)]
     assert [seat.node for seat in told.ledger.table] == ["c", "b"]
@@ -40,7 +39,7 @@ def test_the_lead_is_handed_over_when_a_round_runs_without_the_node_of_the_leade
     assert kept.leader == "c", "who starts here again is not the leader"
     assert not harness.heard("b", p.Refused)
     harness.say("b", p.Report(number=9, event=m.NodeFailed("b", 1, "x")))
-    assert harness.leader.state is State.HANDING_OVER
+    assert harness.leader.state is LeaderState.HANDING_OVER
     harness.say("c", p.TakenOver(epoch=EPOCH))
     assert harness.said[2][-1] == p.Refused(reason=LEFT, leader="host-c:1")
     assert harness.out[-1] == c.Done("host-c:1")
@@ -55,7 +54,7 @@ def test_a_successor_that_does_not_answer(how: str) -> None:
     else:
         harness.pass_time(5.1)
     assert harness.out[-1] == c.Done("host-c:1"), "it may lead all the same"
-    assert harness.leader.state is State.DEPOSED
+    assert harness.leader.state is LeaderState.DEPOSED
 
 
 def test_who_comes_meanwhile_is_sent_on():
@@ -87,7 +86,7 @@ def test_a_launcher_that_leaves_before_anything_has_begun_goes_at_once():
     harness.hello("a")
     harness.hello("b", infra_rank=None)
     harness.handle(c.Received(1, p.Report(number=1, event=m.Preempted("a", 15, "SIGTERM"))))
-    assert harness.leader.state in {State.DEPOSED, State.ENDED}
+    assert harness.leader.state in {LeaderState.DEPOSED, LeaderState.ENDED}
 
 
 # --- the other side -----------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""A leader that goes on with a job that had begun before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.core.seats import ledger
+from undaunted.coordinator import protocol as p
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.leader import AFTER_RESTART_S, AFTER_TAKEOVER_S, Leader
+from undaunted.coordinator.core.sessions import Session
+
+KNOWN = ledger("abc", round=4, restarts_used=2)
+
+
+def recovering(
+    nodes: str, lost: str = "", *, durable: bool = False, silent: tuple[str, ...] = ()
+) -> Leader:
+    """A leader that ``nodes`` have come back to: upper case ones as another agent."""
+    config = c.LeaderConfig("job", PolicyConfig(max_restarts=3), node="a", durable=durable)
+    leader = Leader(config, KNOWN, 7, lost, silent)
+    for link, name in enumerate(nodes):
+        node = name.lower()
+        incarnation = f"{node}1" if name == node else "later"
+        hello = p.Hello(node=node, incarnation=incarnation, slots=2, round=4, running=node != "b")
+        leader._sessions.add(Session(hello, link, 0))
+    return leader
+
+
+@pytest.mark.parametrize(
+    ("leader", "expected_s"),
+    [
+        (recovering(""), 5 + AFTER_RESTART_S),
+        (recovering("", durable=True), 5),
+        (recovering("", "c"), AFTER_TAKEOVER_S),
+    ],
+)
+def test_how_long_members_are_waited_for(leader: Leader, expected_s: float) -> None:
+    assert c.SetTimer("recover", 0, expected_s) in leader.handle(c.Begin(), 0)
+
+
+def test_nobody_waits_for_the_leader_that_was_replaced() -> None:
+    assert recovering("abc")._all_are_back()
+    assert not recovering("ab")._all_are_back()
+    assert not recovering("abC")._all_are_back()
+    assert recovering("ab", "c")._all_are_back()
+
+
+def test_nor_for_members_that_have_not_answered_before_the_take_over() -> None:
+    assert recovering("a", "c", silent=("b",))._all_are_back()
+    assert not recovering("a", "c")._all_are_back()
+
+
+@pytest.mark.parametrize(
+    ("leader", "why"),
+    [
+        (recovering("ab"), "it has not come back"),
+        (recovering("abC"), "its launcher was started again"),
+        (recovering("ab", "c"), "it led the job, and the others cannot reach it any more"),
+    ],
+)
+def test_who_is_missed_and_why(leader: Leader, why: str) -> None:
+    assert leader._losses() == [m.NodeLost("c", f"node c is lost: {why}")]
+
+
+def test_who_is_here_and_no_member() -> None:
+    assert [each.node for each in recovering("abCd")._newcomers()] == ["c", "d"]
+
+
+def test_members_without_ranks_have_failed_and_stopped() -> None:
+    failed, stopped = recovering("abc")._idle_members()
+    assert isinstance(failed, m.NodeFailed)
+    assert (failed.node, failed.round, failed.victim) == ("b", 4, True)
+    assert stopped == m.NodeStopped("b", 4)
+
+
+def test_the_policy_goes_on_where_the_other_stopped() -> None:
+    leader = recovering("a")
+    leader.handle(c.TimerFired("recover", 0), 0)
+    assert leader.policy.round == 4
+    assert leader.policy.restarts_used == 3, "two nodes are lost"
+    assert [place.node for place in leader.policy.places] == ["a", "b", "c"]
