@@ -118,7 +118,7 @@ class Hello(_Message, frozen=True):
 
 
 class Renew(_Message, frozen=True):
-    """I live; ``epoch`` is whom I follow.
+    """I live, and follow the leader of ``epoch``.
 
     Attributes:
         sent: when, by the follower's clock in ns.
@@ -162,7 +162,7 @@ class Report(_Message, frozen=True):
 
 # --- from a leader ------------------------------------------------------------------------------
 
-# Orders are numbered so that those of a later leader have higher numbers: its epoch times this.
+# Orders of a later leader have higher numbers: they begin at its epoch times this.
 ORDERS_PER_EPOCH = 1 << 24
 
 
@@ -263,7 +263,7 @@ class Order(_Message, frozen=True):
     change: Started | Stopped | None = None
 
 
-# What a leader says to those who follow it.
+# What a leader says to its followers.
 TO_FOLLOWERS = (Beat, HandOver, Learn, PrepareOrder, Order)
 
 

@@ -38,8 +38,8 @@ OTHER_SUCCEEDS_S = 2.0
 # In a table of so many, only the first members that answer ask all.
 ASK_ALL = 8
 FIRST = 3
-# There, they ask a quarter at a time of those who have asked them lately, which says that they have
-# lost the leader, and of those who did not answer twice in a row, and are most probably gone.
+# There, the first members ask only a quarter at a time of two kinds of members: some have asked
+# lately, and so have lost the leader; others did not answer twice in a row, and are probably gone.
 ASKED_LATELY_S = 1.5 * ASK_AGAIN_S
 SILENT_TIMES = 2
 SELDOM = 4
@@ -72,7 +72,7 @@ class Absence:
     _claimed_ns: int = 0
     _due_ns: int = 0  # when the next one is made
     _grants: dict[election.Voter, p.Ledger] = field(default_factory=dict)
-    _newest: p.Ledger | None = None  # of those that come with the grants
+    _newest: p.Ledger | None = None  # ledger that came with a grant
     _tried: bool = False  # a claim of this node has failed
     _granted_ns: int | None = None  # a claim was granted, to another one or to this
 
@@ -257,9 +257,9 @@ class Missing:
     def __init__(self, me: election.Voter) -> None:
         self._me = me
         self._table: tuple[p.Seat, ...] = ()
-        # When they have said so, the latest last; only members of the table.
+        # When members of the table have said so, the latest last.
         self._lost_ns: dict[election.Voter, int] = {}
-        # The same of those who say that a quorum has lost the leader.
+        # When members have said that a quorum has lost the leader.
         self._quorum_ns: dict[election.Voter, int] = {}
 
     def hear(self, answer: p.MissAnswer, table: tuple[p.Seat, ...], now: int) -> None:

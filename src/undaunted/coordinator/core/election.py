@@ -20,12 +20,12 @@ FEWEST_VOTERS = 3
 
 Voter = tuple[str, str]  # node, incarnation
 
-# Epochs that one agent takes differ from those of another one by what is left over from this.
+# No two agents take the same epoch, as a rule: an agent's epochs have one remainder modulo this.
 _EPOCHS = 1 << 20
 
 
 def voter(seat: Seat) -> Voter:
-    """Who votes for a seat."""
+    """The voter of a seat."""
     return (seat.node, seat.incarnation)
 
 
@@ -142,7 +142,7 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
 
 
 def turn(me: Voter, missing: Collection[Voter], table: tuple[Seat, ...]) -> int:
-    """How many of those who miss the leader come before me in the order of group ranks."""
+    """How many members that miss the leader come before me in the order of group ranks."""
     turns = electorate(table).turns
     mine = turns.get(me, len(turns))
     return sum(1 for each in missing if turns.get(each, mine) < mine)

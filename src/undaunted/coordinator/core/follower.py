@@ -200,7 +200,7 @@ class Follower:
     def _welcomed(self, welcome: p.Welcome, now: int) -> list[f.Command]:
         knows = self.knows
         if welcome.epoch < knows.promised:
-            return []  # it has been told what was promised, and takes a later epoch
+            return []  # it knows from Hello what was promised, and takes a later epoch
         back, new = self.state is FollowerState.AWAY, welcome.epoch != knows.epoch
         self.state = FollowerState.FOLLOWING
         self._absence, self._gone, self._stood_s = None, "", 0.0
@@ -491,7 +491,7 @@ class Reports:
         self._kept = [each for each in self._kept if _round(each.event) >= number]
 
     def to_send(self, *, new_leader: bool) -> list[p.Report]:
-        """What a leader has to be told: all, or what has not been acknowledged."""
+        """The reports that a leader needs: all, or what has not been acknowledged."""
         return [each for each in self._kept if new_leader or each.number > self._acknowledged]
 
 

@@ -98,7 +98,7 @@ class Asked(_Message, frozen=True):
 
 
 class Tell(_Message, frozen=True):
-    """Something has happened on the node that the leader is to be told."""
+    """Something has happened on the node; the leader hears of it."""
 
     event: m.NodeEvent
 

@@ -94,17 +94,17 @@ def name_some(nodes: Iterable[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-# When to say whom the job waits for.
+# When to say which nodes the job waits for.
 FIRST_REMARK_S = 10.0
 REMARK_EVERY_S = 60.0
-# Nodes that were lost and are expected keep their places for so long: those that are back and stop
-# their ranks, and all of them after the leader itself was cut off.
+# Nodes that were lost keep their places for so long where they are expected: they are back and stop
+# their ranks, or the leader itself was cut off.
 RETURN_S = 10.0
 
 
 @dataclass(slots=True)
 class Formation:
-    """Chooses the nodes of the next round out of those that are there.
+    """Chooses the nodes of the next round.
 
     Attributes:
         config: the job's.
@@ -177,7 +177,7 @@ class Formation:
         return self.config.join_timeout_s if number else self.config.first_timeout_s
 
     def remark(self, number: int) -> list[Command]:
-        """Say whom the job waits for, and when that will be said again."""
+        """Say what the job waits for, and when that will be said again."""
         first = not self._waited_s
         self._waited_s = (self._waited_s or 0) + (FIRST_REMARK_S if first else REMARK_EVERY_S)
         again = SetTimer("remark", number, REMARK_EVERY_S)

@@ -33,7 +33,7 @@ class Knowledge:
 
     @property
     def me(self) -> election.Voter:
-        """Who this node is in an election."""
+        """This node's name and incarnation, as voters have them."""
         return (self.node, self.incarnation)
 
     def hello(
@@ -128,7 +128,7 @@ class Knowledge:
         return other.birth != self.ledger.birth and other.epoch > max(self.epoch, self.promised)
 
     def electorate(self) -> list[p.Seat]:
-        """Other members of the last table and of those before and after it, if these count."""
+        """Other members of the last table, and of those before and after it if these count."""
         before = self.ledger.before if self.ledger is not None else ()
         seats = {election.voter(seat): seat for seat in (*before, *self.table, *self.pending)}
         return [seat for who, seat in seats.items() if who != self.me]

@@ -39,7 +39,7 @@ AFTER_RESTART_S = 5.0
 AFTER_TAKEOVER_S = 2.0
 # What ranks of a round that is over get between SIGTERM and SIGKILL.
 DRAIN_GRACE_S = 2.0
-# Members that are not here, of whom so many are asked at a time.
+# So many members that are not here are asked at a time.
 ASK_AT_ONCE = 8
 # What is asked is answered within this time.
 ANSWER_S = 1.0
@@ -100,7 +100,7 @@ class Leader:
         self._preparation = Preparation(config, self._record, self._sessions, lost)
         self._policy = JobPolicy(config.policy)
         self._has_quorum = True  # as far as the policy has been told
-        self._dismissed: set[str] = set()  # nodes that have been told that the job is over for them
+        self._dismissed: set[str] = set()  # nodes for which the job is over
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # while it recovers
         self._not_awaited = {lost, *silent}
@@ -108,7 +108,7 @@ class Leader:
         # other leaders
         self._asked = 0  # members that are not here, one after the other
         self._leaves = False  # its node has been dismissed
-        self._successor: Session | None = None  # who has been told to lead next
+        self._successor: Session | None = None  # the next leader, which has been told
 
     @property
     def ledger(self) -> p.Ledger:
@@ -355,7 +355,7 @@ class Leader:
     def _drain(self, session: Session) -> list[c.Command]:
         """Have a follower stop what it runs, since that is no part of the job any more."""
         if session.draining:
-            return []  # it has been told while the leader recovered
+            return []  # it got that order while the leader recovered
         session.draining = True
         reason = "the job has gone on without this node"
         stop = m.Stop(session.node, session.hello.round, reason, DRAIN_GRACE_S)
@@ -454,7 +454,7 @@ class Leader:
         return m.NodeInfo(seat.node, seat.slots) if session is None else session.info
 
     def _newcomers(self) -> list[Session]:
-        """Who is here and no member."""
+        """Connected agents that are no members."""
         members = {seat.node for seat in self.ledger.table if self._sessions.is_here(seat)}
         return [each for each in self._sessions.connected() if each.node not in members]
 
@@ -668,7 +668,7 @@ class Leader:
         return commands + self._hand_over()
 
     def _hand_over(self) -> list[c.Command]:
-        """Tell one member of the round that runs to lead; nothing, if there is none to be told."""
+        """Tell one member of the round that runs to lead, if there is one."""
         self._successor = self._find_successor()
         if self._successor is None:
             return []

@@ -346,7 +346,7 @@ class JobPolicy:
 
     @property
     def roster(self) -> Roster:
-        """Who is known."""
+        """The nodes that are known."""
         return self.formation.roster
 
     @property

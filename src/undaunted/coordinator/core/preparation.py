@@ -125,7 +125,7 @@ class Preparation:
         return election.may_start(there, ledger) and self.old_world_is_over(now)
 
     def start(self, *, replaceable: bool) -> m.TableAccepted:
-        """Note the start; what the policy is to be told.
+        """Note the start; return the event for the policy.
 
         ``replaceable``: the job can go on without one of the nodes.
         """

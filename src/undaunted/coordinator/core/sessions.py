@@ -63,7 +63,7 @@ class Session:
 
     @property
     def voter(self) -> election.Voter:
-        """Who it is in an election."""
+        """Its name and incarnation, as voters have them."""
         return (self.hello.node, self.hello.incarnation)
 
     @property
@@ -73,7 +73,7 @@ class Session:
         return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
 
     def may_return(self, since_ns: int) -> bool:
-        """Whether it was heard after that, is lost, and has not been told of the job's end."""
+        """Whether it was heard after that, is lost, and has no order about the job's end."""
         told = any(_is_end(order) for order in self.orders)
         return self.link is None and self.heard_ns > since_ns and not told
 

@@ -22,7 +22,7 @@ _CLOSE_S = 3.0
 
 
 class Launcher(Protocol):
-    """Whom a campaign is for. Called on the loop; must not block."""
+    """The launcher that takes part in a campaign. Called on the loop; must not block."""
 
     def lead(self, epoch: int, ledger: Ledger) -> None:
         """Serve the job from now on."""

@@ -28,7 +28,7 @@ DIAL_S = 3.0
 
 
 class Node(Protocol):
-    """Whom a follower works for. Called on the loop; must not block."""
+    """The agent of a follower. Called on the loop; must not block."""
 
     def prepare(self, command: f.Prepare) -> None:
         """Reserve what a round needs of this node; `Following.table_known` is the answer."""

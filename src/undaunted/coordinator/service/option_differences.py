@@ -13,7 +13,7 @@ _MOST_LINES = 20  # of one launcher: what all others have wrong is one line
 
 
 class Differences:
-    """Of one launcher; each is told once.
+    """Of one launcher; each is said once.
 
     Args:
         own: options as they were given to this one, by name; "" = it was left out.

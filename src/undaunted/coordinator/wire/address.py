@@ -98,7 +98,7 @@ def own_address(other: str, port: int = _ANY_PORT) -> str:
 
 
 def own_host(other: str) -> str:
-    """Return under what those who can reach ``other`` reach this machine, too.
+    """Return an address of this machine for all that can reach ``other``.
 
     That is ``other`` if it leads to this machine itself, else the address from which this machine
     would speak to it.

@@ -85,7 +85,7 @@ def _encoded(message: msgspec.Struct) -> bytes:
 
 
 class Handler(Protocol):
-    """Who uses connections. The methods are called on the loop and must not block.
+    """The user of connections. The methods are called on the loop and must not block.
 
     An exception of theirs goes to the loop's exception handler and costs that connection.
     """
@@ -101,7 +101,7 @@ class Handler(Protocol):
 
 
 class Owner(Protocol):
-    """Who made the connection: server or client."""
+    """The maker of the connection: server or client."""
 
     def established(self, connection: Connection) -> None:
         """The handshake is over; `Handler.opened` follows."""
