@@ -332,7 +332,7 @@ class TestReplacement:
         node.begin_round()
         node.ranks.limits.end_round()
         node.another_round_begins = not current
-        await node.ranks.start_again(1)
+        await node.ranks.start_again(node.current, 1)
 
     @on_loop
     async def test_it_is_started_to_rejoin_and_watched(self, node: Node) -> None:

@@ -87,7 +87,7 @@ class Agent:
         self._outside = Outside(
             front,
             config.signals,
-            stop=self._told_to_stop,
+            stop=self._stop_signalled,
             kill=partial(self._post, m.KillNow()),
             front_gone=self._front_gone,
         )
@@ -248,7 +248,7 @@ class Agent:
             case m.GoOnWithout(local_rank=rank, detail=detail):
                 self._rank_lost(rank, detail)
             case m.StartAgain(local_rank=rank):
-                self._tasks.start(self._ranks.start_again(rank))
+                self._tasks.start(self._ranks.start_again(self._this_round(), rank))
             case m.GatherEvidence():
                 self._tasks.start(self._ranks.examine_hang())
             case m.JudgeCrash(final=final):
@@ -407,7 +407,7 @@ class Agent:
 
     # --- what comes from outside (see `Outside`) --------------------------------------------------
 
-    def _told_to_stop(self, number: int, again: bool) -> None:
+    def _stop_signalled(self, number: int, again: bool) -> None:
         """Pass it on to the policy, which passes it on to the ranks."""
         name = signal.Signals(number).name
         first = self._round is None or not self._round.stopping

@@ -128,9 +128,8 @@ class Ranks:
         self._scribe.verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
-    async def start_again(self, local_rank: int) -> None:
-        """Start a process in the place of a lost rank; it joins the others again."""
-        current = self._this_round()
+    async def start_again(self, current: Round, local_rank: int) -> None:
+        """Start a process in the place of a lost rank of this round; it joins the others again."""
         spec, rank = current.specs[local_rank], current.rank(local_rank)
         spec = msgspec.structs.replace(spec, env={**spec.env, "UNDAUNTED_INPROCESS_REJOIN": "1"})
         self._area.reset(local_rank)
