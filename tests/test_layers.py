@@ -63,7 +63,6 @@ CIRCLES = (
     "simulator.coordination.",
     "simulator.inprocess.",
     "undaunted.cli.",
-    "undaunted.inprocess.",
 )
 
 
