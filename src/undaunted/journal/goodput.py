@@ -151,6 +151,13 @@ def account(
     return Account(rounds=times, total=total, steps_known=steps_known, spans=walk.spans)
 
 
+def times_of(one: RoundState, until_ns: int) -> Times:
+    """Return where the time of one round went, as its node alone knows it, until a moment."""
+    walk = _Walk(one.began_ns, until_ns)
+    _round(walk, one, until_ns, Outside(), steps_known=True)
+    return walk.take()
+
+
 class _Walk:
     """Goes along the time axis and notes how much of it belongs to which class."""
 

@@ -32,6 +32,8 @@ _ONCE = frozenset((
     e.RoundStarted, e.TemplateReady, e.WorkersSpawned, e.FailureDetected, e.EvidenceCollected,
     e.Verdict, e.Decision, e.StopRequested, e.RoundStopped, e.ControlRequested, e.SignalReceived,
 ))  # fmt: skip
+# These tell of their round only, and are most of a journal.
+_OF_ROUNDS = frozenset((e.RankMilestone, e.RankExited, e.WorkersSpawned, e.StopRequested))
 # A reader should know of them besides.
 _REMARKS = frozenset((
     e.TemplateLost, e.AgentPaused, e.EventsLost, e.RoundStopped, e.MemoryReclaimed,
@@ -162,15 +164,23 @@ class RoundState:
             event: any of the round.
             thin: keep of the progress only what `goodput.account` needs.
         """
-        kind = type(event)
-        self.last_ns = max(self.last_ns, event.t)
-        self._earliest_ns = min(self._earliest_ns, event.t)
-        before = self.kept
+        kind, before, t = type(event), self.kept, event.t
+        if t > self.last_ns:  # noqa: PLR1730 - a journal has a million events
+            self.last_ns = t
+        if t < self._earliest_ns:  # noqa: PLR1730
+            self._earliest_ns = t
         if isinstance(event, e.RankMilestone):
             self._take_milestone(event)
         elif isinstance(event, e.RankExited):
             self.exits.append(event)
             self.kept += 1
+        elif kind in _ONCE:
+            if kind not in self._once:
+                self._once[kind] = event
+                self.kept += 1
+            if isinstance(event, e.FailureDetected) and event.since_ns is not None:
+                since_ns = event.since_ns if self.since_ns is None else self.since_ns
+                self.since_ns = min(since_ns, event.since_ns)
         elif isinstance(event, e.RoundProgress):
             self._take_progress(event, thin=thin)
         elif isinstance(event, e.InProcessPhase):
@@ -178,20 +188,22 @@ class RoundState:
         elif isinstance(event, e.RankReplaced):
             self.kept += event.rank not in self.replaced
             self.replaced[event.rank] = event.pid
-        elif kind in _ONCE or (isinstance(event, e.RoundBlamed) and event.number == self.number):
-            self.kept += kind not in self._once
+        elif isinstance(event, e.RoundBlamed) and event.number == self.number:
             self._once.setdefault(kind, event)
-            if isinstance(event, e.FailureDetected) and event.since_ns is not None:
-                self.since_ns = min(self.since_ns or event.since_ns, event.since_ns)
         return self.kept - before
 
     def _take_milestone(self, event: e.RankMilestone) -> None:
-        moments = self.milestones.setdefault(event.name, {})
-        self.kept += event.rank not in moments
-        moments.setdefault(event.rank, event.at_ns)
-        self.passed[event.rank] = event
-        self._latest[event.name] = max(event.at_ns, self._latest.get(event.name, 0))
-        if event.name == "first_step" and event.iteration is not None:
+        name, rank, at_ns = event.name, event.rank, event.at_ns
+        moments = self.milestones.get(name)
+        if moments is None:
+            moments = self.milestones[name] = {}
+        if rank not in moments:
+            moments[rank] = at_ns
+            self.kept += 1
+        self.passed[rank] = event
+        if at_ns > self._latest.get(name, -1):
+            self._latest[name] = at_ns
+        if event.iteration is not None and name == "first_step":
             self.iterations.add(event.iteration)
 
     def _take_progress(self, event: e.RoundProgress, *, thin: bool) -> None:
@@ -229,7 +241,6 @@ class LaunchState:
         last_wall: of the last one that has a time.
         wall_ahead_ns: by how much wall time is ahead of the clock, None = unknown.
         decision: the last one of the coordinator.
-        stepped: whether any rank called ``undaunted.step``.
         reached: the highest iteration begun.
         limits: to which the ranks are held, seconds; None = to none.
         blamed_ranks: how often each rank was blamed, by rank and kind; ``lost``: others went on
@@ -264,7 +275,6 @@ class LaunchState:
         self.last_wall = 0.0
         self.wall_ahead_ns: int | None = None
         self.decision: e.Decision | None = None
-        self.stepped = False
         self.reached = 0
         self.limits: dict[str, float | None] = {}
         self.blamed_ranks: Counter[tuple[int, str]] = Counter()
@@ -325,6 +335,11 @@ class LaunchState:
         return other
 
     @property
+    def stepped(self) -> bool:
+        """Whether any rank called ``undaunted.step``, in the rounds that are kept."""
+        return any(one.latest("first_step") is not None for one in self.rounds.values())
+
+    @property
     def current(self) -> RoundState:
         """The round that began last; one of which nothing is known where none has."""
         return self.rounds.get(self.number) or RoundState(-1)
@@ -356,52 +371,57 @@ class LaunchState:
 
     def take(self, event: e.Event) -> None:
         """Take in the next event of the journal."""
-        kind = type(event)
+        kind, t, number = type(event), event.t, event.round
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
-        if not self.node and not isinstance(event, e.RoundBlamed):  # its node is the one blamed
-            self.node = event.node
-        self.first_ns = min(self.first_ns, event.t)
-        self.last_ns = max(self.last_ns, event.t)
+        if t > self.last_ns:  # noqa: PLR1730 - a journal has a million events
+            self.last_ns = t
+        if t < self.first_ns:  # noqa: PLR1730
+            self.first_ns = t
         if event.wall > 0:
             self.last_wall = event.wall
             if self.wall_ahead_ns is None:
                 self.first_wall = event.wall
-                self.wall_ahead_ns = round(event.wall * 1e9) - event.t
-        if event.round >= 0:
-            self._of_round(event)
-        self._take(event)
-        if kind in _REMARKS:
-            self.remarks.append(event)
+                self.wall_ahead_ns = round(event.wall * 1e9) - t
+        if not self.node and kind is not e.RoundBlamed:  # its node is the one blamed
+            self.node = event.node
+        if number >= 0:
+            one = self.rounds.get(number)
+            if one is None or self._shared:
+                one = self._own(number)
+            if self._most is None or self._kept < self._most or self._make_room(number, kind):
+                self._kept += one.take(event, thin=self._most is not None)
+        if kind not in _OF_ROUNDS:
+            self._take(event)
+            if kind in _REMARKS:
+                self.remarks.append(event)
 
-    def _of_round(self, event: e.Event) -> None:
-        number = event.round
+    def _own(self, number: int) -> RoundState:
+        """Return a round that no copy of this state has as well."""
         one = self.rounds.get(number)
         if one is None:
             one = self.rounds[number] = RoundState(number, self.reached)
             self._kept += one.kept
         elif number in self._shared:
             one = self.rounds[number] = one.copy()
-            self._shared.discard(number)
-        if self._most is not None and self._kept >= self._most:
-            self._make_room(number)
-            if self._kept >= self._most and type(event) not in _ONCE:
-                return
-        self._kept += one.take(event, thin=self._most is not None)
+        self._shared.discard(number)
+        return one
 
-    def _make_room(self, number: int) -> None:
-        """Forget the oldest rounds, but for the one of this number and the one that is on."""
+    def _make_room(self, number: int, kind: type[e.Event]) -> bool:
+        """Forget the oldest rounds, but for the one of this number and the one that is on.
+
+        Returns:
+            Whether there is room for an event of this kind in the round of this number.
+        """
+        assert self._most is not None
         self.complete = False
         for oldest in [each for each in self.rounds if each not in (number, self.number)]:
             self._kept -= self.rounds.pop(oldest).kept
-            if self._most is not None and self._kept < self._most:
-                return
+            if self._kept < self._most:
+                return True
+        return kind in _ONCE
 
     def _take(self, event: e.Event) -> None:  # noqa: C901, PLR0912 - one case for each kind
         match event:  # the most frequent ones first
-            case e.RankExited():
-                pass
-            case e.RankMilestone():
-                self.stepped = self.stepped or event.name == "first_step"
             case e.RankEvent():
                 if event.name == CHECKPOINT:
                     self._take_checkpoint(event.text)

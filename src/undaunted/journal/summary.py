@@ -6,7 +6,6 @@ All that a launch tells is of one node, so that all its times are of one clock.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from undaunted.base.text import count, format_duration
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints
-from undaunted.journal.goodput import Account, Times, account, limit_of
+from undaunted.journal.goodput import Account, Times, account, limit_of, times_of
 from undaunted.journal.query import every
 
 if TYPE_CHECKING:
@@ -220,10 +219,9 @@ def summarize(
     """
     opened = launch.opened or e.JournalOpened(t=0)
     job, end = launch.job, launch.ended
-    own = account(launch)
-    rounds = _rounds(launch, own, spent or own)
+    spent = spent or account(launch)
+    rounds = _rounds(launch, spent)
     lost_ns, untimed = _lost(rounds)
-    total = (spent or own).total
     return RunSummary(
         node=launch.node,
         run_id=job.run_id if job else "",
@@ -242,24 +240,27 @@ def summarize(
         restarts=max(0, len(rounds) - 1),
         lost_ns=lost_ns,
         untimed_restarts=untimed,
-        times=total,
-        goodput=(spent or own).goodput,
+        times=spent.total,
+        goodput=spent.goodput,
         log_dir=job.log_dir if job else "",
         rounds=rounds,
-        checkpoints=None if told is None else checkpoints(told, total.total_ns),
+        checkpoints=None if told is None else checkpoints(told, spent.total.total_ns),
         notes=_notes(launch),
     )
 
 
-def _rounds(launch: LaunchState, own: Account, spent: Account) -> list[RoundSummary]:
+def _rounds(launch: LaunchState, spent: Account) -> list[RoundSummary]:
     rounds = launch.ordered()
-    found = [_round(one, after, own, None, spent) for one, after in pairwise(rounds)]
-    return [*found, *(_round(one, None, own, launch.ended, spent) for one in rounds[-1:])]
+    return [
+        _round(one, after, launch, spent.rounds[one.number])
+        for one, after in zip(rounds, [*rounds[1:], None], strict=False)
+    ]
 
 
 def _round(
-    one: RoundState, after: RoundState | None, own: Account, end: e.JobEnded | None, spent: Account
+    one: RoundState, after: RoundState | None, launch: LaunchState, times: Times
 ) -> RoundSummary:
+    end = launch.ended if after is None else None
     started, spawned = one.first(e.RoundStarted), one.first(e.WorkersSpawned)
     stopped, evidence = one.first(e.RoundStopped), one.first(e.EvidenceCollected)
     verdict, failure = one.first(e.Verdict), one.first(e.FailureDetected)
@@ -278,9 +279,9 @@ def _round(
         last_iteration=one.last_iteration,
         exits=list(one.exits),
         stacks=(verdict.stacks if verdict else "") or (evidence.path if evidence else ""),
-        phases=_phases(one, after, own) if verdict or failure else None,
+        phases=_phases(one, after, launch.until_ns) if verdict or failure else None,
         inprocess=_inprocess(one),
-        times=spent.rounds[one.number],
+        times=times,
     )
 
 
@@ -310,9 +311,9 @@ def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetecte
     return ""
 
 
-def _phases(one: RoundState, after: RoundState | None, own: Account) -> Phases:
-    ends = own.rounds[one.number]
-    starts = own.rounds[after.number] if after is not None else Times()
+def _phases(one: RoundState, after: RoundState | None, until_ns: int) -> Phases:
+    ends = times_of(one, until_ns if after is None else after.began_ns)
+    starts = Times() if after is None else times_of(after, until_ns)
     spawned = after.time_of(e.WorkersSpawned) if after is not None else None
     first_line = after.all_passed("first_line") if after is not None else None
     first_step = after.all_passed("first_step") if after is not None else None

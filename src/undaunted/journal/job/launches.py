@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from undaunted.journal import events as e
 from undaunted.journal.job.clocks import Meeting, Place, Visit, place
 from undaunted.journal.launch import LaunchState
-from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -298,5 +297,6 @@ def _end_of(world: World) -> Meeting:
 
 
 def _told_of_end(launch: Launch, number: int) -> int:
-    decisions = (one for one in every(launch.events, e.Decision) if one.round == number)
-    return next((one.t for one in decisions if one.action == "end"), launch.state.until_ns)
+    decision = launch.state.decision
+    ends = decision is not None and (decision.round, decision.action) == (number, "end")
+    return decision.t if decision is not None and ends else launch.state.until_ns
