@@ -252,3 +252,13 @@ async def test_timers_and_notes_of_the_controller() -> None:
     assert controlling.events[1] == c.TimerFired("a")
     assert notes == [note]
     host.close()
+
+
+@on_loop
+async def test_what_comes_after_the_end_is_not_heard() -> None:
+    controlling = Controlling()
+    host = host_of(controlling)
+    host.close()
+    host.heard(StubLink(1), 0, enter(1))
+    host.received(cast("Any", None), enter(1))
+    assert controlling.events == []

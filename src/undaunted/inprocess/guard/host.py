@@ -86,6 +86,7 @@ class ControllerHost:
         self._broken: set[Link] = set()  # guards that may still come back
         self._last: tuple[ToRank | None, msgspec.Raw] = (None, msgspec.Raw())
         self._opened = 0  # how many connections there have been
+        self._closed = False
         self._changed = asyncio.Event()
 
     async def deserted(self) -> None:
@@ -101,7 +102,8 @@ class ControllerHost:
             await self._changed.wait()
 
     def close(self) -> None:
-        """Release everything but the connections, which are the server's."""
+        """Release everything but the connections, which are the server's; hear nothing more."""
+        self._closed = True
         self._timers.cancel()
         for guard in self._guards.values():
             guard.end()
@@ -116,6 +118,8 @@ class ControllerHost:
 
     def received(self, connection: Connection, message: Any) -> None:
         """A guard has said something."""
+        if self._closed:
+            return
         guard = self._guards.get(connection) or self._add(connection)
         guard.heard()
         match message:
@@ -168,6 +172,8 @@ class ControllerHost:
 
     def heard(self, link: Link, round: int, message: FromGuard) -> None:  # noqa: A002
         """A guard reports something about one of its ranks, in a round."""
+        if self._closed:
+            return
         if isinstance(message, Enter | Resume):
             enter = message.enter if isinstance(message, Resume) else message
             job_rank, replaces = enter.job_rank, enter is message and enter.rejoin
