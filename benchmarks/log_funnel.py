@@ -1,7 +1,7 @@
 """What the log server takes: senders in one process flood it over loopback.
 
-    python benchmarks/log_funnel.py [--senders 1 4] [--megabytes 400] [--leaves 0 1]
-    python benchmarks/log_funnel.py --connections 2000 [--seconds 60] [--every 0.1] [--leaves 0 1]
+    python benchmarks/log_funnel.py [--senders 1 4] [--megabytes 400]
+    python benchmarks/log_funnel.py --connections 2000 [--seconds 60] [--every 0.1]
 
 Shown are MB/s from the first line to the last one that is written, and of the server that writes
 its CPU time per 100 MB and its peak memory. Lines have 100 bytes.
@@ -53,7 +53,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--senders", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--megabytes", type=int, default=400)
-    parser.add_argument("--leaves", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--connections", type=int)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--every", type=float, default=0.1)
@@ -65,18 +64,16 @@ def main() -> None:
     os.environ["UNDAUNTED_TOKEN"] = "a token of a benchmark"
     if options.connections:
         print(f"load before: {os.getloadavg()[0]:.1f}; a round: {rounds()}", flush=True)
-        for leaves in options.leaves:
-            print(steady(options, leaves), flush=True)
+        print(steady(options), flush=True)
         return
-    for leaves in options.leaves:
-        for senders in options.senders:
-            print(measure(senders, options.megabytes, leaves), flush=True)
+    for senders in options.senders:
+        print(measure(senders, options.megabytes), flush=True)
 
 
-def measure(senders: int, megabytes: int, leaves: int) -> str:
+def measure(senders: int, megabytes: int) -> str:
     """Return a line about one run."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # no disk
-        config = FunnelConfig(root=directory, port=free_port(), leaves=leaves, grace_s=GRACE_S)
+        config = FunnelConfig(root=directory, port=free_port(), grace_s=GRACE_S)
         nodes = Nodes(
             min_nodes=senders,
             max_nodes=senders,
@@ -84,7 +81,7 @@ def measure(senders: int, megabytes: int, leaves: int) -> str:
             is_host=True,
             address="127.0.0.1",
         )
-        servers = [start(config, nodes, level) for level in range(leaves + 1)]
+        server = start(config, nodes)
         ready = [sender(config, nodes, number) for number in range(senders)]
         for each in ready:
             each.put("warm", b"\n", 1.0)
@@ -98,22 +95,21 @@ def measure(senders: int, megabytes: int, leaves: int) -> str:
         for thread in threads:
             thread.join()
         seconds = time.monotonic() - began
-        cpu_s, peak_mib = used(servers[-1].pid)
-        for server in servers:
-            server.terminate()
-            server.wait()
+        cpu_s, peak_mib = used(server.pid)
+        server.terminate()
+        server.wait()
         size = Path(directory, "log").stat().st_size
         assert size == pieces * senders * len(PIECE), "lines are missing"
         rate, cost = size / 1e6 / seconds, cpu_s / (size / 1e8)
         return (
-            f"{senders} senders, {leaves} leaves: {rate:.0f} MB/s, "
+            f"{senders} senders: {rate:.0f} MB/s, "
             f"{cost:.2f} s CPU per 100 MB, peak {peak_mib:.0f} MiB"
         )
 
 
-def start(config: FunnelConfig, nodes: Nodes, level: int) -> subprocess.Popen[bytes]:
-    """Start one level of the server."""
-    task = msgspec.json.encode(Task(run_id="job", nodes=nodes, config=config, level=level))
+def start(config: FunnelConfig, nodes: Nodes) -> subprocess.Popen[bytes]:
+    """Start the server."""
+    task = msgspec.json.encode(Task(run_id="job", nodes=nodes, config=config))
     program = [sys.executable, "-m", "undaunted.fault_tolerance.funnel.program"]
     return subprocess.Popen([*program, task.decode()])
 
@@ -122,7 +118,7 @@ def sender(config: FunnelConfig, nodes: Nodes, number: int) -> Sender:
     """Start a launcher's side."""
     name = f"n{number}"
     terms = Terms("job", "1", node=name)
-    one = Sender(nodes, terms, config.entrances("127.0.0.1", name), lambda _: None)
+    one = Sender(nodes, terms, f"127.0.0.1:{config.port}", lambda _: None)
     one.begin()
     return one
 
@@ -140,11 +136,11 @@ def flood(one: Sender, pieces: int) -> None:
 # --- many launchers, a moderate rate --------------------------------------------------------------
 
 
-def steady(options: argparse.Namespace, leaves: int) -> str:
+def steady(options: argparse.Namespace) -> str:
     """Return what became of the lines of many launchers, and how long rounds took meanwhile."""
     count = options.connections
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        config = FunnelConfig(root=directory, port=free_port(), leaves=leaves, grace_s=GRACE_S)
+        config = FunnelConfig(root=directory, port=free_port(), grace_s=GRACE_S)
         nodes = Nodes(
             min_nodes=count,
             max_nodes=count,
@@ -152,7 +148,7 @@ def steady(options: argparse.Namespace, leaves: int) -> str:
             is_host=True,
             address="127.0.0.1",
         )
-        servers = [start(config, nodes, level) for level in range(leaves + 1)]
+        server = start(config, nodes)
         share = count // PROCESSES
         parts = [
             subprocess.Popen(
@@ -163,7 +159,7 @@ def steady(options: argparse.Namespace, leaves: int) -> str:
             )
             for part in (
                 {
-                    "port": config.port + number % max(1, leaves),
+                    "port": config.port,
                     "first": number * share,
                     "count": share,
                     "seconds": options.seconds,
@@ -182,16 +178,15 @@ def steady(options: argparse.Namespace, leaves: int) -> str:
             part.stdin.flush()
         round_ms = rounds()
         said = [json.loads(part.communicate()[0]) for part in parts]
-        cpu_s, peak_mib = used(servers[-1].pid)
-        for server in servers:
-            server.terminate()
-            server.wait()
+        cpu_s, peak_mib = used(server.pid)
+        server.terminate()
+        server.wait()
         lines, missing, disordered = counted(Path(directory, "log"), said)
     waits = [wait for each in said for wait in each["waits"]]
     took = max(each["took"] for each in said)
     lost = sum(len(each["lost"]) for each in said)
     return (
-        f"{count} connections, {leaves} leaves, load {load:.1f}: {lines} lines in {took:.1f} s, "
+        f"{count} connections, load {load:.1f}: {lines} lines in {took:.1f} s, "
         f"{missing} missing, {disordered} out of order, {lost} connections made again; written "
         f"after {statistics.median(waits):.3f} s (median), {max(waits):.2f} s (longest); "
         f"{cpu_s:.1f} s CPU, peak {peak_mib:.0f} MiB; a round meanwhile: {round_ms}, "
@@ -268,7 +263,7 @@ class Launcher:
         """Introduce itself, and send again what is not answered."""
         terms = Terms("job", "1", os.environ["UNDAUNTED_TOKEN"].encode(), node=f"n{self.number}")
         where = f"127.0.0.1:{self.all.port}"
-        while not self.window:  # a leaf takes nobody before it has reached the server that writes
+        while not self.window:
             self.changed.clear()
             try:
                 self.link = await client.connect(

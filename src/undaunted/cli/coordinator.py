@@ -64,8 +64,6 @@ Example:
         "ft-per-cycle-applog-prefix",
         "ft-enable-log-server",
         "ft-log-server-port",
-        "ft-log-aggregator-count",
-        "ft-log-leaf-max-queue-chunks",
         "ft-log-server-log-prefix",
         "ft-log-server-graceful-shutdown-timeout",
     ),

@@ -16,7 +16,7 @@ from undaunted.coordinator.etcd.place import Place, access, parse_place
 from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
 from undaunted.coordinator.wire.address import LOOK_UP_S, look_up, own_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
-from undaunted.fault_tolerance.funnel.config import FunnelConfig, leaf_count, queue_bytes
+from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
 
 if TYPE_CHECKING:
@@ -349,15 +349,12 @@ def log_server(parsed: RunParsed, job: Nodes | None, launcher_log: str) -> Funne
             f"{source} writes below {root}, where --ft-per-cycle-applog-prefix is; "
             f"{launcher_log} must be there as well"
         )
-    leaves = leaf_count(options.ft_log_aggregator_count, job.max_nodes)
     port = options.ft_log_server_port
-    if port + leaves > 65535 or not port:
-        raise UsageError(f"--ft-log-server-port {port}: give a port from 1 to {65535 - leaves}")
+    if not port:
+        raise UsageError(f"--ft-log-server-port {port}: give a port from 1 to 65535")
     return FunnelConfig(
         root=str(root),
         port=port,
-        leaves=leaves,
-        queue_bytes=queue_bytes(options.ft_log_leaf_max_queue_chunks),
         log_prefix=options.ft_log_server_log_prefix,
         grace_s=options.ft_log_server_graceful_shutdown_timeout,
     )

@@ -223,22 +223,10 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
         ),
     ] = False
     ft_log_server_port: Annotated[Port, Opt("Port of the log server", rare=True)] = 50051
-    ft_log_aggregator_count: Annotated[
-        Count,
-        Opt(
-            "Servers between the launchers and the one that writes; 0 = one per 1536 nodes",
-            rare=True,
-        ),
-    ] = 0
-    ft_log_leaf_max_queue_chunks: Annotated[
-        int,
-        Kind(values.whole(-1), "N"),
-        Opt("Chunks of 64 KiB that may wait in a log server; -1 = 4096", rare=True),
-    ] = -1
     ft_log_server_log_prefix: Annotated[
         _AbsoluteFile,
         Opt(
-            "Beginning of the names of files with the log servers' own lines",
+            "Beginning of the name of the file with the log server's own lines",
             shown="standard error",
             rare=True,
         ),
@@ -281,12 +269,14 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
 
 # Options of torchrun and NVRx that have nothing to do here: name, values, reason.
 ACCEPTED = """\
-monitor-interval        TIME                   nothing is polled: an exit is seen at once
-event-log-handler       null                   the journal has every event, see undaunted report
-start-method            spawn|fork|forkserver  see --worker-start
-rdzv-backend            c10d|static            all of them mean the coordinator
-ft-rdzv-impl            barrier|legacy         all of them mean the coordinator
-ft-no-restart-exit-code 93                     a job that shall not be started again ends with it
+monitor-interval             TIME                nothing is polled: an exit is seen at once
+event-log-handler            null                undaunted report has every event
+start-method                 spawn|fork|forkserver see --worker-start
+rdzv-backend                 c10d|static         all of them mean the coordinator
+ft-rdzv-impl                 barrier|legacy      all of them mean the coordinator
+ft-no-restart-exit-code      93                  ends a job that shall not be started again
+ft-log-aggregator-count      N                   launchers send to the log server that writes
+ft-log-leaf-max-queue-chunks N                   launchers send to the log server that writes
 """
 _SERVICE = "an attribution service that the launcher starts"
 # Options that are not built yet, refused and never ignored; fields have `Opt.not_built`.
@@ -311,7 +301,8 @@ def _accepted(line: str) -> Option:
             raise ValueError(f"{text!r} is unknown; choose {either}: {reason}")
         return text
 
-    kind = Kind(parse_seconds if choices == "TIME" else read, choices)
+    readers = {"TIME": parse_seconds, "N": values.whole(-1)}
+    kind = Kind(readers.get(choices, read), choices)
     return Option(name, "", kind, Opt(reason[0].upper() + reason[1:], UNUSED, rare=True))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
-    from undaunted.fault_tolerance.funnel.servers import LogServers
+    from undaunted.fault_tolerance.funnel.process import LogServer
     from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.host import ControllerHost
@@ -93,7 +93,7 @@ async def _serve(config: AloneConfig) -> int:
     server = Server(_address(config, token), listener, terms, tls=tls.server, remark=_say)
     server.nodes = config.nodes.max_nodes
     server.longest = MAX_LINK_BYTES
-    logs = None if config.funnel is None else _log_servers(config, config.funnel)
+    logs = None if config.funnel is None else _log_server(config, config.funnel)
     try:
         await server.start()
         _say(_first_line(config, server.port, leader))
@@ -124,10 +124,10 @@ def _notes(number: int, _world_size: int) -> Callable[[Note], None]:
     return lambda note: _say(f"round {number}: {note.line()}")
 
 
-def _log_servers(config: AloneConfig, funnel: FunnelConfig) -> LogServers:
-    from undaunted.fault_tolerance.funnel.servers import LogServers
+def _log_server(config: AloneConfig, funnel: FunnelConfig) -> LogServer:
+    from undaunted.fault_tolerance.funnel.process import LogServer
 
-    return LogServers(config.run_id, config.nodes, funnel, _say)
+    return LogServer(config.run_id, config.nodes, funnel, _say)
 
 
 def _leader(config: AloneConfig, known: Ledger) -> Leader:

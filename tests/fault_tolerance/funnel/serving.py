@@ -11,7 +11,6 @@ from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
-from undaunted.fault_tolerance.funnel.relay import Relay
 from undaunted.fault_tolerance.funnel.root import Root
 from undaunted.fault_tolerance.funnel.sender import Sender
 from undaunted.fault_tolerance.nodes_config import Nodes
@@ -27,7 +26,7 @@ DEADLINE_S = 30.0
 class Served:
     """A server that runs in a thread until `stop`."""
 
-    def __init__(self, make: Callable[[], Root | Relay], port: int = 0) -> None:
+    def __init__(self, make: Callable[[], Root], port: int = 0) -> None:
         self.port = port
         self.said: list[str] = []
         self.complete = False
@@ -81,16 +80,6 @@ def root_server(
     return Served(lambda: Root(config(directory, **changes), 1, lines.append), port)
 
 
-def leaf_server(directory: Path, above: int, port: int = 0) -> Served:
-    said: list[str] = []
-
-    def make() -> Relay:
-        terms = Terms("job", "1", TOKEN)
-        return Relay(config(directory), 1, f"127.0.0.1:{above}", terms, None, said.append)
-
-    return Served(make, port)
-
-
 @contextlib.contextmanager
 def sender(
     port: int, token_file: Path, node: str = "n1", said: list[str] | None = None
@@ -108,7 +97,7 @@ def sender(
         token_file=str(token_file),
     )
     lines = [] if said is None else said
-    one = Sender(nodes, Terms("job", "1", node=node), [address], lines.append)
+    one = Sender(nodes, Terms("job", "1", node=node), address, lines.append)
     one.begin()
     try:
         yield one

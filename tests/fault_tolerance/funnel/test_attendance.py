@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from undaunted.fault_tolerance.funnel.attendance import Attendance
+from undaunted.fault_tolerance.funnel.root import Attendance
 
 
 @pytest.mark.parametrize("come", [0, 1])

@@ -49,7 +49,7 @@ def program(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         token_file=str(token_file),
     )
     chosen = config(tmp_path / "logs", port=port, grace_s=10.0)
-    task = Task(run_id="job", nodes=nodes, config=chosen, level=0)
+    task = Task(run_id="job", nodes=nodes, config=chosen)
     command = [sys.executable, "-m", "undaunted.fault_tolerance.funnel.program"]
     with subprocess.Popen(
         [*command, msgspec.json.encode(task).decode()], stderr=subprocess.PIPE, text=True

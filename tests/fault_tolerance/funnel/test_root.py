@@ -1,4 +1,4 @@
-"""The server that writes, and a leaf, with peers that do what they should not."""
+"""The log server, with peers that do what they should not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.fault_tolerance.funnel.serving import (
     DEADLINE_S,
     TOKEN,
     Served,
-    leaf_server,
     root_server,
 )
 from undaunted.coordinator.wire import client
@@ -131,56 +130,29 @@ def test_whoever_breaks_the_rules_is_cut_off(root: Served, tmp_path: Path, fault
     assert b"good\n" in (tmp_path / "logs/log").read_bytes()
 
 
-def test_a_launcher_that_changes_its_leaf_harms_no_other(root: Served, tmp_path: Path) -> None:
-    leaves = [leaf_server(tmp_path, root.port) for _ in range(2)]
-
-    async def connected(port: int, sender: str) -> Peer:
-        while True:  # a leaf turns launchers away until it is connected itself
-            peer = await Peer().connect(port)
-            peer.connection.send(w.Open(sender=sender))
-            if await peer.hear() is not None:
-                return peer
+def test_a_launcher_that_connects_again_repeats_nothing(root: Served, tmp_path: Path) -> None:
+    async def connected(sender: str) -> Peer:
+        peer = await Peer().connect(root.port)
+        peer.connection.send(w.Open(sender=sender))
+        assert await peer.hear() is not None
+        return peer
 
     async def work() -> None:
-        other = await connected(leaves[0].port, "other")
-        moves = await connected(leaves[0].port, "moves")
-        moves.lines(0, sender="moves")
-        again = await connected(leaves[1].port, "moves")
-        moves.lines(1, sender="moves")  # on its way over the first leaf when it moved
+        other = await connected("other")
+        before = await connected("again")
+        before.lines(0, sender="again")
+        again = await connected("again")
+        before.lines(1, sender="again")  # on its way over the connection before
         for number in (0, 1, 2):
-            again.lines(number, sender="moves")
+            again.lines(number, sender="again")
         await again.until_written(2)
         other.lines(0, sender="other", data=b"other\n")
         await other.until_written(0)
-        for peer in (other, moves, again):
+        for peer in (other, before, again):
             peer.connection.close("over")
 
-    try:
-        run(work)
-    finally:
-        for leaf in leaves:
-            leaf.stop()
-        root.stop()
+    run(work)
+    root.stop()
     lines = (tmp_path / "logs/log").read_bytes().splitlines()
     assert [line for line in lines if line != b"other"] == [b"0", b"1", b"2"]
     assert lines.count(b"other") == 1
-
-
-def test_a_leaf_cuts_off_who_floods_it(root: Served, tmp_path: Path) -> None:
-    leaf = leaf_server(tmp_path, root.port)
-
-    async def work() -> None:
-        for fault in ("names", "stranger"):
-            peer = await Peer().connect(leaf.port)
-            peer.connection.send(w.Open(sender="a"))
-            if fault == "names":
-                peer.connection.send(w.Open(sender="b"))
-            else:
-                peer.lines(0, sender="nobody")
-            while await peer.hear() is not None:
-                pass
-
-    try:
-        run(work)
-    finally:
-        leaf.stop()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fault_tolerance.funnel.serving import DEADLINE_S, leaf_server, root_server, sender
+from tests.fault_tolerance.funnel.serving import DEADLINE_S, root_server, sender
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.fault_tolerance.funnel import sender as module
 from undaunted.fault_tolerance.funnel import sent_file
@@ -54,20 +54,18 @@ def test_what_is_put_before_there_is_a_server_waits(tmp_path: Path) -> None:
     assert len(said) <= 1
 
 
-def test_a_leaf_passes_on(tmp_path: Path) -> None:
+def test_lines_of_two_launchers_are_each_in_order(tmp_path: Path) -> None:
     root = root_server(tmp_path / "logs")
-    leaf = leaf_server(tmp_path, root.port)
     try:
         with (
-            sender(leaf.port, tmp_path / "token", "n1") as one,
-            sender(leaf.port, tmp_path / "token", "n2") as two,
+            sender(root.port, tmp_path / "token", "n1") as one,
+            sender(root.port, tmp_path / "token", "n2") as two,
         ):
             for number in range(200):
                 assert one.put("log", b"one %d\n" % number, DEADLINE_S)
                 assert two.put("log", b"two %d\n" % number, DEADLINE_S)
             assert one.put("big", b"y" * 400_000 + b"\n", DEADLINE_S)
     finally:
-        leaf.stop()
         root.stop()
     lines = (tmp_path / "logs/log").read_bytes().splitlines()
     for name in (b"one", b"two"):
@@ -75,24 +73,6 @@ def test_a_leaf_passes_on(tmp_path: Path) -> None:
             b"%s %d" % (name, n) for n in range(200)
         ]
     assert (tmp_path / "logs/big").stat().st_size == 400_001
-
-
-def test_a_leaf_that_is_started_again_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    root = root_server(tmp_path / "logs")
-    leaf = leaf_server(tmp_path, root.port)
-    port = leaf.port
-    with sender(port, tmp_path / "token") as one:
-        for number in range(100):
-            assert one.put("log", b"%d\n" % number, DEADLINE_S)
-        leaf.stop(grace_s=0)
-        for number in range(100, 200):
-            assert one.put("log", b"%d\n" % number, DEADLINE_S)
-        leaf = leaf_server(tmp_path, root.port, port)
-        one.close(DEADLINE_S)
-    leaf.stop()
-    root.stop()
-    lines = (tmp_path / "logs/log").read_bytes().splitlines()
-    assert lines == [b"%d" % number for number in range(200)]
 
 
 def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:

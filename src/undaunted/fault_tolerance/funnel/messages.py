@@ -1,8 +1,7 @@
-"""Messages between a launcher and the log server, and between its levels.
+"""Messages between a launcher and the log server.
 
-Fields are only added, with defaults. Each level sends `Lines` on while no more than a window of
-them is unanswered, so that what waits anywhere is bounded. `Written` comes from the level that
-writes.
+Fields are only added, with defaults. A launcher sends `Lines` while no more than a window of them
+is unanswered, so that what waits is bounded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The program of the log server: one level of it, until whoever has started it closes a pipe.
+"""The program of the log server, until the process that has started it closes a pipe.
 
-Started by `servers.LogServers` with what it needs to know as JSON.
+Started by `process.LogServer` with what it needs to know as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance import job_access
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.config import FunnelConfig  # noqa: TC001 - type of a field
-from undaunted.fault_tolerance.funnel.relay import Relay
 from undaunted.fault_tolerance.funnel.root import Root
 from undaunted.fault_tolerance.nodes_config import Nodes  # noqa: TC001 - type of a field
 
@@ -35,23 +34,22 @@ _FAILED = 1
 _INCOMPLETE = 4
 
 _AGAIN_S = 1.0
+_PREFIX = "[undaunted] log server: "
 
 
 class Task(msgspec.Struct, kw_only=True, frozen=True):
-    """One level's part.
+    """What the program is told.
 
     Attributes:
         run_id: of the job.
         nodes: of the job.
         config: what is chosen.
-        level: number of a leaf; ``config.leaves`` = the one that writes.
-        told_fd: end of a pipe; when the other one is closed, the level ends. -1 = there is none.
+        told_fd: end of a pipe; when the other one is closed, the server ends. -1 = there is none.
     """
 
     run_id: str
     nodes: Nodes
     config: FunnelConfig
-    level: int
     told_fd: int = -1
 
 
@@ -76,21 +74,11 @@ async def _serve(task: Task, say: Callable[[str], None]) -> int:
     token = await asyncio.to_thread(job_access.token, task.nodes)
     terms = Terms(task.run_id, __version__, token)
     tls = job_access.contexts(task.nodes)
-    config, ports = task.config, task.config.ports()
+    config, peers = task.config, task.nodes.max_nodes
     host = "" if token else "127.0.0.1"
-    peers = task.nodes.max_nodes
-    handler: Root | Relay
-    if task.level == config.leaves:
-        expected = config.leaves or task.nodes.min_nodes
-        handler = Root(config, config.leaves or peers, say, expected)
-    else:
-        above = f"127.0.0.1:{ports[-1]}"
-        if tls.client is not None:  # the certificate is for the name that all nodes use
-            above = f"{task.nodes.endpoints[0].rpartition(':')[0]}:{ports[-1]}"
-        share = -(-peers // config.leaves)
-        handler = Relay(config, share, above, terms, tls.client, say)
+    handler = Root(config, peers, say, expected=task.nodes.min_nodes)
     server = Server(
-        f"{host}:{ports[task.level]}",
+        f"{host}:{config.port}",
         handler,
         terms,
         tls=tls.server,
@@ -132,18 +120,16 @@ class _Lines:
     """Lines of this program: on standard error, or in a file of its own."""
 
     def __init__(self, task: Task) -> None:
-        level = "root" if task.level == task.config.leaves else f"leaf{task.level}"
-        self._prefix = f"[undaunted] log server ({level}): "
         prefix = task.config.log_prefix
-        self._path = Path(f"{prefix}_{level}.log") if prefix else None
+        self._path = Path(f"{prefix}_root.log") if prefix else None
 
     def __call__(self, text: str) -> None:
         with contextlib.suppress(OSError):
             if self._path is None:
-                print(self._prefix + text, file=sys.stderr, flush=True)
+                print(_PREFIX + text, file=sys.stderr, flush=True)
             else:
                 with self._path.open("a") as file:
-                    file.write(f"{self._prefix}{text}\n")
+                    file.write(f"{_PREFIX}{text}\n")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""The level of the log server that writes: takes lines from launchers or leaves."""
+"""The log server: takes lines from launchers, and answers when they are written."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from undaunted.coordinator.wire.server import Complaints
 from undaunted.fault_tolerance.funnel import messages as w
-from undaunted.fault_tolerance.funnel.attendance import Attendance
 from undaunted.fault_tolerance.funnel.writer import Writer
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
 
 _SENDERS = 65536  # that are remembered
-# Beyond a window, before a peer is not trusted any more: a leaf forgets what a launcher that has
-# left it had sent.
-_SLACK_BYTES = w.WINDOW_BYTES + w.MOST_BYTES
+# Beyond a window, before a peer is not trusted any more: one message may always be on its way.
+_SLACK_BYTES = w.MOST_BYTES
 
 
 @dataclass(slots=True)
@@ -119,7 +118,7 @@ class Root:
         if sender is None:
             connection.drop("it sends lines of somebody it has not introduced")
         elif sender.connection is not connection:
-            pass  # it goes over another leaf by now, where it sends them again
+            pass  # it has connected again, where it sends them again
         elif sender.taken >= 0 and lines.number > sender.taken + 1:
             connection.drop(f"message {lines.number} comes after {sender.taken}")
         elif lines.number <= sender.taken:
@@ -163,3 +162,44 @@ class Root:
             self._loop.call_soon_threadsafe(method, argument)
         except RuntimeError:  # the loop has ended first, without waiting for the disk
             return
+
+
+class Attendance:
+    """Counts connections. Used on one loop.
+
+    Args:
+        settle_s: how long after its start a server may expect launchers that have tried before.
+        expected: when so many have come, nobody else is expected; 0 = that is not known.
+    """
+
+    def __init__(self, settle_s: float, expected: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settled_s = self._loop.time() + settle_s
+        self._changed = asyncio.Event()
+        self._expected = expected
+        self._came = 0
+        self.here = 0
+
+    def come(self) -> None:
+        """One more is connected."""
+        self.here += 1
+        self._came += 1
+        if self._came == self._expected:
+            self._settled_s = self._loop.time()
+
+    def leave(self) -> None:
+        """One less."""
+        self.here -= 1
+        self._changed.set()
+
+    async def over(self, timeout_s: float) -> bool:
+        """Wait until all have left that are or may yet come; False if that takes too long."""
+        deadline = self._loop.time() + timeout_s
+        while self.here or self._loop.time() < min(deadline, self._settled_s):
+            left_s = (deadline if self.here else self._settled_s) - self._loop.time()
+            if left_s <= 0:
+                return False
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
+        return True

@@ -43,14 +43,14 @@ class Sender:
     Args:
         nodes: of the job: token and TLS.
         terms: job, version and name of this node; the token is found by the thread.
-        entrances: addresses of servers, tried in turn.
+        address: of the log server.
         say: shows a line; called by the thread.
     """
 
     def __init__(
-        self, nodes: Nodes, terms: Terms, entrances: list[str], say: Callable[[str], None]
+        self, nodes: Nodes, terms: Terms, address: str, say: Callable[[str], None]
     ) -> None:
-        self._nodes, self._terms, self._entrances, self._say = nodes, terms, entrances, say
+        self._nodes, self._terms, self._address, self._say = nodes, terms, address, say
         self._name = os.urandom(8).hex()
         self._changed = threading.Condition()
         self._queue: deque[w.Lines] = deque()  # not written at the other end
@@ -118,7 +118,7 @@ class Sender:
             self._closing = True
             left = sum(lines.data.count(b"\n") for lines in self._queue)
         if left:
-            self._say(f"{left} lines of logs did not reach the log server at {self._entrances[0]}")
+            self._say(f"{left} lines of logs did not reach the log server at {self._address}")
         self._poke()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
@@ -138,12 +138,10 @@ class Sender:
             self._say(f"logs cannot be sent to the log server: {error}")
             return
         self._terms = replace(self._terms, token=token)
-        turn, pause_s = 0, _RETRY_S
+        pause_s = _RETRY_S
         while not self._closing:
-            address = self._entrances[turn % len(self._entrances)]
-            turn += 1
             link = _Link(self)
-            attempt = client.connect(address, link, self._terms, tls=tls, messages=w.ToSender)
+            attempt = client.connect(self._address, link, self._terms, tls=tls, messages=w.ToSender)
             try:
                 self._connection = await self._unless_closed(attempt)
             except WireError as error:

@@ -10,8 +10,8 @@ from undaunted.logs.log_file import LogFile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.fault_tolerance.funnel.process import LogServer
     from undaunted.fault_tolerance.funnel.sender import Sender
-    from undaunted.fault_tolerance.funnel.servers import LogServers
     from undaunted.fault_tolerance.run_config import RunConfig
 
     # Opens a log by its path. The function returns how many bytes wait to be copied to it.
@@ -40,23 +40,23 @@ class JobLogs:
     def __init__(self, config: RunConfig, build: str, say: Callable[[str], None]) -> None:
         self._funnel, self._nodes = config.funnel, config.nodes
         self._sender: Sender | None = None
-        self._servers: LogServers | None = None
+        self._server: LogServer | None = None
         if self._funnel is None or self._nodes is None:
             return
         from undaunted.coordinator.wire.handshake import Terms
+        from undaunted.fault_tolerance.funnel.process import LogServer
         from undaunted.fault_tolerance.funnel.sender import Sender
-        from undaunted.fault_tolerance.funnel.servers import LogServers
 
         if self._nodes.is_host:
-            self._servers = LogServers(config.run_id, self._nodes, self._funnel, say)
+            self._server = LogServer(config.run_id, self._nodes, self._funnel, say)
         host = self._nodes.endpoints[0].rpartition(":")[0]
         terms = Terms(config.run_id, build, node=config.node)
-        self._sender = Sender(self._nodes, terms, self._funnel.entrances(host, config.node), say)
+        self._sender = Sender(self._nodes, terms, f"{host}:{self._funnel.port}", say)
 
     def begin(self) -> None:
         """Start the log server if it belongs here, and begin to send; on the loop."""
-        if self._servers is not None:
-            self._servers.begin()
+        if self._server is not None:
+            self._server.begin()
         if self._sender is not None:
             self._sender.begin()
 
@@ -78,11 +78,11 @@ class JobLogs:
 
     def processes(self) -> set[tuple[int, int]]:
         """Processes that belong to no round: pid and start time."""
-        return set() if self._servers is None else self._servers.processes()
+        return set() if self._server is None else self._server.processes()
 
     async def close(self) -> None:
         """Have everything written that is on its way, within the grace that was asked for."""
         if self._sender is not None and self._funnel is not None:
             await asyncio.to_thread(self._sender.close, self._funnel.grace_s)
-        if self._servers is not None:
-            await self._servers.close()
+        if self._server is not None:
+            await self._server.close()

@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 import traceback
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from nvidia_resiliency_ext.fault_tolerance import _ipc_messages as ipc_messages
@@ -17,7 +18,6 @@ from undaunted.base.process import open_pidfd, state, wait_pidfd
 from undaunted.base.text import format_ranks
 from undaunted.coordinator.topology import infrastructure_rank
 from undaunted.fault_tolerance.data import knows_rank, who_am_i
-from undaunted.fault_tolerance.funnel.config import leaf_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,17 +49,17 @@ def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
 
 
 def get_log_aggregator_shard_index(num_shards: int) -> int:
-    """Return which leaf of the log server this node's launcher sends its logs to.
+    """Return which of so many servers of logs this node belongs to; undaunted itself has one.
 
     Args:
-        num_shards: of so many, ``--ft-log-aggregator-count``.
+        num_shards: how many there are.
 
     Raises:
         ValueError: there is none.
     """
     if num_shards < 1:
         raise ValueError(f"num_shards is {num_shards}: there has to be one at least")
-    return leaf_of(node_name(os.environ), num_shards)
+    return zlib.crc32(node_name(os.environ).encode()) % num_shards
 
 
 def is_slurm_job_array() -> bool:
