@@ -305,6 +305,13 @@ def test_a_rank_0_that_comes_late_does_not_wait_for_what_is_over(stores: Any) ->
     assert time.monotonic() - began < LONG_S / 2
 
 
+def test_what_is_too_long_for_one_value_is_decided_too(stores: Any) -> None:
+    long = bytes(range(256)) * (36 << 10)  # 9 MiB: a TCPStore refuses it
+    agreements = ranks_of(stores(2))
+    for _ in range(2):
+        assert everyone(agreements, lambda _: b"", lambda _: long, LONG_S) == [long, long]
+
+
 def test_keys_do_not_pile_up(stores: Any) -> None:
     connections = stores(3)
     ranks = ranks_of(connections)

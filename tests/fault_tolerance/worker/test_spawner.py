@@ -374,6 +374,17 @@ def test_a_template_that_is_killed_is_replaced_at_once(tmp_path):
     played(tmp_path, SERVES, test)
 
 
+def test_a_template_that_ends_while_the_launcher_stops_is_not_replaced(tmp_path):
+    async def test(it):
+        assert await it.start() == "warm"
+        it.spawner.replace_no_more()
+        it.kill()
+        it.look()
+        assert (len(it.templates), it.lines) == (1, [])
+
+    played(tmp_path, SERVES, test)
+
+
 def test_one_whose_end_is_noticed_when_it_is_needed_is_replaced_for_the_next_time(tmp_path):
     async def test(it):
         assert await it.start() == "warm"

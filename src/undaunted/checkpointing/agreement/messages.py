@@ -69,12 +69,14 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
         failure: why nothing was.
         ranks: whose failure that is.
         name: of the round that failed, as who wrote this calls it; "" = whatever it is called.
+        pieces: values of the store that have the content, where it is too long for this one.
     """
 
     content: bytes = b""
     failure: Failure | None = None
     ranks: tuple[int, ...] = ()
     name: str = ""
+    pieces: int = 0
 
     def is_of(self, name: str) -> bool:
         """Whether this is about the round that a rank calls so."""

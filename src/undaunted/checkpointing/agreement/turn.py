@@ -1,7 +1,8 @@
 """What one rank does in the store for one round.
 
 Keys of a round: each rank's contribution, ``count``, the number of them, ``go``, which wakes rank
-0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well. A rank
+0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well. What was
+decided is in ``piece-0`` and so on, before the verdict, where it is long. A rank
 deletes its contribution when it has the verdict. Rank 0 deletes the rest when every rank has
 contributed to a later round: by then nobody reads it any more.
 """
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # A store may say a little early that time is up.
 _EARLY_S = 0.1
+# A TCPStore takes values of up to 8 MiB.
+PIECE_BYTES = 4 << 20
 
 
 class Place:
@@ -118,6 +121,9 @@ class Turn:
         for prefix in over:
             for what in ("count", "go", "verdict"):
                 self._store.delete_key(f"{prefix}/{what}")
+            piece = 0
+            while self._store.delete_key(f"{prefix}/piece-{piece}"):
+                piece += 1
         self._store.delete_key(self._of(0))
         return final
 
@@ -179,9 +185,26 @@ class Turn:
         return [rank for rank in ranks if not self._store.check([self._of(rank)])]
 
     def _decide(self, verdict: Verdict) -> Verdict:
-        mine = msgspec.msgpack.encode(verdict)
+        mine = msgspec.msgpack.encode(self._in_pieces(verdict))
         written = self._store.compare_set(self._key("verdict"), "", mine)
-        return msgspec.msgpack.decode(written, type=Verdict)
+        return verdict if written == mine else self._whole(written)
+
+    def _in_pieces(self, verdict: Verdict) -> Verdict:
+        """Write down what was decided if that is too long for one value."""
+        content = verdict.content
+        if len(content) <= PIECE_BYTES:
+            return verdict
+        starts = range(0, len(content), PIECE_BYTES)
+        for piece, start in enumerate(starts):
+            self._store.set(self._key(f"piece-{piece}"), content[start : start + PIECE_BYTES])
+        return Verdict(pieces=len(starts))
+
+    def _whole(self, written: bytes) -> Verdict:
+        verdict = msgspec.msgpack.decode(written, type=Verdict)
+        if not verdict.pieces:
+            return verdict
+        pieces = self._get([self._key(f"piece-{piece}") for piece in range(verdict.pieces)])
+        return Verdict(b"".join(pieces))
 
     def _read_and_leave(self) -> Verdict:
         verdict = self._verdict()
@@ -189,7 +212,7 @@ class Turn:
         return verdict
 
     def _verdict(self) -> Verdict:
-        return msgspec.msgpack.decode(self._store.get(self._key("verdict")), type=Verdict)
+        return self._whole(self._store.get(self._key("verdict")))
 
     def _wait(self, what: str, timeout_s: float) -> bool:
         """Wait for a key; False when time is up."""

@@ -414,6 +414,7 @@ class Agent:
         ranks = self._node.state is not m.State.IDLE
         self._scribe.signal_received(name, ranks=ranks, first=first, again=again)
         self._restart_decided = False
+        self._spawner.replace_no_more()
         self._post(m.NoRestart())
         self._orders.post(job.Preempted(self._config.node, number, name))
 

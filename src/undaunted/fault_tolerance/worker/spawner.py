@@ -157,6 +157,10 @@ class Spawner:
         if self._begin_another() and self._say_line is not None:
             self._say_line(lost + _REPLACED)
 
+    def replace_no_more(self) -> None:
+        """The launcher stops: a template that ends from now on is not missed."""
+        self._start = None
+
     def _begin_another(self) -> bool:
         """Replace a template that is lost, while the ranks run; return whether one was started."""
         lost = self._warm
