@@ -183,4 +183,5 @@ def test_each_node_is_a_task_of_an_array(
     job.wait_for(r"^rank 3/4 round 2 .* again 1$")
     (script / "finish").touch()
     assert job.end() == 0, job.text
-    assert coordinator.wait(60) == 0, coordinator.stderr.read().decode()
+    with coordinator.stderr:
+        assert coordinator.wait(60) == 0, coordinator.stderr.read().decode()
