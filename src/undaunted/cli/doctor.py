@@ -65,9 +65,9 @@ def _endpoint(text: str) -> Address:
 
 
 def _etcd(text: str) -> tuple[Address, ...]:
-    from undaunted.coordinator.etcd.place import parse_place
+    from undaunted.coordinator.etcd.store import parse_store
 
-    return tuple(parse_address(endpoint) for endpoint in parse_place(text).endpoints)
+    return tuple(parse_address(endpoint) for endpoint in parse_store(text).endpoints)
 
 
 class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):

@@ -12,7 +12,7 @@ from undaunted.base.deadline import within
 from undaunted.base.durations import parse_seconds
 from undaunted.base.ids import node_name
 from undaunted.cli.command import UsageError
-from undaunted.coordinator.etcd.place import Place, access, parse_place
+from undaunted.coordinator.etcd.store import Store, access, parse_store
 from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
 from undaunted.coordinator.wire.address import LOOK_UP_S, look_up, own_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
@@ -162,7 +162,7 @@ def _is_own(family: int, address: Any) -> bool:
     return True
 
 
-def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Place | None:
+def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Store | None:
     """Where it is decided who serves the coordinator; None = here, by --rdzv-endpoint."""
     text = parsed.options.coordinator_store
     if not text:
@@ -170,7 +170,7 @@ def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Place | None:
     source = parsed.source("coordinator-store")
     try:
         access(environ)
-        place = parse_place(text)
+        store = parse_store(text)
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
     if find_spec("aetcd") is None:
@@ -186,7 +186,7 @@ def _store(parsed: RunParsed, environ: Mapping[str, str]) -> Place | None:
             f"{parsed.source('ft-enable-log-server')}: with {source} no node is its host: "
             "give --rdzv-endpoint HOST:PORT as well, or leave it out"
         )
-    return place
+    return store
 
 
 def _endpoints(parsed: RunParsed) -> list[str]:

@@ -12,7 +12,7 @@ from tests.coordinator.etcd.server import Etcd, skip_without_etcd
 from tests.coordinator.wire.certificates import make_certificate
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.client import EtcdError
-from undaunted.coordinator.etcd.place import Access, parse_place
+from undaunted.coordinator.etcd.store import Access, parse_store
 from undaunted.coordinator.protocol import Ledger
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Candidate:
         self.ledger = Ledger(run_id="")
         self.epoch = 0
         self._news = asyncio.Event()
-        place = parse_place(url)
-        self.campaigning = Campaigning(place, access, "job", lease_s, f"{name}:1", f"{name}1", self)
+        store = parse_store(url)
+        self.campaigning = Campaigning(store, access, "job", lease_s, f"{name}:1", f"{name}1", self)
         self.campaigning.begin()
 
     async def until(self, *words: str) -> tuple[str, ...]:

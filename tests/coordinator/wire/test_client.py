@@ -10,7 +10,7 @@ from tests.coordinator.wire.talk import DEADLINE_S, Recorder, on_loop, serving, 
 from undaunted.coordinator.wire import client as module
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
-from undaunted.coordinator.wire.sockets import Place
+from undaunted.coordinator.wire.sockets import SocketAddress
 
 
 def silent_listener() -> socket.socket:
@@ -97,10 +97,10 @@ def test_addresses_that_nobody_can_connect_to(address: str) -> None:
 
 @on_loop
 async def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def both(*_arguments: object) -> list[Place]:
+    async def both(*_arguments: object) -> list[SocketAddress]:
         return [
-            Place(socket.AF_INET, ("127.0.0.1", free_port())),
-            Place(socket.AF_INET, ("127.0.0.1", server.port)),
+            SocketAddress(socket.AF_INET, ("127.0.0.1", free_port())),
+            SocketAddress(socket.AF_INET, ("127.0.0.1", server.port)),
         ]
 
     handler = Recorder()

@@ -35,7 +35,7 @@ from undaunted.coordinator.wire.handshake import ClientHandshake
 from undaunted.coordinator.wire.server import Complaints, Server
 
 if TYPE_CHECKING:
-    from undaunted.coordinator.wire.sockets import Place
+    from undaunted.coordinator.wire.sockets import SocketAddress
 
 
 def echo(connection: Any, message: Any) -> None:
@@ -310,7 +310,7 @@ async def test_other_errors_of_accepting() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PAUSE_S", 0.01)
 
-        def listen(places: list[Place]) -> list[socket.socket]:
+        def listen(places: list[SocketAddress]) -> list[socket.socket]:
             listener = Listener(places[0].family, socket.SOCK_STREAM)
             listener.bind(places[0].sockaddr)
             listener.listen()

@@ -11,10 +11,10 @@ import pytest
 from tests.coordinator.wire.talk import DEADLINE_S, on_loop
 from undaunted.coordinator.wire import sockets as module
 from undaunted.coordinator.wire.address import Address
-from undaunted.coordinator.wire.sockets import Place, bounded, listen, resolve, tune
+from undaunted.coordinator.wire.sockets import SocketAddress, bounded, listen, resolve, tune
 
-IPV4 = Place(socket.AF_INET, ("127.0.0.1", 0))
-IPV6 = Place(socket.AF_INET6, ("::1", 0, 0, 0))
+IPV4 = SocketAddress(socket.AF_INET, ("127.0.0.1", 0))
+IPV6 = SocketAddress(socket.AF_INET6, ("::1", 0, 0, 0))
 
 
 def close(listeners: list[socket.socket]) -> None:
@@ -44,7 +44,7 @@ def test_both_families_have_the_same_port() -> None:
 def test_a_family_that_is_not_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = module._listen_at
 
-    def without_ipv6(place: Place, port: int) -> socket.socket:
+    def without_ipv6(place: SocketAddress, port: int) -> socket.socket:
         if place.family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "no")
         return real(place, port)
@@ -61,14 +61,14 @@ def test_another_port_is_tried_where_any_will_do(monkeypatch: pytest.MonkeyPatch
     real = module._listen_at
     asked: list[int] = []
 
-    def first_time_in_use(place: Place, port: int) -> socket.socket:
+    def first_time_in_use(place: SocketAddress, port: int) -> socket.socket:
         asked.append(port)
         if len(asked) == 2:
             raise OSError(errno.EADDRINUSE, "in use")
         return real(place, port)
 
     monkeypatch.setattr(module, "_listen_at", first_time_in_use)
-    close(listen([IPV4, Place(socket.AF_INET, ("127.0.0.2", 0))]))
+    close(listen([IPV4, SocketAddress(socket.AF_INET, ("127.0.0.2", 0))]))
     assert asked[0] == asked[2] == 0
     assert asked[1] > 0
     assert asked[3] > 0
@@ -76,14 +76,14 @@ def test_another_port_is_tried_where_any_will_do(monkeypatch: pytest.MonkeyPatch
 
 def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = Place(socket.AF_INET, taken.getsockname())
+        place = SocketAddress(socket.AF_INET, taken.getsockname())
         with pytest.raises(OSError, match="in use"):
             listen([place])
 
 
 def test_a_port_can_be_listened_at_again_at_once() -> None:
     (first,) = listen([IPV4])
-    place = Place(socket.AF_INET, first.getsockname())
+    place = SocketAddress(socket.AF_INET, first.getsockname())
     with socket.create_connection(place.sockaddr) as peer:
         first.setblocking(True)
         accepted, _ = first.accept()
@@ -133,16 +133,18 @@ async def until_no_thread_waits() -> None:
 @on_loop
 async def test_numbers_need_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     NameServer(monkeypatch, answers=False)
-    assert await resolve(Address("10.0.0.1", 5), 1) == [Place(socket.AF_INET, ("10.0.0.1", 5))]
+    assert await resolve(Address("10.0.0.1", 5), 1) == [
+        SocketAddress(socket.AF_INET, ("10.0.0.1", 5))
+    ]
     everywhere = await resolve(Address("", 5), 1, passive=True)
-    assert Place(socket.AF_INET, ("0.0.0.0", 5)) in everywhere
+    assert SocketAddress(socket.AF_INET, ("0.0.0.0", 5)) in everywhere
 
 
 @on_loop
 async def test_names_are_looked_up_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     NameServer(monkeypatch, answers=True)
     places = await resolve(Address("node0", 5), DEADLINE_S)
-    assert places == [Place(socket.AF_INET, ("127.0.0.1", 5))]
+    assert places == [SocketAddress(socket.AF_INET, ("127.0.0.1", 5))]
     await until_no_thread_waits()
 
 

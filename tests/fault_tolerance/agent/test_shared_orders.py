@@ -14,7 +14,6 @@ import pytest
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG
 from undaunted.coordinator.core import messages as job
-from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
 from undaunted.coordinator.service.leading import Listener
@@ -66,7 +65,7 @@ class Launcher:
             stderr=[0],
         )
         self.said: asyncio.Queue[str] = asyncio.Queue()
-        self.ordered: asyncio.Queue[m.Command] = asyncio.Queue()
+        self.ordered: asyncio.Queue[job.Command] = asyncio.Queue()
         self.orders = shared_orders.SharedOrders(
             config,
             "0",
@@ -88,7 +87,7 @@ class Launcher:
     async def says(self, text: str) -> str:
         return await asyncio.wait_for(self._next(self.said, text), DEADLINE_S)
 
-    async def order(self, kind: type[m.Command]) -> m.Command:
+    async def order(self, kind: type[job.Command]) -> job.Command:
         while not isinstance(order := await self._next(self.ordered, ""), kind):
             pass
         return order
@@ -106,9 +105,9 @@ def test_a_port_that_somebody_else_has_is_named(tmp_path: Path, monkeypatch) -> 
         async with Launcher(tmp_path, endpoint, first_round_timeout_s=0.3).joined() as it:
             said = await it.says("cannot listen")
             assert said.startswith(f"cannot listen at {endpoint}: address already in use; ")
-            end = await it.order(m.End)
-            assert isinstance(end, m.End)
-            assert end.outcome is m.Outcome.FAILED
+            end = await it.order(job.End)
+            assert isinstance(end, job.End)
+            assert end.outcome is job.Outcome.FAILED
             assert end.reason.startswith("no coordinator for 0.3 s")
             assert end.reason.endswith(f"; cannot listen at {endpoint}: address already in use")
 
@@ -127,9 +126,9 @@ def test_a_node_whose_port_for_rank_0_cannot_be_had_takes_no_part(tmp_path: Path
         two = Launcher(tmp_path, endpoint, "b", max_nodes=2, min_nodes=2, is_host=False)
         async with one.joined(), two.joined():
             for launcher in (one, two):
-                end = await launcher.order(m.End)
-                assert isinstance(end, m.End)
-                assert end.outcome is m.Outcome.EXCLUDED
+                end = await launcher.order(job.End)
+                assert isinstance(end, job.End)
+                assert end.outcome is job.Outcome.EXCLUDED
                 assert end.reason.startswith("node a is unhealthy: port 29500 of rank 0's store")
 
     with socket.socket() as probe:
@@ -156,7 +155,7 @@ def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
 
 def test_who_comes_when_all_is_over_hears_of_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(shared_orders, "_PAST_S", 0.01)
-    ran(tmp_path, "a", m.Outcome.FINISHED)
+    ran(tmp_path, "a", job.Outcome.FINISHED)
 
     async def run(endpoint: str) -> None:
         async with Launcher(tmp_path, endpoint, "late", is_host=False).joined() as it:

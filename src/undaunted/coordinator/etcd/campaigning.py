@@ -14,7 +14,7 @@ from undaunted.coordinator.etcd.client import Client, EtcdError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from undaunted.coordinator.etcd.place import Access, Place
+    from undaunted.coordinator.etcd.store import Access, Store
     from undaunted.coordinator.protocol import Ledger
 
 # How long the end may take: to erase the ledger, and to give back the lease.
@@ -47,7 +47,7 @@ class Campaigning:
     """One campaign, for as long as its launcher takes part.
 
     Args:
-        place, access: of etcd.
+        store, access: of etcd.
         run_id: the job.
         lease_s: of a leader; rounded up to whole seconds.
         address: of this launcher.
@@ -60,7 +60,7 @@ class Campaigning:
 
     def __init__(
         self,
-        place: Place,
+        store: Store,
         access: Access,
         run_id: str,
         lease_s: float,
@@ -69,7 +69,7 @@ class Campaigning:
         launcher: Launcher,
     ) -> None:
         lease = int(-(-lease_s // 1))
-        self._client = Client(place, access, run_id, lease)
+        self._client = Client(store, access, run_id, lease)
         self._campaign = Campaign(incarnation, address, lease)
         self._address, self._incarnation = address, incarnation
         self._launcher = launcher

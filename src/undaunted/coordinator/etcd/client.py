@@ -21,7 +21,7 @@ from undaunted.coordinator.protocol import Ledger
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from undaunted.coordinator.etcd.place import Access, Place
+    from undaunted.coordinator.etcd.store import Access, Store
 
 # A connection on which nothing comes back is noticed after 10 s and 5 s; etcd does not allow less
 # than 5 s between two questions whether the other side lives.
@@ -56,7 +56,7 @@ class Client:
     """Connection to one member of an etcd cluster; to the next one when it does not answer.
 
     Args:
-        place: the cluster and the prefix of all keys.
+        store: the cluster and the prefix of all keys.
         access: how to get in.
         run_id: the job.
         lease_s: of a leader, whole seconds; also what a question may take, times a third.
@@ -65,7 +65,7 @@ class Client:
         EtcdError: aetcd is not installed, or a file cannot be read.
     """
 
-    def __init__(self, place: Place, access: Access, run_id: str, lease_s: int) -> None:
+    def __init__(self, store: Store, access: Access, run_id: str, lease_s: int) -> None:
         try:
             from aetcd import rpc
         except ImportError as error:
@@ -75,9 +75,9 @@ class Client:
             ) from None
         self._rpc = rpc
         self._access = access
-        self._endpoints = list(place.endpoints)
-        self._leader_key = place.leader_key(run_id)
-        self._ledger_key = place.ledger_key(run_id)
+        self._endpoints = list(store.endpoints)
+        self._leader_key = store.leader_key(run_id)
+        self._ledger_key = store.ledger_key(run_id)
         self._lease_s = lease_s
         self._limit_s = lease_s / 3
         self._credentials = _credentials(access)

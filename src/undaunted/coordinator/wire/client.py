@@ -20,7 +20,7 @@ from undaunted.coordinator.wire.sockets import bounded, check_own, resolve, tune
 
 if TYPE_CHECKING:
     from undaunted.coordinator.wire.connection import End, Handler
-    from undaunted.coordinator.wire.sockets import Place
+    from undaunted.coordinator.wire.sockets import SocketAddress
 
 CONNECT_S = 5.0
 
@@ -93,9 +93,9 @@ class _Attempt:
     async def connect(self, timeout_s: float) -> Connection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        places = await resolve(self._address, timeout_s)
-        sock, place = await _first_that_answers(places, deadline)
-        return await self._shake(sock, from_socket(place.sockaddr), deadline - loop.time())
+        addresses = await resolve(self._address, timeout_s)
+        sock, address = await _first_that_answers(addresses, deadline)
+        return await self._shake(sock, from_socket(address.sockaddr), deadline - loop.time())
 
     async def _shake(self, sock: socket.socket, peer: Address, timeout_s: float) -> Connection:
         loop = asyncio.get_running_loop()
@@ -154,21 +154,23 @@ def _is_misfit(error: OSError) -> bool:
     return isinstance(error, ssl.SSLError) and not isinstance(error, ended)
 
 
-async def _first_that_answers(places: list[Place], deadline: float) -> tuple[socket.socket, Place]:
-    """Connect to the first place that can be; each gets a fair share of the time."""
+async def _first_that_answers(
+    addresses: list[SocketAddress], deadline: float
+) -> tuple[socket.socket, SocketAddress]:
+    """Connect to the first address that can be; each gets a fair share of the time."""
     loop = asyncio.get_running_loop()
     problem: Exception = OSError("no address")
-    for index, place in enumerate(places):
-        share_s = (deadline - loop.time()) / (len(places) - index)
-        sock = socket.socket(place.family, socket.SOCK_STREAM)
+    for index, address in enumerate(addresses):
+        share_s = (deadline - loop.time()) / (len(addresses) - index)
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             tune(sock)
-            await bounded(loop.sock_connect(sock, place.sockaddr), share_s)
-            if place.family == socket.AF_UNIX:
+            await bounded(loop.sock_connect(sock, address.sockaddr), share_s)
+            if address.family == socket.AF_UNIX:
                 check_own(sock)
             # Where nobody listens, a socket may be connected with itself by chance.
             if sock.getsockname() != sock.getpeername():
-                return sock, place
+                return sock, address
             problem = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except (OSError, asyncio.TimeoutError) as error:
             problem = error

@@ -103,11 +103,11 @@ class Server:
             WireError: that is not possible, or not allowed without a token.
         """
         try:
-            places = await resolve(self._address, _RESOLVE_S, passive=True)
-            here = all(is_loopback(from_socket(place.sockaddr).host) for place in places)
+            addresses = await resolve(self._address, _RESOLVE_S, passive=True)
+            here = all(is_loopback(from_socket(address.sockaddr).host) for address in addresses)
             if not self._terms.token and not here:
                 raise WireError(f"cannot listen at {self._address}: {_LOOPBACK_ONLY}")
-            self._listeners = listen(places)
+            self._listeners = listen(addresses)
         except OSError as error:
             line = f"cannot listen at {self._address}: {describe(error)}"
             raise WireError(line, number=error.errno or 0) from None

@@ -43,32 +43,32 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_S * 1000)
 
 
-def listen(places: Sequence[Place]) -> list[socket.socket]:
-    """Return a listening socket for each place, all with the same port.
+def listen(addresses: Sequence[SocketAddress]) -> list[socket.socket]:
+    """Return a listening socket for each address, all with the same port.
 
     A family of addresses that this machine does not have is left out, unless it is the only one.
 
     Raises:
         OSError: the address is in use, not one of this machine, or not allowed.
     """
-    if places[0].family == socket.AF_UNIX:
-        return [_listen_at(place, 0) for place in places]
-    any_port = places[0].sockaddr[1] == 0
+    if addresses[0].family == socket.AF_UNIX:
+        return [_listen_at(address, 0) for address in addresses]
+    any_port = addresses[0].sockaddr[1] == 0
     for _ in range(_SAME_PORT_ATTEMPTS if any_port else 0):
         # What is free in one family of addresses may be in use in the other.
         with contextlib.suppress(OSError):
-            return _listen_everywhere(places)
-    return _listen_everywhere(places)
+            return _listen_everywhere(addresses)
+    return _listen_everywhere(addresses)
 
 
-def _listen_everywhere(places: Sequence[Place]) -> list[socket.socket]:
+def _listen_everywhere(addresses: Sequence[SocketAddress]) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     missing: OSError | None = None
-    port = places[0].sockaddr[1]
+    port = addresses[0].sockaddr[1]
     try:
-        for place in places:
+        for address in addresses:
             try:
-                listener = _listen_at(place, port)
+                listener = _listen_at(address, port)
             except OSError as error:
                 if error.errno not in _NO_FAMILY:
                     raise
@@ -85,16 +85,16 @@ def _listen_everywhere(places: Sequence[Place]) -> list[socket.socket]:
     return listeners
 
 
-def _listen_at(place: Place, port: int) -> socket.socket:
-    listener = socket.socket(place.family, socket.SOCK_STREAM)
+def _listen_at(address: SocketAddress, port: int) -> socket.socket:
+    listener = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if place.family == socket.AF_INET6:
+        if address.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if place.family == socket.AF_UNIX:
-            listener.bind(place.sockaddr)
+        if address.family == socket.AF_UNIX:
+            listener.bind(address.sockaddr)
         else:
-            listener.bind((place.sockaddr[0], port, *place.sockaddr[2:]))
+            listener.bind((address.sockaddr[0], port, *address.sockaddr[2:]))
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError:
@@ -107,7 +107,7 @@ def _listen_at(place: Place, port: int) -> socket.socket:
 _threads = threading.BoundedSemaphore(16)
 
 
-class Place(NamedTuple):
+class SocketAddress(NamedTuple):
     """A numeric address.
 
     Attributes:
@@ -119,7 +119,9 @@ class Place(NamedTuple):
     sockaddr: Any
 
 
-async def resolve(address: Address, timeout_s: float, *, passive: bool = False) -> list[Place]:
+async def resolve(
+    address: Address, timeout_s: float, *, passive: bool = False
+) -> list[SocketAddress]:
     """Return the numeric addresses of ``address``, at least one, the preferred one first.
 
     A name is looked up in a daemon thread, which is left behind when time runs out.
@@ -133,33 +135,33 @@ async def resolve(address: Address, timeout_s: float, *, passive: bool = False) 
         OSError: there is none, or it was not found in time.
     """
     if address.is_unix:
-        return [Place(socket.AF_UNIX, "\0" + address.host.removeprefix(UNIX))]
+        return [SocketAddress(socket.AF_UNIX, "\0" + address.host.removeprefix(UNIX))]
     with contextlib.suppress(OSError, UnicodeError):
         return _look_up(address, passive=passive, numeric=True)
     if not _threads.acquire(blocking=False):
         raise OSError(f"the name {address.host} is not looked up: too many others still are")
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[Place]] = loop.create_future()
+    answer: asyncio.Future[list[SocketAddress]] = loop.create_future()
 
-    def settle(places: list[Place] | Exception) -> None:
+    def settle(addresses: list[SocketAddress] | Exception) -> None:
         if answer.done():
             return
-        if isinstance(places, Exception):
-            answer.set_exception(places)
+        if isinstance(addresses, Exception):
+            answer.set_exception(addresses)
         else:
-            answer.set_result(places)
+            answer.set_result(addresses)
 
     def run() -> None:
         try:
-            places: list[Place] | Exception = _look_up(address, passive=passive)
+            addresses: list[SocketAddress] | Exception = _look_up(address, passive=passive)
         except OSError as error:
-            places = OSError(f"the name {address.host} cannot be looked up: {error.strerror}")
+            addresses = OSError(f"the name {address.host} cannot be looked up: {error.strerror}")
         except UnicodeError:
-            places = OSError(f"{address.host!r} cannot be the name of a machine")
+            addresses = OSError(f"{address.host!r} cannot be the name of a machine")
         finally:
             _threads.release()
         with contextlib.suppress(RuntimeError):  # the loop is closed, nobody waits any more
-            loop.call_soon_threadsafe(settle, places)
+            loop.call_soon_threadsafe(settle, addresses)
 
     threading.Thread(target=run, name="undaunted-resolve", daemon=True).start()
     try:
@@ -171,12 +173,14 @@ async def resolve(address: Address, timeout_s: float, *, passive: bool = False) 
     raise OSError(f"the name {address.host} was not looked up in time")
 
 
-def _look_up(address: Address, *, passive: bool, numeric: bool = False) -> list[Place]:
+def _look_up(address: Address, *, passive: bool, numeric: bool = False) -> list[SocketAddress]:
     flags = (socket.AI_PASSIVE if passive else 0) | (socket.AI_NUMERICHOST if numeric else 0)
     found = socket.getaddrinfo(
         address.host or None, address.port, type=socket.SOCK_STREAM, flags=flags
     )
-    return list(dict.fromkeys(Place(family, sockaddr) for family, _, _, _, sockaddr in found))
+    return list(
+        dict.fromkeys(SocketAddress(family, sockaddr) for family, _, _, _, sockaddr in found)
+    )
 
 
 _UCRED = struct.Struct("3i")  # pid, user, group

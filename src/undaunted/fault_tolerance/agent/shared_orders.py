@@ -23,13 +23,13 @@ from undaunted.base.timers import Timers
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
-from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.follower import Follower, FollowerState
 from undaunted.coordinator.core.leader import Leader, LeaderState
 from undaunted.coordinator.core.leader_messages import LeaderConfig
 from undaunted.coordinator.etcd.campaigning import Campaigning
 from undaunted.coordinator.etcd.client import EtcdError
-from undaunted.coordinator.etcd.place import access, parse_place
+from undaunted.coordinator.etcd.store import access, parse_store
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.following import Following
@@ -75,7 +75,7 @@ class SharedOrders:
         config: RunConfig,
         build: str,
         turns: Turns,
-        obey: Callable[[m.Command], None],
+        obey: Callable[[job.Command], None],
         reserve: Callable[[], int],
         say: Callable[[str], None],
         inprocess: InProcess,
@@ -116,7 +116,7 @@ class SharedOrders:
         try:
             await self._begin()
         except (WireError, TokenError, TlsError, EtcdError, ValueError) as error:
-            self._leave(m.Outcome.FAILED, str(error))
+            self._leave(job.Outcome.FAILED, str(error))
 
     async def _begin(self) -> None:
         token = await asyncio.to_thread(job_access.token, self._nodes)
@@ -141,14 +141,14 @@ class SharedOrders:
         if may_lead and port != self._wanted_port:
             self._try_again_to_host(known)
 
-    def post(self, event: m.NodeEvent) -> None:
+    def post(self, event: job.NodeEvent) -> None:
         """Report something to the leader."""
         if self._listener.following is not None:
             self._listener.following.tell(event)
-        elif isinstance(event, m.NodeUnhealthy):
-            self._leave(m.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
-        elif isinstance(event, m.Preempted):
-            self._leave(m.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
+        elif isinstance(event, job.NodeUnhealthy):
+            self._leave(job.Outcome.EXCLUDED, f"this node is unhealthy: {event.reason}")
+        elif isinstance(event, job.Preempted):
+            self._leave(job.Outcome.PREEMPTED, f"the launcher received {event.signal_name}")
 
     async def close(self) -> None:
         """Release what it holds; a leader first lets the others know how they go on, or end."""
@@ -331,14 +331,14 @@ class SharedOrders:
         """Reserve what the round needs of this node, in the agent's turn."""
         self._turns.take(partial(self._prepare, command))
 
-    def deliver(self, command: m.NodeCommand) -> None:
+    def deliver(self, command: job.NodeCommand) -> None:
         """Carry out what the leader says, in the agent's turn."""
         self._turns.take(partial(self._take, command))
 
     def stop_ranks(self, stop: f.StopRanks) -> None:
         """Stop the round as if the leader had said so."""
         node = self._config.node
-        order = m.Stop(node, stop.round, stop.reason, stop.grace_s, stop.signal)
+        order = job.Stop(node, stop.round, stop.reason, stop.grace_s, stop.signal)
         self._turns.take(partial(self._obey, order))
 
     def lead(self, command: f.Lead) -> None:
@@ -357,12 +357,12 @@ class SharedOrders:
 
     def leave(self, reason: str) -> None:
         """End, since the launcher got a signal to stop."""
-        self._leave(m.Outcome.PREEMPTED, reason)
+        self._leave(job.Outcome.PREEMPTED, reason)
 
     def give_up(self, reason: str) -> None:
         """End, since there is nobody to follow."""
         reasons = filter(None, (reason, self._not_listening))
-        self._leave(m.Outcome.FAILED, "; ".join(reasons))
+        self._leave(job.Outcome.FAILED, "; ".join(reasons))
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -373,8 +373,8 @@ class SharedOrders:
     def _keep(self, ledger: p.Ledger) -> None:
         (self._ledger if self._candidacy is None else self._candidacy).keep(ledger)
 
-    def _take(self, command: m.NodeCommand) -> None:
-        if isinstance(command, m.End):
+    def _take(self, command: job.NodeCommand) -> None:
+        if isinstance(command, job.End):
             self._over = True
             command = msgspec.structs.replace(command, round=self._last_round())
         if self._over and self._candidacy is not None:
@@ -389,16 +389,16 @@ class SharedOrders:
                 port = self._reserve()
             except OSError as error:
                 problem = error.strerror or str(error)
-                self.post(m.NodeUnhealthy(self._config.node, self._last_round(), problem))
+                self.post(job.NodeUnhealthy(self._config.node, self._last_round(), problem))
                 return
             address = self._nodes.address
         assert self._listener.following is not None
         known = f.TableKnown(table.round, table.version, address, port)
         self._listener.following.table_known(known)
 
-    def _leave(self, outcome: m.Outcome, reason: str) -> None:
+    def _leave(self, outcome: job.Outcome, reason: str) -> None:
         """End without an order."""
-        end = m.End(self._config.node, outcome, reason, self._last_round(), alone=True)
+        end = job.End(self._config.node, outcome, reason, self._last_round(), alone=True)
         self._turns.take(partial(self._obey, end))
 
     def _last_round(self) -> int:
@@ -449,7 +449,7 @@ class Candidacy:
         self._begin_to_lead, self._give_up, self._say = lead, give_up, say
         self._leader: Leader | None = None
         self._campaigning = Campaigning(
-            parse_place(nodes.store),
+            parse_store(nodes.store),
             access(os.environ),
             config.run_id,
             nodes.lease_s,

@@ -1,4 +1,4 @@
-"""Where in which etcd a job is coordinated, and how one is let in there."""
+"""Which etcd coordinates a job, under which keys, and how one is let in there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Place:
+class Store:
     """What ``--coordinator-store`` says.
 
     Attributes:
@@ -53,7 +53,7 @@ class Place:
         return f"/{self.prefix}/{run_id}/ledger".encode()
 
 
-def parse_place(text: str) -> Place:
+def parse_store(text: str) -> Store:
     """Read ``etcd://HOST:PORT[,HOST:PORT...][/PREFIX]``.
 
     Raises:
@@ -67,7 +67,7 @@ def parse_place(text: str) -> Place:
     if slash and prefix and not _PREFIX.fullmatch(prefix.rstrip("/")):
         raise ValueError(f"{prefix}: a prefix has letters, digits and . _ - between single slashes")
     endpoints = tuple(_endpoint(part.strip()) for part in hosts.split(","))
-    return Place(endpoints, prefix.rstrip("/") or DEFAULT_PREFIX)
+    return Store(endpoints, prefix.rstrip("/") or DEFAULT_PREFIX)
 
 
 def access(environ: Mapping[str, str]) -> Access:

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from undaunted.coordinator.etcd.place import Access, Place, access, parse_place
+from undaunted.coordinator.etcd.store import Access, Store, access, parse_store
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "store"),
     [
-        ("etcd://host", Place(("host:2379",))),
-        ("etcd://a:1,b:2, c", Place(("a:1", "b:2", "c:2379"))),
-        ("etcd://[::1]:7/", Place(("[::1]:7",))),
-        ("etcd://10.0.0.1:7/team/jobs/", Place(("10.0.0.1:7",), "team/jobs")),
+        ("etcd://host", Store(("host:2379",))),
+        ("etcd://a:1,b:2, c", Store(("a:1", "b:2", "c:2379"))),
+        ("etcd://[::1]:7/", Store(("[::1]:7",))),
+        ("etcd://10.0.0.1:7/team/jobs/", Store(("10.0.0.1:7",), "team/jobs")),
     ],
 )
-def test_places(text, place):
-    assert parse_place(text) == place
+def test_stores(text, store):
+    assert parse_store(text) == store
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ def test_places(text, place):
 )
 def test_what_is_no_place(text, message):
     with pytest.raises(ValueError, match=r"give|prefix") as caught:
-        parse_place(text)
+        parse_store(text)
     assert str(caught.value).startswith(message)
     assert "secret" not in str(caught.value)
 
 
 def test_keys_are_of_one_job():
-    place = parse_place("etcd://a/team")
-    assert place.leader_key("job7") == b"/team/job7/leader"
-    assert place.ledger_key("job7") == b"/team/job7/ledger"
+    store = parse_store("etcd://a/team")
+    assert store.leader_key("job7") == b"/team/job7/leader"
+    assert store.ledger_key("job7") == b"/team/job7/ledger"
 
 
 @pytest.mark.parametrize(
