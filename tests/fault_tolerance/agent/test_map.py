@@ -1,18 +1,30 @@
-"""The map of the agent in docs/design/run.md names each of its modules, and no others."""
+"""The maps in docs/design/run.md name each module of agent, worker and output, and no others."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from undaunted.fault_tolerance import agent
+from undaunted import fault_tolerance
 
 DESIGN = Path(__file__).parents[3] / "docs" / "design" / "run.md"
 
 
-def test_the_map_is_complete() -> None:
-    section = DESIGN.read_text(encoding="utf-8").split("\n## The agent\n")[1].split("\n## ")[0]
-    rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| ")]
-    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    there = [path.stem for path in Path(agent.__file__).parent.glob("*.py")]
-    assert sorted(named) == sorted(name for name in there if name not in ("__init__", "agent"))
+def rows(heading: str) -> list[str]:
+    section = DESIGN.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [line for line in section.splitlines() if line.startswith("| ")]
+
+
+def modules(folder: str) -> list[str]:
+    path = Path(fault_tolerance.__file__).parent / folder
+    return [found.stem for found in path.glob("*.py") if found.stem != "__init__"]
+
+
+def test_the_map_of_the_agent_is_complete() -> None:
+    named = re.findall(r"`(\w+)`", "".join(row.split(" | ")[0] for row in rows("The agent")))
+    assert sorted([*named, "agent"]) == sorted(modules("agent"))
+
+
+def test_the_map_of_workers_and_output_is_complete() -> None:
+    named = re.findall(r"`(\w+)`", "".join(rows("Workers and their output")))
+    assert sorted(named) == sorted([*modules("worker"), *modules("output")])
