@@ -37,7 +37,7 @@ def test_plain_run(build, tmp_path):
     assert config.python == sys.executable
     assert config.master_addr == "127.0.0.1"
     assert config.master_port == 0
-    assert config.rank_termination_signal == signal.SIGKILL
+    assert config.ft.rank_termination_signal == signal.SIGKILL
     assert config.limits.sources == {
         "initial_heartbeat": "default",
         "heartbeat": "default",
@@ -47,7 +47,7 @@ def test_plain_run(build, tmp_path):
 
 def test_deprecated_variable_works_and_is_said(build):
     config, notice = build(FT_LAUNCHER_LOGLEVEL="ERROR")
-    assert config.log_level == 40
+    assert config.ft.log_level == 40
     assert notice == ("FT_LAUNCHER_LOGLEVEL is deprecated: use --ft-log-level or PET_FT_LOG_LEVEL")
     assert build("--ft-log-level=INFO", FT_LAUNCHER_LOGLEVEL="ERROR")[1] == ""
 

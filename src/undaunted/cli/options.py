@@ -6,8 +6,6 @@ given in `RunSettings`. How to add an option: docs/design/settings.md.
 
 from typing import Annotated, Literal
 
-import msgspec
-
 from undaunted.base import values
 from undaunted.base.durations import parse_seconds
 from undaunted.base.options import Kind, Opt, Option, Part
@@ -22,7 +20,6 @@ from undaunted.fault_tolerance.config import (
     PROGRESS,
     TIMEOUTS,
     UNUSED,
-    FaultToleranceConfig,
 )
 from undaunted.fault_tolerance.metrics_config import METRICS, MetricsConfig
 from undaunted.fault_tolerance.run_config import STOPPING, WORKERS, RunSettings
@@ -260,10 +257,6 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
         Kind(values.one_more, "PLAN", repeat=True),
         Opt("Make a rank fail on purpose, as in sigkill:rank=1,iteration=60", TESTING),
     ] = []
-    # --- options of parts ---
-    ft: Annotated[FaultToleranceConfig, Part("ft")] = msgspec.field(
-        default_factory=FaultToleranceConfig
-    )
     metrics: Annotated[MetricsConfig, Part("metrics")] = MetricsConfig()
 
 

@@ -106,7 +106,6 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
     if logs_for_service:
         applog_prefix = str(log_dir / "ranks.log")
     as_given = {name: getattr(options, name) for name in RunSettings.__struct_fields__}
-    ft = options.ft
     config = RunConfig(
         **as_given,
         run_id=run_id,
@@ -123,8 +122,6 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
         stderr=stderr,
         console_ranks=console_ranks,
         limits=rank_limits,
-        rank_termination_signal=int(ft.rank_termination_signal),
-        exception_hook=ft.install_exception_hook,
         min_healthy=options.ft_restart_policy == "min-healthy",
         gpu_failures=gpu_failures,
         infra_rank=_infra_rank(environ) if gpu_failures else 0,
@@ -132,26 +129,14 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
         master_addr=_master_addr(parsed),
         python=python,
         local_prefix=environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or _PREFIX_OF_LINES,
-        max_no_progress_cycles=ft.max_no_progress_cycles,
-        min_progress_iterations=ft.min_progress_iterations,
-        checkpoint_iteration_file=ft.checkpoint_iteration_file or "",
-        last_copies_mb_per_s=ft.last_copies_mb_per_s,
-        gpu_memory_reclaim_timeout_s=ft.gpu_memory_reclaim_timeout,
-        gpu_memory_tolerance_mb=ft.gpu_memory_tolerance_mb,
-        gpu_memory_poll_interval_s=ft.gpu_memory_poll_interval,
-        check_remaining_processes=ft.check_remaining_processes,
         gpus_per_numa=gpus_per_numa(environ),
-        numa_bind_strict=ft.numa_bind_strict,
-        safety_factor=ft.safety_factor,
-        log_level=ft.log_level,
         applog_prefix=applog_prefix,
         attribution_service=service,
-        attribution_may_end_job=ft.attribution_stop_action == "no-restart",
+        attribution_may_end_job=options.ft.attribution_stop_action == "no-restart",
         funnel=_funnel(parsed, others),
         cycle_info=cycle_info(parsed, environ, cwd, run_id, applog_prefix),
         metrics=metrics_config,
         health_checks=health_checks(parsed, cwd),
-        health_check_interval_s=ft.node_health_check_interval,
         launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))

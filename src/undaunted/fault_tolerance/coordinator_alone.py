@@ -26,6 +26,7 @@ from undaunted.fault_tolerance import cycle_info_files, job_access
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.fault_tolerance.config import FaultToleranceConfig
     from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.funnel.process import LogServer
@@ -44,10 +45,9 @@ class AloneConfig:
     run_dir: str
     nodes: Nodes
     max_restarts: int = 0
-    max_no_progress_cycles: int = 3
-    min_progress_iterations: int = 1
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
+    ft: FaultToleranceConfig
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None
 

@@ -15,6 +15,7 @@ from undaunted.coordinator.wire.credentials import TokenError, find_token
 if TYPE_CHECKING:
     import ssl
 
+    from undaunted.fault_tolerance.config import FaultToleranceConfig
     from undaunted.fault_tolerance.nodes_config import Nodes
 
 
@@ -24,9 +25,7 @@ class JobLimits(Protocol):
     @property
     def max_restarts(self) -> int: ...  # noqa: D102
     @property
-    def max_no_progress_cycles(self) -> int: ...  # noqa: D102
-    @property
-    def min_progress_iterations(self) -> int: ...  # noqa: D102
+    def ft(self) -> FaultToleranceConfig: ...  # noqa: D102
     @property
     def stop_timeout_s(self) -> float | None: ...  # noqa: D102
     @property
@@ -50,8 +49,8 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         segment=nodes.segment,
         replacement_group_size=nodes.replacement_group_size,
         max_restarts=limits.max_restarts,
-        max_no_progress_cycles=limits.max_no_progress_cycles,
-        min_progress_iterations=limits.min_progress_iterations,
+        max_no_progress_cycles=limits.ft.max_no_progress_cycles,
+        min_progress_iterations=limits.ft.min_progress_iterations,
         stop_timeout_s=limits.stop_timeout_s,
         term_timeout_s=limits.term_timeout_s,
         first_timeout_s=nodes.first_round_timeout_s,
@@ -67,8 +66,8 @@ def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
         "--max-restarts": str(limits.max_restarts),
         "--ft-restart-policy": nodes.restart_policy,
         "--ft-segment": str(nodes.segment or ""),
-        "--ft-max-no-progress-cycles": str(limits.max_no_progress_cycles),
-        "--ft-min-progress-iterations": str(limits.min_progress_iterations),
+        "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),
+        "--ft-min-progress-iterations": str(limits.ft.min_progress_iterations),
     }
 
 

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from undaunted.base import values
-from undaunted.base.options import Kind, Opt
+from undaunted.base.options import Kind, Opt, Part
 from undaunted.base.values import Count, Flag, OptionalSeconds, Port, Seconds, Text
-from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT
+from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT, FaultToleranceConfig
 from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.metrics_config import MetricsConfig
@@ -134,10 +134,16 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             rare=True,
         ),
     ] = ""
+    ft: Annotated[FaultToleranceConfig, Part("ft")] = msgspec.field(
+        default_factory=FaultToleranceConfig
+    )
 
 
 class RunConfig(RunSettings, kw_only=True, frozen=True):
     """One `undaunted run` on one node.
+
+    What is worked out of settings in ``ft`` goes before them: ``limits``, ``attribution_service``,
+    ``attribution_may_end_job``, ``cycle_info``, ``health_checks``.
 
     Attributes:
         run_id: name of the run; also the name of its default directory.
@@ -151,8 +157,6 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         stdout, stderr: TO_CONSOLE, TO_FILE or TO_BOTH per local rank.
         console_ranks: local ranks whose output reaches the console; None = all.
         limits: timeouts.
-        rank_termination_signal: sent to a hung rank (after SIGCONT).
-        exception_hook: record unhandled exceptions of ranks.
         min_healthy: a rank that is lost while others go on with the function that they have called
             together is no failure of this node, if there are other nodes or it comes back.
         gpu_failures: before which rounds (cycle, infrastructure rank) the check of a node fails on
@@ -161,26 +165,12 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         faults: fault plan for `undaunted.faults`, "" = none.
         master_addr: address workers use to meet.
         python: interpreter of the workers.
-        max_no_progress_cycles: so many rounds in a row that do not advance end the job; 0 or
-            less = never.
-        min_progress_iterations: a round that advances by less has not advanced.
-        checkpoint_iteration_file: text file with the iteration of the last checkpoint, relative to
-            ``cwd`` unless absolute; "" = the iterations in the pages count.
-        last_copies_mb_per_s: at the end of a job that failed, copies in memory are written for as
-            long as that takes at this speed, and at least 60 s; 0 = they are not.
         local_prefix: template of the prefix of tee'd lines.
         applog_prefix: absolute path of the logs per round, "" = none: the output of all local ranks
             goes to ``PREFIX_cycleN.EXT``, N being the round.
         health_checks: what makes this node unhealthy; the devices and the socket are filled in.
-        health_check_interval_s: time between two checks in a round, where they are cheap.
         launcher_log: absolute path of a file for the launcher's own lines, "" = none.
-        gpu_memory_reclaim_timeout_s: how long a restart waits for device memory; 0 = not at all.
-        gpu_memory_tolerance_mb: memory of a device that may be in use at a restart, MiB.
-        gpu_memory_poll_interval_s: time between two looks at it.
-        check_remaining_processes: name processes that a round has left behind.
         gpus_per_numa: GPUs per NUMA node, to bind ranks to nodes; 0 = ranks are not bound.
-        numa_bind_strict: bind memory to the node; otherwise memory is only preferably local.
-        safety_factor: limits that ranks calculate are so many times the longest wait seen.
         attribution_service: URL of the service that is asked about the log of each round, "" =
             none; ``applog_prefix`` is set as well.
         attribution_may_end_job: its advice to stop ends the job.
@@ -188,7 +178,6 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
         funnel: log server of several nodes, which writes the logs per round and the launchers'
             lines; None = every launcher writes itself.
         metrics: where metrics go; None = nowhere.
-        log_level: lowest level of the launcher's lines, as in `logging`.
     """
 
     run_id: str
@@ -205,33 +194,19 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
     stderr: list[int]
     console_ranks: list[int] | None = None
     limits: Limits = Limits()
-    rank_termination_signal: int = 9
-    exception_hook: bool = True
     min_healthy: bool = False
     gpu_failures: tuple[tuple[int, int], ...] = ()
     infra_rank: int = 0
     faults: str = ""
     master_addr: str = "127.0.0.1"
     python: str = ""
-    max_no_progress_cycles: int = 3
-    min_progress_iterations: int = 1
-    checkpoint_iteration_file: str = ""
-    last_copies_mb_per_s: float = 200.0
     local_prefix: str = "[${role_name}${rank}]:"
     applog_prefix: str = ""
     launcher_log: str = ""
-    gpu_memory_reclaim_timeout_s: float = 50.0
-    gpu_memory_tolerance_mb: float = 512.0
-    gpu_memory_poll_interval_s: float = 2.0
-    check_remaining_processes: bool = False
     gpus_per_numa: int = 0
-    numa_bind_strict: bool = True
-    safety_factor: float = 5.0
     attribution_service: str = ""
     attribution_may_end_job: bool = False
     health_checks: Settings = Settings()
-    health_check_interval_s: float = 5.0
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None
     metrics: MetricsConfig | None = None
-    log_level: int = 20

@@ -18,6 +18,7 @@ from undaunted.fault_tolerance.agent.clearing import (
     Reclaim,
 )
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.run_config import RunConfig
 from undaunted.health.check import Settings
 from undaunted.journal.events import MemoryReclaimed, NodeChecked
@@ -46,6 +47,9 @@ class Told(Kept):
 def _nothing_left() -> Iterator[None]:
     yield
     process.end_descendants(10)
+
+
+NO_WAIT = FaultToleranceConfig(gpu_memory_reclaim_timeout=0)
 
 
 def clearing(told: Told, program: str, **options: Any) -> Clearing:
@@ -94,7 +98,7 @@ def test_what_is_under_way_can_be_given_up(tmp_path: Path) -> None:
 
 
 def test_without_a_wait_there_is_nothing_to_do(tmp_path: Path) -> None:
-    cleared = clearing(Told(), provider(tmp_path, "end"), gpu_memory_reclaim_timeout_s=0.0)
+    cleared = clearing(Told(), provider(tmp_path, "end"), ft=NO_WAIT)
     assert cleared.longest_s == 0
     cleared.prepare()
     assert cleared.pids() == set()
@@ -120,7 +124,7 @@ def test_the_node_is_checked_beside_the_wait_for_memory(tmp_path: Path) -> None:
 def test_only_the_node_is_checked(tmp_path: Path) -> None:
     told = Told()
     checks = Settings(gpus=False, nic_link=False, storage_paths=(str(tmp_path),))
-    options = {"health_checks": checks, "gpu_memory_reclaim_timeout_s": 0.0}
+    options = {"health_checks": checks, "ft": NO_WAIT}
 
     async def main() -> str:
         cleared = clearing(told, provider(tmp_path, "end"), **options)
@@ -135,11 +139,13 @@ def test_only_the_node_is_checked(tmp_path: Path) -> None:
     assert len(told.all(NodeChecked)) == 1
 
 
-def reclaim(program: str, *, visible: str | None = None, **options: Any) -> Reclaim:
+def reclaim(program: str, *, visible: str | None = None, timeout_s: float = 60.0) -> Reclaim:
     config = RunConfig(
         run_id="x", node="here", nproc_per_node=2, max_restarts=1, kind="program", target="sleep",
         args=[], cwd="/", run_dir="/", log_dir="/", stdout=[0, 0], stderr=[0, 0],
-        **{"gpu_memory_reclaim_timeout_s": 60.0, "gpu_memory_poll_interval_s": 0.02, **options},
+        ft=FaultToleranceConfig(
+            gpu_memory_reclaim_timeout=timeout_s, gpu_memory_poll_interval=0.02
+        ),
     )  # fmt: skip
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     if visible is not None:
@@ -175,12 +181,12 @@ def test_a_restart_waits_until_ended_processes_are_off_the_list(tmp_path: Path) 
 
 
 def test_the_wait_is_bounded(tmp_path: Path) -> None:
-    outcome = wait(provider(tmp_path, FULL), gpu_memory_reclaim_timeout_s=0.5)
+    outcome = wait(provider(tmp_path, FULL), timeout_s=0.5)
     assert outcome.held == "GPU 0: 2048 MiB in use"
 
 
 def test_a_driver_that_hangs_is_waited_for_no_longer(tmp_path: Path) -> None:
-    outcome = wait(provider(tmp_path, FREE, "hang"), gpu_memory_reclaim_timeout_s=0.5)
+    outcome = wait(provider(tmp_path, FREE, "hang"), timeout_s=0.5)
     assert outcome.held == "the driver did not answer"
 
 
@@ -210,7 +216,7 @@ def test_a_provider_that_is_missing_is_said(tmp_path: Path) -> None:
 
 
 def test_no_time_means_no_wait(tmp_path: Path) -> None:
-    waiting = reclaim(provider(tmp_path, FULL), gpu_memory_reclaim_timeout_s=0.0)
+    waiting = reclaim(provider(tmp_path, FULL), timeout_s=0.0)
     assert not waiting.wanted
     waiting.prepare()
     assert waiting.pids() == set()

@@ -21,6 +21,7 @@ from undaunted.fault_tolerance.agent.environment import (
     shared_environment,
     worker_environment,
 )
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ CONFIG = RunConfig(
     stderr=[0] * 4,
 )
 START = Start("a", 2, 1, 2, 4, 4, 8, 3, "127.0.0.1", 12345)
+
+PREFERABLY = FaultToleranceConfig(numa_bind_strict=False)
 
 
 def environment(shared: dict[str, str], **options: str) -> dict[str, str]:
@@ -150,11 +153,11 @@ def test_the_command_of_programs() -> None:
 
 def test_ranks_that_can_be_bound(tmp_path: Path) -> None:
     root = machine(tmp_path, 2)
-    assert numa_problem(config(numa_bind_strict=False), {}, root) == ""
+    assert numa_problem(config(ft=PREFERABLY), {}, root) == ""
 
 
 def test_a_node_that_does_not_exist(tmp_path: Path) -> None:
-    said = numa_problem(config(numa_bind_strict=False), {}, machine(tmp_path, 1))
+    said = numa_problem(config(ft=PREFERABLY), {}, machine(tmp_path, 1))
     assert said == (
         "NVRX_GPUS_PER_NUMA=2 binds local rank 2 to NUMA node 1: "
         "there is no NUMA node 1 here (there are: 0)"
@@ -163,7 +166,7 @@ def test_a_node_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_programs_take_numactl(tmp_path: Path) -> None:
     root = machine(tmp_path, 2)
-    foreign = config(kind="program", numa_bind_strict=False)
+    foreign = config(kind="program", ft=PREFERABLY)
     (tmp_path / "bin").mkdir()
     path = {"PATH": str(tmp_path / "bin")}
     assert "numactl, which is not found; install it" in numa_problem(foreign, path, root)
@@ -173,7 +176,7 @@ def test_programs_take_numactl(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nproc", [1, 2])
 def test_only_nodes_that_are_needed(tmp_path: Path, nproc: int) -> None:
-    few = config(nproc_per_node=nproc, numa_bind_strict=False)
+    few = config(nproc_per_node=nproc, ft=PREFERABLY)
     assert numa_problem(few, {}, machine(tmp_path, 1)) == ""
 
 

@@ -11,6 +11,7 @@ import pytest
 from undaunted.fault_tolerance.agent import learned
 from undaunted.fault_tolerance.agent.learned import LimitKeeper, read
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.progress import learning
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
@@ -66,7 +67,11 @@ class Node:
         )
         self.path = tmp_path / "learned-limits-here.json"
         config = SimpleNamespace(
-            run_dir=str(tmp_path), node="here", limits=limits, safety_factor=4.0, **config
+            run_dir=str(tmp_path),
+            node="here",
+            limits=limits,
+            ft=FaultToleranceConfig(safety_factor=4),
+            **config,
         )
         self.keeper = LimitKeeper(config, self.area, self.watch, self.journal, self.journal.say)
 

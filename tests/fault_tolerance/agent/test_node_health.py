@@ -13,6 +13,7 @@ from msgspec import to_builtins
 from undaunted.base import process
 from undaunted.fault_tolerance.agent import node_health
 from undaunted.fault_tolerance.agent.node_health import NodeHealth
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.run_config import RunConfig
 from undaunted.health import answers
 from undaunted.health.check import Settings
@@ -68,7 +69,8 @@ def health(root: Path, told: Told, **settings: Any) -> NodeHealth:
     config = RunConfig(
         run_id="x", node="here", nproc_per_node=1, max_restarts=1, kind="program", target="sleep",
         args=[], cwd="/", run_dir="/", log_dir="/", stdout=[0], stderr=[0],
-        health_checks=Settings(root=str(root), **settings), health_check_interval_s=0.01,
+        health_checks=Settings(root=str(root), **settings),
+        ft=FaultToleranceConfig(node_health_check_interval=0.01),
     )  # fmt: skip
     return NodeHealth(config, os.environ, cast("JournalWriter", told), told.say)
 

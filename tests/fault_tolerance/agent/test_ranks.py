@@ -18,6 +18,7 @@ from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent import ranks
 from undaunted.fault_tolerance.agent.processes import Worker
 from undaunted.fault_tolerance.agent.ranks import Ranks
+from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import WorkloadAction, WorkloadControlRequest, encode_request
 from undaunted.fault_tolerance.worker.messages import WorkerSpec
 from undaunted.fault_tolerance.worker.spawner import Spawned
@@ -75,7 +76,7 @@ class Node:
             record=self.heard.append, write_text=lambda path, text: None
         )
         config: Any = SimpleNamespace(
-            limits=Limits(), safety_factor=5.0, run_dir=str(run_dir), node="here"
+            limits=Limits(), ft=FaultToleranceConfig(), run_dir=str(run_dir), node="here"
         )
         this: Any = self
         begun: Any = SimpleNamespace(area=area, pipes=None, spawner=this)

@@ -71,7 +71,7 @@ class Agent:
     def __init__(self, config: RunConfig, front: socket.socket, begun: Begun) -> None:
         self._config = config
         # --- what speaks and writes ---
-        self._messages = Messages(config.log_level)
+        self._messages = Messages(config.ft.log_level)
         self._say = say = self._messages.say
         self._logs = JobLogs(config, __version__, say)
         if config.launcher_log:
@@ -109,11 +109,11 @@ class Agent:
             config, begun, self._workers, self._scribe, self._orders, self._inprocess, self._post
         )
         self._progress = ProgressNotes(self._area, self._scribe)
-        self._progress_file = ProgressFile(config.checkpoint_iteration_file, config.cwd)
+        self._progress_file = ProgressFile(config.ft.checkpoint_iteration_file or "", config.cwd)
         self._metrics = self._make_metrics(begun.metrics)
         self._attribution = self._make_attribution()
         # --- what is going on ---
-        self._node = m.Node(config.rank_termination_signal, self._clearing.longest_s)
+        self._node = m.Node(int(config.ft.rank_termination_signal), self._clearing.longest_s)
         self._round: Round | None = None
         self._restart_decided = False
         self._abandoned = False  # the front is gone
@@ -156,7 +156,7 @@ class Agent:
             await write_last_copies(
                 self._shelf,
                 self._round.specs[0].env,
-                self._config.last_copies_mb_per_s * 1e6,
+                self._config.ft.last_copies_mb_per_s * 1e6,
                 self._workers.code_of,
                 self._round.number,
                 self._journal,
@@ -366,7 +366,7 @@ class Agent:
         self._close_round()
         seen = self._progress.end()
         self._scribe.round_stopped(unkillable)
-        if self._config.check_remaining_processes:
+        if self._config.ft.check_remaining_processes:
             self._last_steps.start(self._name_leftovers(self._node.round))
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)

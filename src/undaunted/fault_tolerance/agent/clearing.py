@@ -64,7 +64,7 @@ class Clearing:
         self._journal = journal
         self._say = say
         self._health = health
-        self._timeout_s = config.gpu_memory_reclaim_timeout_s
+        self._timeout_s = config.ft.gpu_memory_reclaim_timeout
         self._reclaim = Reclaim(config, environ)
         self._running: asyncio.Task[object] | None = None
 
@@ -166,9 +166,9 @@ class Reclaim:
     """
 
     def __init__(self, config: RunConfig, environ: Mapping[str, str]) -> None:
-        self._timeout_s = config.gpu_memory_reclaim_timeout_s
-        self._tolerance = int(config.gpu_memory_tolerance_mb * MIB)
-        self._longest_s = config.gpu_memory_poll_interval_s
+        self._timeout_s = config.ft.gpu_memory_reclaim_timeout
+        self._tolerance = int(config.ft.gpu_memory_tolerance_mb * MIB)
+        self._longest_s = config.ft.gpu_memory_poll_interval
         self._ranks = config.nproc_per_node
         self._environ = environ
         self._program = environ.get(PROVIDER_VARIABLE) or str(_NVML)

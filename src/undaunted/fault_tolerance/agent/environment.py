@@ -138,7 +138,7 @@ def numa_problem(config: RunConfig, environ: Mapping[str, str], root: Path | Non
     node = 0
     try:
         for node in range(numa_node_of(config, config.nproc_per_node - 1) + 1):
-            numa.try_bind(node, strict=config.numa_bind_strict, root=root or numa.NODES)
+            numa.try_bind(node, strict=config.ft.numa_bind_strict, root=root or numa.NODES)
     except numa.NumaError as error:
         return (
             f"NVRX_GPUS_PER_NUMA={config.gpus_per_numa} binds local rank "

@@ -61,7 +61,7 @@ class LimitKeeper:
         journal: JournalWriter,
         say: Callable[[str], None],
     ) -> None:
-        self._limits = msgspec.structs.replace(config.limits, safety_factor=config.safety_factor)
+        self._limits = msgspec.structs.replace(config.limits, safety_factor=config.ft.safety_factor)
         self._area = area
         self._watch = watch
         self._journal = journal

@@ -76,7 +76,7 @@ class NodeHealth:
         self._journal = journal
         self._say = say
         self._said: set[str] = set()
-        self._interval_s = config.health_check_interval_s
+        self._interval_s = config.ft.node_health_check_interval
         self._seen: dict[str, Any] = {}
         self._program: _Program | None = None
         self._ended: list[_Program] = []  # killed, and perhaps waiting for a driver

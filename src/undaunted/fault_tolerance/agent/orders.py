@@ -97,8 +97,8 @@ class OwnOrders:
                 max_restarts=config.max_restarts,
                 stop_timeout_s=config.stop_timeout_s,
                 term_timeout_s=config.term_timeout_s,
-                max_no_progress_cycles=config.max_no_progress_cycles,
-                min_progress_iterations=config.min_progress_iterations,
+                max_no_progress_cycles=config.ft.max_no_progress_cycles,
+                min_progress_iterations=config.ft.min_progress_iterations,
             )
         )
 

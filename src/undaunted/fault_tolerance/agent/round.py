@@ -194,7 +194,7 @@ class RoundFactory:
         node = numa_node_of(config, local_rank)
         command = [config.target, *config.args]
         if config.kind == "program" and node != NOT_BOUND:
-            command = [*numactl(node, strict=config.numa_bind_strict), *command]
+            command = [*numactl(node, strict=config.ft.numa_bind_strict), *command]
             node = NOT_BOUND
         return WorkerSpec(
             local_rank=local_rank,
@@ -202,7 +202,7 @@ class RoundFactory:
             target=command[0],
             args=command[1:],
             numa_node=node,
-            numa_strict=config.numa_bind_strict,
+            numa_strict=config.ft.numa_bind_strict,
             env=env,
             cwd=config.cwd,
             stdout=output.stdout.path,
@@ -210,7 +210,7 @@ class RoundFactory:
             agent_pid=os.getpid(),
             evidence_signal=EVIDENCE_SIGNAL,
             evidence_fd=self._pipes.write[local_rank],
-            exception_hook=config.exception_hook,
+            exception_hook=config.ft.install_exception_hook,
         )
 
 
