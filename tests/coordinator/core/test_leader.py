@@ -760,6 +760,16 @@ def test_one_that_missed_the_end_hears_of_it_when_it_is_back():
     assert harness.heard("c", m.End)[0].outcome is m.Outcome.FINISHED
 
 
+def test_a_shutdown_is_said_to_be_of_the_one_who_asked_for_it():
+    harness = Harness().running()
+    about = {"description": "not worth a restart", "by": "the attribution service"}
+    harness.report("a", m.ShutdownRequested, 1, **about)
+    stop = harness.heard("b", m.Stop)[0]
+    assert stop.reason == (
+        "the attribution service on node a asked for a shutdown: not worth a restart"
+    )
+
+
 def test_strangers_are_ignored():
     harness = Harness().running()
     assert harness.handle(c.Received(99, p.Renew(epoch=EPOCH))) == []
