@@ -8,11 +8,13 @@ import queue
 import socket
 import socketserver
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.coordinator.wire.talk import on_loop
 from undaunted.fault_tolerance.agent import attribution
 from undaunted.fault_tolerance.agent.attribution import (
     Answer,
@@ -224,3 +226,31 @@ def test_results_of_other_shapes(said: Any, action: str, text: str) -> None:
 def test_what_is_no_result(body: bytes, message: str) -> None:
     with pytest.raises(ServiceError, match=message):
         read_answer(REQUEST, body)
+
+
+class Client:
+    """In place of the client: never asked."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def round_began(self, round_no: int, log_path: str) -> None:
+        pass
+
+
+@on_loop
+async def test_advice_to_stop_that_comes_between_two_rounds_holds_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attribution, "AttributionClient", Client)
+    posted: list[Any] = []
+    config: Any = SimpleNamespace(
+        node="a", attribution_service="http://x", attribution_may_end_job=True, applog_prefix="/l"
+    )
+    this: Any = SimpleNamespace(post=posted.append, record=lambda _: None)
+    it = attribution.Attribution(config, this, this, lambda _: None)
+    it.round_began(0)
+    it._answered(Answer(0, "/l", "STOP", "the data are broken"))
+    it.round_began(1)
+    assert [event.round for event in posted] == [0, 1]
+    assert all("the data are broken" in event.description for event in posted)

@@ -63,12 +63,15 @@ class Attribution:
         self._journal = journal
         self._say = say
         self._round = -1
+        self._advice = ""  # to stop, and why
         self._client = self._connect()
 
     def round_began(self, number: int) -> None:
         """The log of this round is being written."""
         self._round = number
         self._client.round_began(number, self._log(number))
+        if self._advice:
+            self._ask_to_stop()
 
     def round_over(self, number: int) -> None:
         """The log of this round is complete."""
@@ -108,9 +111,13 @@ class Attribution:
         advice = f" (it recommends {answer.action})" if answer.action else ""
         self._say(f"attribution of round {answer.round}{advice}: {answer.text}")
         if answer.action == _STOP and self._config.attribution_may_end_job:
-            why = f"after round {answer.round}: {answer.text}"
-            about = (self._config.node, self._round, why)
-            self._orders.post(job.ShutdownRequested(*about, by="the attribution service"))
+            self._advice = f"after round {answer.round}: {answer.text}"
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """In the round that is on; if none is, nobody takes it, and the next one asks again."""
+        about = (self._config.node, self._round, self._advice)
+        self._orders.post(job.ShutdownRequested(*about, by="the attribution service"))
 
     def _log(self, number: int) -> str:
         return round_log_path(self._config.applog_prefix, number)
