@@ -29,7 +29,7 @@ _STOPPED = (
 )
 
 
-class Process(msgspec.Struct, kw_only=True, frozen=True):
+class LauncherProcess(msgspec.Struct, kw_only=True, frozen=True):
     """What is known of the process that writes a journal.
 
     Attributes:
@@ -112,7 +112,7 @@ class Model:
 
     def job(
         self,
-        processes: Mapping[str, Process],
+        processes: Mapping[str, LauncherProcess],
         *,
         now_ns: int,
         wall: float,
@@ -133,7 +133,7 @@ class Model:
         present = self._present(processes)
         found: list[tuple[LaunchState, list[Rank]]] = []
         for name, node in present:
-            process, launch = processes.get(name, Process()), node.launch
+            process, launch = processes.get(name, LauncherProcess()), node.launch
             rows = rank_rows(launch, process.looks, node.speeds, now_ns)
             found.append((launch, rows))
             job.nodes.append(launch.node or name)
@@ -159,7 +159,7 @@ class Model:
         job.problems += look_closer(job.ranks)
         return job
 
-    def _present(self, processes: Mapping[str, Process]) -> list[tuple[str, Node]]:
+    def _present(self, processes: Mapping[str, LauncherProcess]) -> list[tuple[str, Node]]:
         """The journals of the newest job: an older one may have had other nodes."""
         started = {name: job for name, node in self.nodes.items() if (job := node.launch.job)}
         if not started:
@@ -172,12 +172,12 @@ class Model:
             if job.run_id == run_id
             and (
                 name == newest
-                or not _over(self.nodes[name].launch, processes.get(name, Process()), wall)
+                or not _over(self.nodes[name].launch, processes.get(name, LauncherProcess()), wall)
             )
         ]
 
 
-def _over(launch: LaunchState, process: Process, wall: float) -> bool:
+def _over(launch: LaunchState, process: LauncherProcess, wall: float) -> bool:
     """Tell whether a launch was over before another one began."""
     if launch.ended is not None:
         return launch.ended.wall < wall
@@ -206,7 +206,7 @@ def _world_size(launch: LaunchState) -> int:
 def _describe(
     job: Job,
     nodes: Sequence[LaunchState],
-    processes: Mapping[str, Process],
+    processes: Mapping[str, LauncherProcess],
     names: Sequence[str],
     now_ns: int,
 ) -> None:
@@ -216,7 +216,7 @@ def _describe(
         return
     first = min(nodes, key=lambda node: node.job.wall if node.job else 0.0)
     newest = max(nodes, key=lambda node: node.number)
-    running = [processes.get(name, Process()).running for name in names]
+    running = [processes.get(name, LauncherProcess()).running for name in names]
     known = {node.node: runs for node, runs in zip(nodes, running, strict=True)}
     over = _is_over(nodes, running)
     job.state, job.style = _state(nodes, running, newest)
@@ -299,7 +299,9 @@ def _state(
     return (f"round {number} is starting" if number >= 0 else "starting"), "yellow"
 
 
-def _ring_notes(launch: LaunchState, process: Process, now_ns: int, wall: float) -> list[Note]:
+def _ring_notes(
+    launch: LaunchState, process: LauncherProcess, now_ns: int, wall: float
+) -> list[Note]:
     """What ranks have put into their pages: the launcher reads that only now and then."""
     notes, ranks = [], launch.current.ranks
     for local_rank, look in enumerate(process.looks[: len(ranks)]):

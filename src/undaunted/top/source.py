@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import printable
 from undaunted.top.journals import Journals
-from undaunted.top.model import Model, Process
+from undaunted.top.model import LauncherProcess, Model
 from undaunted.top.pages import Pages
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Source:
                     pages.close()
                 pages = self._pages[name] = Pages(opened)
             looks = pages.look()
-            processes[name] = Process(
+            processes[name] = LauncherProcess(
                 running=pages.running, stopped=pages.stopped, looks=looks, problem=pages.problem
             )
         return self._model.job(
