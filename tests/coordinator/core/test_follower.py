@@ -450,6 +450,39 @@ def test_a_reset_that_was_seen_late_does_not_prolong_an_old_world():
     assert kinds(harness.pass_time(0))["StopRanks"] == 1
 
 
+def test_a_reset_just_before_the_end_of_the_lease_does_not_make_it_longer():
+    harness = Harness().running()
+    harness.now += 4 * S  # nothing has been heard for so long
+    harness.handle(f.Closed(harness.link, "reset"))
+    assert harness.stops_after() == 1
+
+
+def test_a_leader_that_no_quorum_has_agreed_to_does_not_make_the_lease_longer():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.pass_time(1)
+    harness.welcome(epoch=9)  # the same leader, which was started again, and is cut off
+    for _ in range(7):
+        assert not harness.all(f.StopRanks)
+        harness.pass_time(0.5)
+        harness.says(p.Beat(epoch=9, acknowledged=0, sent=harness.now))
+    assert harness.stops_after() == 0.5
+    assert "too few nodes" in harness.last(f.StopRanks).reason
+
+
+def test_ranks_go_on_under_a_leader_that_a_quorum_agrees_to_in_time():
+    harness = Harness().running()
+    harness.handle(f.Closed(harness.link, "reset"))
+    harness.pass_time(1)
+    harness.welcome(epoch=9)
+    harness.pass_time(1)
+    harness.says(p.Learn(epoch=9, ledger=ledger("abc", epoch=9, version=4)))
+    for _ in range(9):
+        harness.pass_time(1)
+        harness.says(p.Beat(epoch=9, acknowledged=0, sent=harness.now))
+    assert not harness.all(f.StopRanks)
+
+
 def test_ranks_of_a_minority_are_stopped_in_time():
     harness = Harness().running()
     harness.handle(f.Closed(harness.link, "reset"))

@@ -59,6 +59,7 @@ class Follower:
     _replaceable: bool = False  # the job can go on without this node, see protocol.Started
     _absence: Absence | None = None
     _lease: Lease = field(init=False)
+    _agreed_until_ns: int = 0  # end of the last lease of a leader that a quorum had agreed to
     _idle_ns: int = 0  # since then neither a leader nor a running rank
     # the connection
     _link: int = 0  # number of the last one
@@ -189,9 +190,11 @@ class Follower:
                 self._lease.answered(message.sent)
                 self._replaceable = self._replaceable or message.replaceable
                 self.knows.settled(message.settled)
+                self._look_at_agreement()
                 return []
             case p.Learn():
                 self.knows.learn(message.ledger)
+                self._look_at_agreement()
                 return []
             case p.HandOver():
                 return self._succeed(message, now)
@@ -217,7 +220,9 @@ class Follower:
         again = self._reports.to_send(new_leader=new)
         commands += [f.Send(self._link, report) for report in again]
         left_s = max(0.0, self._lease.left_s(self._lease.sent_ns, now))
-        return [*commands, *self._renew(now), f.SetTimer("silence", left_s)]
+        agreed_s = max(0.0, (self._agreed_until_ns - now) / _NS)
+        timers = [f.SetTimer("silence", left_s), f.SetTimer("minority", agreed_s)]
+        return [*commands, *self._renew(now), *timers]
 
     def _refused(self, refused: p.Refused, now: int) -> list[f.Command]:
         if refused.leader and refused.leader != self._address:
@@ -313,6 +318,8 @@ class Follower:
                 return absence.ask(now)
             case "minority" if absence is not None:
                 return self._minority(absence, now)
+            case "minority" if self.knows.votes and not self.knows.agreed:
+                return self._stop_ranks("too few nodes follow the coordinator", now)
             case "claim" if absence is not None and self._told_to_stop is None:
                 return self._lead(absence.claim(now))
         return []
@@ -373,10 +380,12 @@ class Follower:
     def _stop_ns(self, since_ns: int, *, reset: bool) -> int:
         """When the ranks of this node are stopped if no leader is found.
 
-        Before others take their place, which a leader that has ended does not do.
+        Before others take their place, which a leader that has ended does not do. A reset that is
+        heard of late does not make the lease longer: others may have lost that leader earlier.
         """
         if self.knows.votes:
-            return since_ns + round(MINORITY_AFTER_RESET_S * _NS) if reset else since_ns
+            after_reset_ns = round(MINORITY_AFTER_RESET_S * _NS) if reset else 0
+            return min(since_ns + after_reset_ns, self._agreed_until_ns)
         if self._replaceable and (self.config.store or not reset):
             return self._lease.until_ns
         return since_ns + round(self.config.away_timeout_s * _NS)
@@ -389,10 +398,22 @@ class Follower:
             return [f.SetTimer("minority", ASK_AGAIN_S)]
         if not self._stood_s:
             self._gone += self._why_stopped(absence)
-        reason = self._gone
+        return self._stop_ranks(self._gone, now)
+
+    def _stop_ranks(self, reason: str, now: int) -> list[f.Command]:
+        if not self.running:
+            return []
         failed = m.NodeFailed(self.config.node, self.round, reason, victim=True)
         stop = f.StopRanks(self.round, reason, MINORITY_GRACE_S)
         return [f.Say(f"the ranks are stopped: {reason}"), stop, *self._tell(failed, now)]
+
+    def _look_at_agreement(self) -> None:
+        """The lease of a member that votes is that of a leader to which a quorum has agreed.
+
+        Another leader, such as one that was started again and is cut off, may not be the only one.
+        """
+        if self.knows.agreed:
+            self._agreed_until_ns = self._lease.until_ns
 
     def _why_stopped(self, absence: Absence) -> str:
         if self.knows.votes and absence.reset:

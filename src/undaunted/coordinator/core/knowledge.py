@@ -116,6 +116,11 @@ class Knowledge:
         ledger = self.ledger
         return ledger is not None and election.votes_count(ledger) and self.has_seat(ledger.table)
 
+    @property
+    def agreed(self) -> bool:
+        """Whether a quorum has agreed to the leader that is followed, as far as is known."""
+        return self.ledger is not None and self.ledger.epoch == self.epoch
+
     def should_join(self, other: p.Miss) -> bool:
         """Whether the leader that asks leads this job, and the one known here another by mistake.
 
