@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from simulator.coordination.setup import address_of
 from undaunted.coordinator.core import election
+from undaunted.coordinator.protocol import NO_LEDGER, newer
 
 if TYPE_CHECKING:
     from simulator.coordination.agent import Agent
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 def why_beyond_help(cluster: Cluster) -> str:
     """Say why a job cannot run again, when all that will heal has healed; "" = it can."""
     checker, setup = cluster.checker, cluster.setup
-    ledger = checker.ledger
+    ledger = _remembered(cluster)
     usable = {node for node, _ in checker.alive} - checker.asked_for_exclusion
     usable -= checker.told_to_leave
     usable -= {agent.name for agent in cluster.agents.values() if cut_off_for_good(agent, cluster)}
@@ -34,7 +36,7 @@ def why_beyond_help(cluster: Cluster) -> str:
     votes = [each for each in election.electing(ledger) if election.table_votes(*each)]
     pending = [(ledger.pending, "")] if election.votes_count(ledger) else []
     for table, casting_vote in (*votes, *pending):
-        voters = [seat for seat in table if _has_vote(seat, cluster)]
+        voters = [seat for seat in table if _has_vote(seat, ledger, cluster)]
         if table and not election.is_quorum(
             {election.voter(seat) for seat in voters}, table, casting_vote
         ):
@@ -42,9 +44,18 @@ def why_beyond_help(cluster: Cluster) -> str:
     return ""
 
 
-def _has_vote(seat: p.Seat, cluster: Cluster) -> bool:
+def _remembered(cluster: Cluster) -> p.Ledger:
+    """The newest ledger; the newest that an agent knows, if a disk is lost."""
+    newest = cluster.checker.ledger
+    if not cluster.checker.disk_lost:
+        return newest
+    alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
+    known = [each.follower.knows.ledger for each in alive if each.follower.knows.ledger]
+    return reduce(lambda one, other: other if newer(other, one) else one, known, NO_LEDGER)
+
+
+def _has_vote(seat: p.Seat, ledger: p.Ledger, cluster: Cluster) -> bool:
     """Whether a member lives, and knows that it may vote."""
-    ledger = cluster.checker.ledger
     if election.voter(seat) not in cluster.checker.alive:
         return False
     first_vote = ledger.before and not election.table_votes(ledger.before, ledger.before_vote)

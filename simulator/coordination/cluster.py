@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.coordination.agent import Agent
-from simulator.coordination.beyond_help import why_beyond_help
+from simulator.coordination.beyond_help import cut_off_for_good, why_beyond_help
 from simulator.coordination.invariants import Checker
 from simulator.coordination.server import Coordinator
 from simulator.coordination.setup import (
@@ -267,6 +267,8 @@ class Cluster(World):
         if self.checker.ended(agent.seat, agent.outcome, reason, by):
             epoch, others = agent.follower.knows.epoch, self.agents.values()
             self.checker.followed = {each.seat for each in others if each.follows == epoch}
+            lost = {each.name for each in others if cut_off_for_good(each, self)}
+            self.checker.cut_off_for_good |= lost
         if agent.outcome == "gave up" and "the job has ended" not in reason:
             well = self.checker.untouched_for(agent.name, GIVE_UP_S)
             if well and not self.checker.job_over and not why_beyond_help(self):

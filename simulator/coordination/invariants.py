@@ -204,7 +204,7 @@ class Checker:
         if leader is None or leader not in self.alive:
             raise BegunAnew
         table = self._rounds[self._newest].table
-        voters = [each for each in table if election.voter(each) in self.alive]
+        voters = (self.alive - self.ended_as.keys()).intersection(map(election.voter, table))
         well = self._touched_until.get(leader[0], 0) <= since and 2 * len(voters) > len(table)
         if well and not any(until > since for _, until in self._cuts):
             self._fail(f"one job: {seat[0]} begins another one, and {leader[0]} leads it")

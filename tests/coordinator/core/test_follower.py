@@ -994,6 +994,15 @@ def test_of_two_jobs_that_have_begun_the_later_epoch_goes_on(birth: int, epoch: 
     assert (f.StandDown() in commands) is joins
 
 
+@pytest.mark.parametrize(("epoch", "joins"), [(9, True), (0, False)])
+def test_so_it_does_in_one_job_whose_members_have_no_votes(epoch: int, joins: bool):
+    harness = Harness()
+    harness.welcome()
+    harness.follower.knows.ledger = ledger("ab", birth=1)
+    commands = harness.handle(asked_by_a_leader(birth=1, epoch=epoch))
+    assert (f.StandDown() in commands) is joins
+
+
 def test_a_leader_that_is_not_sure_moves_nobody():
     harness = Harness("a")
     harness.welcome()

@@ -88,6 +88,19 @@ def test_a_leader_that_nobody_has_agreed_to_gives_way_to_one_of_an_earlier_epoch
     assert gives_way(leading(ledger("abc", epoch=5), confirmed=False), said) == expected
 
 
+@pytest.mark.parametrize(("begun", "expected"), [(2, ""), (3, "b:1"), (4, "b:1")])
+def test_of_two_leaders_that_nobody_has_agreed_to_one_with_a_later_round_goes_on(
+    begun: int, expected: str
+) -> None:
+    known = ledger("abc", epoch=5, round=3)
+    assert gives_way(leading(known, confirmed=False), answer(8, known=5, begun=begun)) == expected
+
+
+def test_a_leader_of_a_later_epoch_gives_way_to_one_that_has_begun_a_later_round() -> None:
+    known = ledger("abc", epoch=5, round=3)
+    assert gives_way(leading(known, confirmed=False), answer(6, known=5, begun=4)) == "b:1"
+
+
 @pytest.mark.parametrize("epoch", [6, 8])
 def test_a_job_that_has_begun_goes_before_one_that_has_not(epoch: int) -> None:
     empty = leading(ledger(round=-1, table=()))

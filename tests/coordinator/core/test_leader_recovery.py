@@ -41,6 +41,17 @@ def test_how_long_members_are_waited_for(leader: Leader, expected_s: float) -> N
     assert c.SetTimer("recover", 0, expected_s) in leader.handle(c.Begin(), 0)
 
 
+@pytest.mark.parametrize(("casting_vote", "written"), [("", True), ("a", False)])
+def test_an_epoch_that_nobody_has_to_agree_to_is_written_down_at_once(
+    casting_vote: str, written: bool
+) -> None:
+    """Started again before it has recovered, the coordinator would have an earlier epoch."""
+    known = ledger("abc", round=4, casting_vote=casting_vote)
+    commands = Leader(c.LeaderConfig("job", PolicyConfig()), known, 7).handle(c.Begin(), 0)
+    epochs = [each.ledger.epoch for each in commands if isinstance(each, c.Persist)]
+    assert epochs == ([7] if written else [])
+
+
 def test_nobody_waits_for_the_leader_that_was_replaced() -> None:
     assert recovering("abc")._all_are_back()
     assert not recovering("ab")._all_are_back()

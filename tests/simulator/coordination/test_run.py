@@ -83,10 +83,20 @@ def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:
         (2, 3, 20439),
         (3, 4, 16679),  # a reset that was heard of late made the lease of a member longer
         (3, 4, 24576),  # so did a leader that had been started again, and was cut off
+        (2, 3, 12480),  # two led a job without votes, one of them after its disk was lost
+        (2, 3, 24441),  # two leaders gave way to each other, one of them in a later round
+        (2, 3, 10944),  # here, and in the next, what had been written last was lost with a disk
+        (3, 4, 12351),
+        (2, 3, 32891),  # a coordinator that was started again twice had an earlier epoch
     ],
 )
 def test_what_was_found_once_in_an_elastic_job(nodes: int, spares: int, seed: int) -> None:
     assert not run(vary(seed, nodes, spares, elastic=True), seed).problem
+
+
+@pytest.mark.parametrize("seed", [18407, 27155])
+def test_who_knows_only_a_node_that_is_gone_need_not_hear_of_the_end(seed: int) -> None:
+    assert not run(vary(seed, 4, 2), seed).problem
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -124,13 +124,16 @@ class Knowledge:
     def should_join(self, other: p.Miss) -> bool:
         """Whether the leader that asks leads this job, and the one known here another by mistake.
 
-        Where two have begun, the later epoch goes on.
+        Where two have begun, the later epoch goes on; so does it where two lead the same job whose
+        members have no votes: one by what others knew, after its disk was lost.
         """
         if not other.leader or other.round < 0 or other.epoch == self.epoch:
             return False
         if self.ledger is None or self.ledger.round < 0:
             return True
-        return other.birth != self.ledger.birth and other.epoch > max(self.epoch, self.promised)
+        if other.birth == self.ledger.birth and election.votes_count(self.ledger):
+            return False
+        return other.epoch > max(self.epoch, self.promised)
 
     def electorate(self) -> list[p.Seat]:
         """Other members of the last table, and of those before and after it if these count."""

@@ -155,7 +155,9 @@ class Leader:
     def _begin(self, now: int) -> list[c.Command]:
         self._began_ns = now
         self._preparation.leads_from(now)
-        recover = [self._recovery_timer()] if self.state is LeaderState.RECOVERING else []
+        recover: list[c.Command] = []
+        if self.state is LeaderState.RECOVERING:
+            recover = [*self._keep_epoch(), self._recovery_timer()]
         asks = [] if recover else self._ask_missing()
         return [c.SetTimer("lease", 0, self.config.lease_s / 3), *recover, *asks]
 
@@ -279,7 +281,11 @@ class Leader:
         learn = self._record.learn()  # also for followers of what had been adopted before
         told = [send for each in self._sessions.connected() for send in each.send(learn)]
         older = [order for each in self._sessions for order in self._drain_older(each)]
-        return [*told, *older, self._recovery_timer()]
+        return [*self._keep_epoch(), *told, *older, self._recovery_timer()]
+
+    def _keep_epoch(self) -> list[c.Command]:
+        """Have it written down before followers learn of it: a later one here has a later epoch."""
+        return [self._record.persist()] if self._record.agreed else []
 
     def _take_epoch(self, epoch: int, now: int) -> list[c.Command]:
         """Lead with a later epoch: who follows already is welcomed anew."""
@@ -624,8 +630,8 @@ class Leader:
         """Whether to give way to the leader that another member follows.
 
         So it does if a quorum has agreed to that one later. If this one is not confirmed, and both
-        go on from the same ledger, also if that one has written it, or has a later epoch. A leader
-        whose job has begun goes before one whose job has not.
+        go on from the same ledger, also if that one has begun a later round, has written it, or has
+        a later epoch. A leader whose job has begun goes before one whose job has not.
         """
         ledger, epoch = self.ledger, self.epoch
         if answer.lost or answer.epoch == epoch:
@@ -634,6 +640,8 @@ class Leader:
             return ledger.round < 0
         if self._is_confirmed or answer.known != ledger.epoch:
             return answer.known > ledger.epoch
+        if answer.round is not None and answer.round != ledger.round:
+            return answer.round > ledger.round
         return answer.epoch > epoch or answer.epoch == answer.known
 
     def _stand_down(self, reason: str, leader: str) -> list[c.Command]:
