@@ -134,6 +134,19 @@ def test_events_in_any_order_are_taken(events: list[e.AnyEvent], most: int) -> N
         assert state.current.stage in ("starting", "running", "failed", "stopping", "stopped")
 
 
+@given(st.lists(st.sampled_from(RUN), max_size=40))
+def test_all_events_at_once_give_the_same_as_each_alone(events: list[e.AnyEvent]) -> None:
+    one_by_one = LaunchState()
+    for event in events:
+        one_by_one.take(event)
+    assert _told(LaunchState.of(events)) == _told(one_by_one)
+
+
+def _told(state: LaunchState) -> dict[str, object]:
+    rounds = {number: vars(one) | {"done": 0} for number, one in state.rounds.items()}
+    return vars(state) | {"rounds": rounds, "_kept": 0}
+
+
 def test_each_stage_of_a_round() -> None:
     state = LaunchState.of(RUN[:2])
     stages = []

@@ -9,16 +9,16 @@ journals that are complete and for those that are still being written.
 from __future__ import annotations
 
 import sys
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from copy import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import EVENT as CHECKPOINT
 from undaunted.journal.checkpoints import numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 MOST_KEPT = 50_000
 """A thousand restarts of eight ranks: how much a state keeps that lives as long as its job."""
@@ -28,12 +28,13 @@ _EMPTY = 8  # entries that a round counts for of which nothing is known
 _E = TypeVar("_E", bound=e.Event)
 
 # Of these the first one of a round counts: it says when something began or ended.
-_ONCE = frozenset((
+_ONCE: frozenset[type[e.Event]] = frozenset((
     e.RoundStarted, e.TemplateReady, e.WorkersSpawned, e.FailureDetected, e.EvidenceCollected,
     e.Verdict, e.Decision, e.StopRequested, e.RoundStopped, e.ControlRequested, e.SignalReceived,
 ))  # fmt: skip
 # These tell of their round only, and are most of a journal.
 _OF_ROUNDS = frozenset((e.RankMilestone, e.RankExited, e.WorkersSpawned, e.StopRequested))
+_ADDED_UP = _OF_ROUNDS | {e.RoundProgress}  # without a look at each, where there are many
 # A reader should know of them besides.
 _REMARKS = frozenset((
     e.TemplateLost, e.AgentPaused, e.EventsLost, e.RoundStopped, e.MemoryReclaimed,
@@ -157,73 +158,111 @@ class RoundState:
             return None
         return max(moments[rank] for rank in started.ranks)
 
-    def take(self, event: e.Event, *, thin: bool) -> int:
-        """Take in the next event of the round; return how many entries it added.
+    def take(self, event: e.Event, *, thin: bool) -> None:
+        """Take in the next event of the round.
 
         Args:
             event: any of the round.
             thin: keep of the progress only what `goodput.account` needs.
         """
-        kind, before, t = type(event), self.kept, event.t
+        t = event.t
         if t > self.last_ns:  # noqa: PLR1730 - a journal has a million events
             self.last_ns = t
         if t < self._earliest_ns:  # noqa: PLR1730
             self._earliest_ns = t
-        if isinstance(event, e.RankMilestone):
-            self._take_milestone(event)
-        elif isinstance(event, e.RankExited):
-            self.exits.append(event)
-            self.kept += 1
-        elif kind in _ONCE:
-            if kind not in self._once:
-                self._once[kind] = event
+        if (add := _ADD.get(type(event))) is not None:
+            add(self, (event,), thin)
+
+    def take_all(self, kinds: Mapping[type[e.Event], Sequence[e.Event]]) -> None:
+        """Take in events by their kind, the same as each of them alone in their order."""
+        times = [event.t for events in kinds.values() for event in events]
+        self.last_ns = max([self.last_ns, *times])
+        self._earliest_ns = min([self._earliest_ns, *times])
+        for kind, events in kinds.items():
+            if (add := _ADD.get(kind)) is not None:
+                add(self, events, False)
+
+    def _add_milestones(self, events: Sequence[e.RankMilestone], _thin: bool) -> None:
+        milestones, latest, passed = self.milestones, self._latest, self.passed
+        for event in events:
+            name, rank, at_ns = event.name, event.rank, event.at_ns
+            moments = milestones.get(name)
+            if moments is None:
+                moments = milestones[name] = {}
+                latest[name] = -1
+            if rank not in moments:
+                moments[rank] = at_ns
                 self.kept += 1
-            if isinstance(event, e.FailureDetected) and event.since_ns is not None:
-                since_ns = event.since_ns if self.since_ns is None else self.since_ns
-                self.since_ns = min(since_ns, event.since_ns)
-        elif isinstance(event, e.RoundProgress):
-            self._take_progress(event, thin=thin)
-        elif isinstance(event, e.InProcessPhase):
-            self._take_inprocess(event)
-        elif isinstance(event, e.RankReplaced):
-            self.kept += event.rank not in self.replaced
-            self.replaced[event.rank] = event.pid
-        elif isinstance(event, e.RoundBlamed) and event.number == self.number:
-            self._once.setdefault(kind, event)
-        return self.kept - before
+            passed[rank] = event
+            if at_ns > latest[name]:  # noqa: PLR1730
+                latest[name] = at_ns
+            if name == "first_step" and event.iteration is not None:
+                self.iterations.add(event.iteration)
 
-    def _take_milestone(self, event: e.RankMilestone) -> None:
-        name, rank, at_ns = event.name, event.rank, event.at_ns
-        moments = self.milestones.get(name)
-        if moments is None:
-            moments = self.milestones[name] = {}
-        if rank not in moments:
-            moments[rank] = at_ns
+    def _add_exits(self, events: Sequence[e.RankExited], _thin: bool) -> None:
+        self.exits += events
+        self.kept += len(events)
+
+    def _add_first(self, events: Sequence[e.Event], _thin: bool) -> None:
+        if (kind := type(events[0])) not in self._once:
+            self._once[kind] = events[0]
             self.kept += 1
-        self.passed[rank] = event
-        if at_ns > self._latest.get(name, -1):
-            self._latest[name] = at_ns
-        if event.iteration is not None and name == "first_step":
-            self.iterations.add(event.iteration)
 
-    def _take_progress(self, event: e.RoundProgress, *, thin: bool) -> None:
+    def _add_failures(self, events: Sequence[e.FailureDetected], thin: bool) -> None:
+        self._add_first(events, thin)
+        known = [self.since_ns, *(event.since_ns for event in events)]
+        self.since_ns = min((moment for moment in known if moment is not None), default=None)
+
+    def _add_blames(self, events: Sequence[e.RoundBlamed], _thin: bool) -> None:
+        for event in events:
+            if event.number == self.number:
+                self._once.setdefault(e.RoundBlamed, event)
+
+    def _add_progress(self, events: Sequence[e.RoundProgress], thin: bool) -> None:
+        self.iteration = events[-1]
+        if not thin:
+            self.progress += events
+            self.kept += len(events)
+            return
+        for event in events:
+            self._add_thin(event)
+
+    def _add_thin(self, event: e.RoundProgress) -> None:
         """Keep of a round the first, the last, and the two around what was done before it."""
         seen = self.progress
         below = event.last_iteration < self.done
         above = len(seen) > 1 and min(one.last_iteration for one in seen[-2:]) >= self.done
-        if thin and len(seen) > 1 and (below or above):
+        if len(seen) > 1 and (below or above):
             seen[-1] = event
         else:
             seen.append(event)
             self.kept += 1
-        self.iteration = event
 
-    def _take_inprocess(self, event: e.InProcessPhase) -> None:
-        key = (event.call, event.epoch, event.phase)
-        self.kept += key not in self.inprocess
-        self.inprocess[key] = event
-        if event.phase in ("detect", "re-enter"):
-            self.restarts_inside = event.phase == "detect"
+    def _add_replaced(self, events: Sequence[e.RankReplaced], _thin: bool) -> None:
+        before = len(self.replaced)
+        self.replaced |= {event.rank: event.pid for event in events}
+        self.kept += len(self.replaced) - before
+
+    def _add_inprocess(self, events: Sequence[e.InProcessPhase], _thin: bool) -> None:
+        before = len(self.inprocess)
+        for event in events:
+            self.inprocess[event.call, event.epoch, event.phase] = event
+            if event.phase in ("detect", "re-enter"):
+                self.restarts_inside = event.phase == "detect"
+        self.kept += len(self.inprocess) - before
+
+
+# What a round does with events of a kind, at least one; of all others it takes the time only.
+_ADD: dict[type[e.Event], Callable[[RoundState, Any, bool], None]] = {
+    **dict.fromkeys(_ONCE, RoundState._add_first),  # noqa: SLF001 - the table of that class
+    e.RankMilestone: RoundState._add_milestones,  # noqa: SLF001
+    e.RankExited: RoundState._add_exits,  # noqa: SLF001
+    e.FailureDetected: RoundState._add_failures,  # noqa: SLF001
+    e.RoundBlamed: RoundState._add_blames,  # noqa: SLF001
+    e.RoundProgress: RoundState._add_progress,  # noqa: SLF001
+    e.RankReplaced: RoundState._add_replaced,  # noqa: SLF001
+    e.InProcessPhase: RoundState._add_inprocess,  # noqa: SLF001
+}
 
 
 class LaunchState:
@@ -297,8 +336,11 @@ class LaunchState:
     def of(cls, events: Iterable[e.Event], most: int | None = None) -> LaunchState:
         """Return the state after all of these events."""
         state = cls(most)
-        for event in events:
-            state.take(event)
+        if most is None:
+            state._take_all(list(events))
+        else:
+            for event in events:
+                state.take(event)
         return state
 
     def copy(self) -> LaunchState:
@@ -371,28 +413,67 @@ class LaunchState:
 
     def take(self, event: e.Event) -> None:
         """Take in the next event of the journal."""
-        kind, t, number = type(event), event.t, event.round
+        kind, t, wall, number = type(event), event.t, event.wall, event.round
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         if t > self.last_ns:  # noqa: PLR1730 - a journal has a million events
             self.last_ns = t
         if t < self.first_ns:  # noqa: PLR1730
             self.first_ns = t
-        if event.wall > 0:
-            self.last_wall = event.wall
+        if wall > 0:
+            self.last_wall = wall
             if self.wall_ahead_ns is None:
-                self.first_wall = event.wall
-                self.wall_ahead_ns = round(event.wall * 1e9) - t
+                self.first_wall = wall
+                self.wall_ahead_ns = round(wall * 1e9) - t
         if not self.node and kind is not e.RoundBlamed:  # its node is the one blamed
             self.node = event.node
         if number >= 0:
             one = self.rounds.get(number)
             if one is None or self._shared:
                 one = self._own(number)
-            if self._most is None or self._kept < self._most or self._make_room(number, kind):
-                self._kept += one.take(event, thin=self._most is not None)
+            if self._most is None:
+                one.take(event, thin=False)
+            elif self._kept < self._most or self._make_room(number, kind):
+                before = one.kept
+                one.take(event, thin=True)
+                self._kept += one.kept - before
         if kind not in _OF_ROUNDS:
             self._take(event)
             if kind in _REMARKS:
+                self.remarks.append(event)
+
+    def _take_all(self, events: Sequence[e.Event]) -> None:
+        """Take in all events of a journal at once: the same as each alone, in half the time.
+
+        Only into a state that has none and is not bounded.
+        """
+        rounds: dict[int, defaultdict[type[e.Event], list[Any]]] = {}
+        number = None
+        for event in events:
+            if event.round != number:
+                number = event.round
+                kinds = rounds.setdefault(number, defaultdict(list))
+            kinds[type(event)].append(event)
+        for number, kinds in rounds.items():
+            if number >= 0:
+                self.rounds[number] = RoundState(number, self.reached)
+                self.rounds[number].take_all(kinds)
+            for kind, some in kinds.items():
+                self._kinds[kind] = self._kinds.get(kind, 0) + len(some)
+            reached = [one.last_iteration for one in kinds.get(e.RoundProgress, ())]
+            self.reached = max([self.reached, *reached])
+        times = [event.t for event in events]
+        self.first_ns, self.last_ns = min(times, default=sys.maxsize), max(times, default=0)
+        begun = next((event for event in events if event.wall > 0), None)
+        if begun is not None:
+            self.first_wall = begun.wall
+            self.wall_ahead_ns = round(begun.wall * 1e9) - begun.t
+            self.last_wall = next(event.wall for event in reversed(events) if event.wall > 0)
+        # That of a blamed round is the node blamed.
+        named = (event for event in events if event.node and type(event) is not e.RoundBlamed)
+        self.node = next((event.node for event in named), "")
+        for event in [event for event in events if type(event) not in _ADDED_UP]:
+            self._take(event)
+            if type(event) in _REMARKS:
                 self.remarks.append(event)
 
     def _own(self, number: int) -> RoundState:

@@ -14,12 +14,12 @@ _E = TypeVar("_E", bound=Event)
 
 def first(events: Iterable[Event], kind: type[_E]) -> _E | None:
     """Return the first event of a kind, None if there is none."""
-    return next((event for event in events if isinstance(event, kind)), None)
+    return next((event for event in events if type(event) is kind), None)
 
 
 def every(events: Iterable[Event], kind: type[_E]) -> list[_E]:
     """Return all events of a kind."""
-    return [event for event in events if isinstance(event, kind)]
+    return [event for event in events if type(event) is kind]
 
 
 def by_round(events: Iterable[_E]) -> dict[int, list[_E]]:

@@ -56,7 +56,7 @@ class Journal:
         writer: tuple[str, int, int] | None = None
         for index, event in enumerate(self.events):
             # The same writer opens again when its file had been deleted.
-            if isinstance(event, JournalOpened) and event.writer != writer:
+            if type(event) is JournalOpened and event.writer != writer:
                 writer = event.writer
                 starts.append(index)
         if self.events and 0 not in starts:
