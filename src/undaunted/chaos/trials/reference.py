@@ -11,7 +11,7 @@ from undaunted.chaos.trials.checker.lives import Start, lives, reference_lines
 from undaunted.chaos.trials.history import RUN_DIR
 from undaunted.chaos.trials.nemesis.conduct import OUTPUT_FILE, WORK_DIR
 from undaunted.chaos.trials.places import last_lines, size_of
-from undaunted.fault_tolerance.agent import learned
+from undaunted.fault_tolerance.agent import limit_keeper
 from undaunted.journal.events import RoundProgress, RoundStarted
 from undaunted.journal.query import every, first
 
@@ -82,7 +82,7 @@ def measure(directory: Path, history: History) -> Reference:
     silence_s = bounds.longest_silence(
         entry
         for path in (directory / RUN_DIR).glob("learned-limits-*.json")
-        for entry in learned.read(str(path))[0]
+        for entry in limit_keeper.read(str(path))[0]
     )
     return Reference(
         history=history,

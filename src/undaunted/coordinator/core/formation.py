@@ -27,7 +27,8 @@ class Roster:
         here: nodes that are there, whether they take part, wait or are about to go.
         leaving: why nodes that are there go as soon as nothing runs on them.
         excluded: why nodes may never come back.
-        unhealthy: why nodes may come back only with a new agent.
+        unhealthy: why nodes may come back only with a new agent. A node that is one of the two is
+            barred: it takes part in no round.
         lost: nodes that were lost and are not back.
         returning: those of them that are expected to join again in a moment.
         seen: every node that has ever been there.

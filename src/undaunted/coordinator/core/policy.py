@@ -455,7 +455,7 @@ class JobPolicy:
             return []  # stale
         self.roster.unhealthy[node] = reason
         if takes_part:
-            return self._bar(node, reason, self._grace_s(GRACE_AFTER_FAILURE_S))
+            return self._bar_member(node, reason, self._grace_s(GRACE_AFTER_FAILURE_S))
         return self._go_on_without(node, Outcome.EXCLUDED, reason)
 
     def _takes_part(self, node: str) -> bool:
@@ -527,7 +527,7 @@ class JobPolicy:
         said = f": {event.description}" if event.description else ""
         reason = f"a rank on node {event.node} asked for its node to be excluded{said}"
         self.roster.excluded[event.node] = reason
-        return self._bar(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
+        return self._bar_member(event.node, reason, self._grace_s(GRACE_ON_REQUEST_S))
 
     def _shutdown_requested(self, event: ShutdownRequested) -> list[Command]:
         said = f": {event.description}" if event.description else ""
@@ -537,8 +537,8 @@ class JobPolicy:
             return self._stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
         return self._instead_of_restart(ending)
 
-    def _bar(self, node: str, reason: str, grace_s: float) -> list[Command]:
-        """A node of the round takes part in no other one."""
+    def _bar_member(self, node: str, reason: str, grace_s: float) -> list[Command]:
+        """A node of this round was barred: the round stops, goes on without it, or ends the job."""
         self.blame.failed(node, reason)
         ending = self._hopeless(reason)
         if self.state is PolicyState.STOPPING:

@@ -15,7 +15,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
-from undaunted.fault_tolerance.agent.learned import LimitKeeper
+from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from undaunted.progress.reader import RingEvent
 
 _NS = 1_000_000_000
-_NOT_BY_HAND = ("default", "learned", "calculated")
+_NOT_BY_HAND = ("default", "calculated")
 _TICK_S = 1.0
 # A tick this late means that the agent itself did not run (SIGSTOP, frozen virtual machine).
 _PAUSE_S = 0.5
@@ -49,9 +49,10 @@ class PageWatch:
     """Watches the pages of one round after another.
 
     Attributes:
-        limits: as configured, or calculated by the ranks.
-        learned: limits that replace them once a rank has warmed up.
-        configured: as configured.
+        limits: as configured, or as calculated by the ranks, which counts from their
+            initialisation on.
+        learned: limits learned from earlier rounds, in the place of defaults.
+        configured: as configured, for ranks that are starting.
     """
 
     area: PageArea

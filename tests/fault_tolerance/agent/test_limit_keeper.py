@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from undaunted.fault_tolerance.agent import learned
-from undaunted.fault_tolerance.agent.learned import LimitKeeper, read
+from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper, read
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.progress import learning

@@ -1,4 +1,4 @@
-"""Limits that set themselves: feeds pages to `progress.learning`, its limits to the watch.
+"""The limits of this node: given, calculated by ranks, or learned; the watch is handed them.
 
 What was learned is kept in the run directory, so that a job that was killed teaches the next one
 that uses the same directory. Ranks may also send limits they have calculated: these win.
