@@ -79,7 +79,7 @@ class FaultToleranceConfig:
         Switch, Opt("Limits that are not given are learned while the job runs")
     ] = True
     min_measured_timeout: Annotated[
-        Seconds, Opt("Least limit that is learned or calculated", rare=True)
+        Seconds, Opt("Shortest limit that may be learned or calculated", rare=True)
     ] = 60.0
     skip_section_response: Annotated[
         Switch,
@@ -149,7 +149,7 @@ class FaultToleranceConfig:
         Switch,
         Opt(
             "With NVRX_GPUS_PER_NUMA: true = memory only from the rank's NUMA node; false = "
-            "preferably",
+            "of other nodes too when that one is full",
             rare=True,
         ),
     ] = True
@@ -166,7 +166,8 @@ class FaultToleranceConfig:
     ] = 20
     # --- several nodes ---
     use_infra_group_rank: Annotated[
-        Switch, Opt("Ranks follow the order of the scheduler's; always so here", NODES, rare=True)
+        Switch,
+        Opt("No effect: ranks always follow the scheduler's order of nodes", NODES, rare=True),
     ] = True
     segment: Annotated[
         int | None,
@@ -263,7 +264,7 @@ class FaultToleranceConfig:
     ] = None
     # --- what undaunted does not need ---
     workload_check_interval: Annotated[
-        Period, Opt("Nothing is polled: a timer waits for the next limit", UNUSED, rare=True)
+        Period, Opt("No effect: a timer waits for the next limit", UNUSED, rare=True)
     ] = 5.0
     restart_check_interval: Annotated[
         Period, Opt("Restarts are written to the journal at once", rare=True)

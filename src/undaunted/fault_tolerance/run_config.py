@@ -28,7 +28,10 @@ TO_BOTH = 3
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """What the launcher gets as it was given. How to add an option: docs/design/settings.md."""
+    """Options that the launcher uses as they were given; `RunOptions` has all others.
+
+    How to add an option: docs/design/settings.md.
+    """
 
     max_restarts: Annotated[
         Count, Opt("How often the job may be restarted after a crash or hang", WORKERS)
@@ -56,8 +59,8 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     restart_lost_ranks: Annotated[
         Flag,
         Opt(
-            "With min-healthy: the others go on without a lost rank, also on one node; it is "
-            "started again, and joins the next in-process restart",
+            "With min-healthy: the other ranks go on without a lost rank, also on one node; the "
+            "lost rank is started again, and joins the next in-process restart",
             NODES,
             name="ft-restart-lost-ranks",
             rare=True,

@@ -30,18 +30,27 @@ if TYPE_CHECKING:
     from undaunted.progress.snapshot import PageSnapshot
     from undaunted.progress.timeouts import Expired
 
-FACTOR = 2.4  # times the quantile, which is known to 25 %: at most three times the true one
-ABOVE_LONGEST = 1.5  # times the longest ever seen, where that is more ...
-ABOVE_HEAVY_TAIL = 3.0  # ... and if it is twice the quantile, which then says little
-MANY = 1000  # samples that show the quantile; with fewer the limit is FACTOR x the longest ...
-ABOVE_FEW = 5.0  # ... x the square root of MANY / samples, but no more than this x the longest
-SOME = 30  # samples of a section from which on that is done
-OBSERVED_S = 4 * 3600.0  # until then something rare, as the first checkpoint, may not have come yet
-STARTS = 3  # rounds after that time which show how long a start takes, and how its first steps ...
-ABOVE_STARTS = 5.0  # ... when the longest is taken this often, up to the ceiling ...
-ABOVE_LONG_STARTS = 2.0  # ... but this often in any case ...
-STARTS_FLOOR_S = 600.0  # ... and at least this long
-AFTER_A_KILL = 2.0  # times the limit that ended a rank: should it have been wrong, not again
+# With q the 99.9 % quantile of n samples, known to 25 %, and m the longest one:
+#   n >= MANY: limit = max(FACTOR * q, above * m), above = ABOVE_HEAVY_TAIL if m >= 2 * q, as q then
+#              says little, else ABOVE_LONGEST
+#   n < MANY:  limit = min(FACTOR * sqrt(MANY / n), ABOVE_FEW) * m; sections alone, from n = SOME on
+# and never less than the floor that was given.
+FACTOR = 2.4
+ABOVE_LONGEST = 1.5
+ABOVE_HEAVY_TAIL = 3.0
+MANY = 1000
+ABOVE_FEW = 5.0
+SOME = 30
+# Nothing is learned before: something rare, as the first checkpoint, may not have come yet.
+OBSERVED_S = 4 * 3600.0
+# Starts and warm-up, from STARTS rounds on, with m the longest one:
+#   limit = max(min(ABOVE_STARTS * m, ceiling), ABOVE_LONG_STARTS * m, STARTS_FLOOR_S)
+STARTS = 3
+ABOVE_STARTS = 5.0
+ABOVE_LONG_STARTS = 2.0
+STARTS_FLOOR_S = 600.0
+# A learned limit that has ended a rank may have been wrong: it is multiplied by this.
+AFTER_A_KILL = 2.0
 
 _LEARNED = "learned from "
 _STARTS = "learned from the starts of rounds: "

@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
         confirm: every heartbeat and section is confirmed by the launcher (strict mode).
         sources: where each limit comes from (``default``, ``--ft-...``, ``calculated``, ``learned
             from ...``), for messages; keyed ``initial_heartbeat``, ``heartbeat``,
-            ``out_of_section``, ``section:NAME``.
+            ``out_of_section``, ``section:NAME``, ``warmup``.
         settings: of the job's other settings those that are not at their defaults, for ranks to
             know, by the name of the field of ``FaultToleranceConfig``.
     """

@@ -79,10 +79,10 @@ def check(
     """Hold one rank to its limits.
 
     Each open section is judged on its own. The heartbeat test runs once a heartbeat was sent; the
-    initial one until then, unless sections show that the rank lives by those. Time outside sections
-    counts once a section was used; if section ``step`` has a limit and warm-up none, once that one
-    was used. A rank that was shut down, has recorded an error, or whose page
-    cannot be read is held to nothing.
+    initial one until then, unless the rank uses sections instead of heartbeats. Time outside
+    sections counts once a section was used; if section ``step`` has a limit and warm-up none, once
+    section ``step`` was used. No limit applies to a rank that was shut down, has recorded an error,
+    or whose page cannot be read.
 
     Args:
         page: what the rank says.

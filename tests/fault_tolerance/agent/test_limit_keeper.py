@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from undaunted.fault_tolerance.agent import learned
+from undaunted.fault_tolerance.agent import limit_keeper
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper, read
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.config import FaultToleranceConfig
@@ -97,7 +97,7 @@ def start(tmp_path):
         node.area.close()
 
 
-def remember(tmp_path, *entries, version=learned.VERSION):
+def remember(tmp_path, *entries, version=limit_keeper.VERSION):
     content = msgspec.json.encode({"version": version, "entries": entries})
     (tmp_path / "learned-limits-here.json").write_bytes(content)
 

@@ -232,17 +232,18 @@ class JobPolicy:
     """See the module's documentation. Feed events to `handle`, carry out what it returns.
 
     Attributes:
-        config: the job's.
+        config: settings of the job.
         state: see the module's documentation.
-        round: the last one that was started, -1 = none.
-        restarts_used: of the budget.
-        prepared: the last one that another leader has prepared, and perhaps started somewhere.
+        round: number of the last round that was started, -1 = none.
+        restarts_used: restarts that count, out of ``config.max_restarts``.
+        prepared: number of the last round that another leader has prepared, and perhaps started
+            somewhere.
         ending: how the job ended, None = it has not.
-        formation: of the next round.
-        members: of the last round.
-        blame: for its end.
-        tracker: of progress.
-        after: how the job ends after it, None = another round follows.
+        formation: chooses the nodes of the next round.
+        members: nodes of the last round.
+        blame: what ended the last round.
+        tracker: whether rounds advance.
+        after: how the job ends after the last round, None = another round follows.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
         gone: why nodes have left the job since the last round, "" = none has.
     """
@@ -260,9 +261,9 @@ class JobPolicy:
     after: Ending | None = None
     no_quorum: str = ""
     gone: str = ""
-    _why: str = ""  # the last round was stopped
-    _announced: bool = False  # a restart, and it has not begun
-    _counted: bool = False  # and it uses the budget
+    _why: str = ""  # the reason for which the last round was stopped
+    _announced: bool = False  # a restart was announced and has not begun
+    _counted: bool = False  # the announced restart counts
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -486,13 +487,13 @@ class JobPolicy:
         if self.state is not PolicyState.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         self.members.fail(node)
-        return self._node_down(node, self._told(Cause(node, event.detail)))
+        return self._node_down(node, self._cause_text(Cause(node, event.detail)))
 
     def _rank_lost(self, event: RankLost) -> list[Command]:
         if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
             return []
         self.members.lose_rank(event.node)
-        why = self._told(Cause(event.node, event.detail))
+        why = self._cause_text(Cause(event.node, event.detail))
         if self._enough_healthy():
             return [Remark(f"{why}; {self._healthy} are left with all their ranks")]
         self.blame.failed(event.node, event.detail)
@@ -518,7 +519,7 @@ class JobPolicy:
         if worked:
             detail = event.verdict or "its ranks were stopped"
             self.blame.failed(node, detail, victim=event.victim)
-            return self._node_down(node, self._told(Cause(node, detail)))
+            return self._node_down(node, self._cause_text(Cause(node, detail)))
         if reason := self.roster.barred(node):
             return self._dismiss(node, Outcome.EXCLUDED, reason)
         return self._finish_if_done()
@@ -862,9 +863,9 @@ class JobPolicy:
         cause = self.blame.first_cause
         if not ending.budget or cause is None:
             return ending
-        return Ending(ending.outcome, f"{self._told(cause)}; {ending.budget}")
+        return Ending(ending.outcome, f"{self._cause_text(cause)}; {ending.budget}")
 
-    def _told(self, cause: Cause) -> str:
+    def _cause_text(self, cause: Cause) -> str:
         """What happened, with the node where there are several."""
         return cause.line if len(self.members) == 1 else cause.text
 

@@ -142,10 +142,12 @@ def is_misuse(
     if announced or any(page.initialized_ns is not None or page.problem for page in pages):
         return False
     ended = [worker for worker in workers if not worker.signalled_by_us]
-    return all(_is_early_2(each, pages[each.local_rank]) for each in ended) if ended else None
+    return (
+        all(_ended_early_with_2(each, pages[each.local_rank]) for each in ended) if ended else None
+    )
 
 
-def _is_early_2(worker: Worker, page: PageSnapshot) -> bool:
+def _ended_early_with_2(worker: Worker, page: PageSnapshot) -> bool:
     lived_ns = worker.exited_ns - (page.first_line_ns or worker.spawned_ns)
     return worker.code == _WRONG_USAGE and not worker.lost and lived_ns <= _EARLY_S * _NS
 

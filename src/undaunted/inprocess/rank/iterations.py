@@ -156,7 +156,7 @@ class Iterations:
         else:
             session.page.set_phase(Phase.WAITING)
             reserve = self._state.mode is not Mode.ACTIVE
-            self._say(Completed(*self._names(), reserve=reserve))
+            self._say(Completed(*self._message_ids(), reserve=reserve))
         finally:
             self._phases = {"interrupted_at": time.monotonic()}
             log_swallower(session.gate)
@@ -185,7 +185,7 @@ class Iterations:
         failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
         if isinstance(error, Exception):
             self._state.fn_exception = error
-        self._say(Fault(*self._names(), reason=self._reason(error, Interruption.EXCEPTION)))
+        self._say(Fault(*self._message_ids(), reason=self._reason(error, Interruption.EXCEPTION)))
 
     def _wait(self) -> Stop | Finished:
         """Wait until the epoch is over everywhere."""
@@ -253,7 +253,7 @@ class Iterations:
             discarded = isinstance(error, RankDiscarded)
             reason = self._reason(error, Interruption.BASE_EXCEPTION)
             with contextlib.suppress(GuardLinkError):
-                session.link.send(Leave(*self._names(), reason=reason, discarded=discarded))
+                session.link.send(Leave(*self._message_ids(), reason=reason, discarded=discarded))
         self._state.mode = Mode.TERMINATED
         if self._parameters.terminate is not None:
             try:
@@ -283,7 +283,7 @@ class Iterations:
         with contextlib.suppress(GuardLinkError):
             self._session.link.send(message)
 
-    def _names(self) -> tuple[int, int, int]:
+    def _message_ids(self) -> tuple[int, int, int]:
         session = self._session
         return session.call, session.link.job_rank, self._state.iteration
 
