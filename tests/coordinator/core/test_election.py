@@ -100,6 +100,13 @@ def test_a_started_table_counts_alone_only_when_all_its_members_know_of_the_star
     assert election.may_lead(dict.fromkeys(voters("cd"), settled), settled)
 
 
+def test_the_table_that_lacks_a_quorum_is_known():
+    known = msgspec.structs.replace(ledger("abc"), before=table("abcdef"), before_vote="a")
+    assert election.lacking(voters("def"), known) is known.table
+    assert election.lacking(voters("bc"), known) is known.before
+    assert election.lacking(voters("bcde"), known) == ()
+
+
 def test_a_table_before_without_votes_needs_no_quorum():
     known = ledger("ab", pending_round=1, pending=table("cde"))
     assert election.may_start(voters("cd"), protocol.started(known, 9, "c"))

@@ -118,10 +118,15 @@ def may_start(present: Collection[Voter], ledger: Ledger) -> bool:
 
     That every member of the prepared table is among them is asked for elsewhere.
     """
-    return all(
-        not table_votes(table, vote) or is_quorum(present, table, vote)
-        for table, vote in electing(ledger)
-    )
+    return not lacking(present, ledger)
+
+
+def lacking(present: Collection[Voter], ledger: Ledger) -> tuple[Seat, ...]:
+    """The first table of which these voters are no quorum, () = there is none."""
+    for table, vote in electing(ledger):
+        if table_votes(table, vote) and not is_quorum(present, table, vote):
+            return table
+    return ()
 
 
 def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:

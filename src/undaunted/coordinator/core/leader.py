@@ -378,18 +378,19 @@ class Leader:
         if self.state is not LeaderState.LEADING:
             return []
         ledger, had = self.ledger, self._has_quorum
-        self._has_quorum = election.may_start(self._sessions.voters, ledger)
+        table = election.lacking(self._sessions.voters, ledger)
+        self._has_quorum = not table
         if self._has_quorum == had:
             return []
         if self._has_quorum:
             return self._feed(m.QuorumRegained(), now)
-        gone = [seat.node for seat in ledger.table if not self._sessions.is_here(seat)]
-        total = len(ledger.table)
+        gone = [seat.node for seat in table if not self._sessions.is_here(seat)]
+        which = "" if table is ledger.table else "the round before "
         reason = (
-            f"{total - len(gone)} of {total} nodes of round {ledger.round} can be reached, which "
-            f"is no majority: the launchers of {name_some(gone)} that took part in it are missing; "
-            "bring them back into the network, or, if they have ended, start the whole job again, "
-            "as a launcher that is started again has no vote"
+            f"{len(table) - len(gone)} of {len(table)} nodes of {which}round {ledger.round} can be "
+            f"reached, which is no majority: the launchers of {name_some(gone)} that took part in "
+            "it are missing; bring them back into the network, or, if they have ended, start the "
+            "whole job again, as a launcher that is started again has no vote"
         )
         return self._feed(m.QuorumLost(reason), now)
 
