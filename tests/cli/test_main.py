@@ -33,6 +33,20 @@ def test_version(capsys):
     assert capsys.readouterr().out.startswith("undaunted ")
 
 
+@pytest.mark.parametrize(("command", "said"), [("run", True), ("report", False)])
+def test_an_interrupt_before_anything_was_started(command, said, monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "import_module", interrupted)
+    monkeypatch.setattr(sys, "argv", ["undaunted", command, "train.py"])
+    assert main() == main([command, "train.py"]) == 130
+    captured = capsys.readouterr()
+    assert captured.err.count("undaunted run: interrupted") == 2 * said
+    assert captured.err.count("\n") == 2 * said
+    assert captured.out == ""
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

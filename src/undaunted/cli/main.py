@@ -51,14 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         from undaunted.cli.argument_parser import complete
 
         complete(_COMMANDS)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _main(argv)
+        return _main(words)
     except KeyboardInterrupt:  # before anything was started
+        if words[:1] == ["run"]:
+            print("undaunted run: interrupted before any rank was started", file=sys.stderr)
         return _INTERRUPTED
 
 
-def _main(argv: Sequence[str] | None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+def _main(words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help"]
     command = words[0] if words else ""
