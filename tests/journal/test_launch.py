@@ -98,6 +98,23 @@ def test_one_round_that_is_too_large_is_cut_but_its_stage_is_right() -> None:
     assert state.rounds[0].stage == "stopped"
 
 
+def test_tables_that_outlive_their_rounds_are_bounded() -> None:
+    state = LaunchState(20)
+    for n in range(50):
+        for event in (
+            at(n, e.Verdict, rank=n, kind="crash", local_rank=0, pid=1, line=""),
+            at(n, e.RankLost, rank=n, detail=""),
+            at(n, e.RankEventsLost, rank=n, count=1),
+            e.RoundBlamed(t=n, number=n, node="b", line=""),
+            at(n, e.LimitsChanged, limits={f"section:{n}": 1.0}),
+        ):
+            state.take(event)
+    state.take(at(50, e.LimitsChanged, limits={"section:0": 2.0}))
+    tables = (state.blamed_ranks, state.rank_events_lost, state.blamed_nodes, state.limits)
+    assert [len(table) for table in tables] == [20] * 4
+    assert state.limits["section:0"] == 2.0
+
+
 def test_a_copy_stays_as_it_is() -> None:
     state = after(*RUN)
     copy = state.copy()

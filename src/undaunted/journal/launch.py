@@ -515,12 +515,12 @@ class LaunchState:
             case e.Decision():
                 self.decision = event
             case e.LimitsChanged():
-                self.limits |= event.limits
-            case e.Verdict():
+                self._take_limits(event.limits)
+            case e.Verdict() if self._has_room(self.blamed_ranks, (event.rank, event.kind)):
                 self.blamed_ranks[event.rank, event.kind] += 1
-            case e.RankLost():
+            case e.RankLost() if self._has_room(self.blamed_ranks, (event.rank, "lost")):
                 self.blamed_ranks[event.rank, "lost"] += 1
-            case e.RoundBlamed() if self._most is None or len(self.blamed_nodes) < self._most:
+            case e.RoundBlamed() if self._has_room(self.blamed_nodes, event.number):
                 self.blamed_nodes[event.number] = event.node
             case e.AgentPaused():
                 self.paused_s += event.seconds
@@ -528,15 +528,23 @@ class LaunchState:
                 self.healthy = not event.problem
             case e.EventsLost():
                 self.lost += event.count
-            case e.RankEventsLost():
+            case e.RankEventsLost() if self._has_room(self.rank_events_lost, event.rank):
                 self.rank_events_lost[event.rank] += event.count
             case e.JournalOpened():
                 self.opened = self.opened or event
             case e.JobStarted():
                 self.job = self.job or event
-                self.limits |= event.limits
+                self._take_limits(event.limits)
             case e.JobEnded():
                 self.ended = self.ended or event
+
+    def _has_room(self, table: Mapping[Any, Any], key: object) -> bool:
+        return self._most is None or key in table or len(table) < self._most
+
+    def _take_limits(self, limits: Mapping[str, float | None]) -> None:
+        for name, limit_s in limits.items():
+            if self._has_room(self.limits, name):
+                self.limits[name] = limit_s
 
     def _take_checkpoint(self, text: str) -> None:
         what = text.split(" ", 1)[0]
