@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from undaunted.journal.launch import LaunchState, RoundState
 
+STARTING = ("spawn", "import", "initialise", "load")
+"""The classes of time until every rank has begun its first step, see `Times`."""
+
 _NS = 1_000_000_000
 
 

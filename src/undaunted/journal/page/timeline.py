@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.base.text import format_duration, one_line
 from undaunted.journal import events as e
-from undaunted.journal.goodput import Times
+from undaunted.journal.goodput import STARTING, Times
 from undaunted.journal.job.rank_time import SPARE
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CLASSES = (*(name.removesuffix("_ns") for name in Times.__struct_fields__), SPARE)
-STARTING = ("spawn", "import", "initialise", "load")
 WORKING = ("recomputed", "productive", "unknown")
 _NO_LAUNCHER = 255
 # Rounds times ranks whose milestones are shown one by one; of more, the oldest are left out.

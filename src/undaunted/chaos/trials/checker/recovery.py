@@ -9,6 +9,7 @@ import msgspec
 
 from undaunted.chaos.trials.kinds import KINDS
 from undaunted.journal.events import FailureDetected, InProcessPhase
+from undaunted.journal.goodput import STARTING
 from undaunted.journal.query import every
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _NS = 1e9
 _TOTALS = ("total_ns", "total_to_step_ns")
-_STARTING = ("spawn", "import", "initialise", "load")
 
 
 class RoundAfter(NamedTuple):
@@ -259,7 +259,7 @@ def _relaunched(cut: Cut, history: History, took: int, start: Times) -> dict[str
     )
     if again is None or not cut.at_ns <= again <= cut.at_ns + took:
         return {}
-    parts = {name: getattr(start, f"{name}_ns") for name in _STARTING}
+    parts = {name: getattr(start, f"{name}_ns") for name in STARTING}
     parts = {name: spent_ns / _NS for name, spent_ns in parts.items() if spent_ns}
     stop = (again - cut.at_ns) / _NS
     return {"stop": stop, "idle": max(0.0, took / _NS - stop - sum(parts.values())), **parts}
