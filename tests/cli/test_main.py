@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,29 @@ def test_help(word, capsys):
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("undaunted ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["--help"], "undaunted"),
+        (["--version"], "undaunted"),
+        (["help", "run"], "undaunted run"),
+        (["top", "--help"], "undaunted top"),
+    ],
+)
+def test_a_help_that_cannot_be_printed(argv, command):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "undaunted.cli.main", *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 2
+    assert done.stderr == f"{command}: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize(("command", "said"), [("run", True), ("report", False)])

@@ -35,6 +35,7 @@ def test_section_is_found(path, text, expected):
         ("", "has no section 'fault_tolerance'"),
         ("fault-tolerance: {a: 1}", "has no section"),
         ("a: {fault_tolerance: {}}\nb: {fault_tolerance: {}}", "has 2 sections"),
+        ("fault_tolerance: {}\nb: {fault_tolerance: {}}", "has 2 sections"),
         ("fault_tolerance: 3", "is 3, not settings such as"),
         ("fault_tolerance: [a]", "not settings such as"),
         ("fault_tolerance: {1: 2}", "1 in 'fault_tolerance' is not the name"),

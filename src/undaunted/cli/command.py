@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from undaunted.base.options import SWITCH, Option, build, options_of, variable_of
+from undaunted.base.streams import discard_stdout
 from undaunted.base.values import is_boolean
 
 if TYPE_CHECKING:
@@ -33,8 +34,22 @@ class HelpAsked(Exception):  # noqa: N818 - nothing went wrong
 
 def complain(command: str, error: object) -> int:
     """Say on standard error why a command ends; return the exit code of wrong use."""
-    print(f"undaunted {command}: error: {error}", file=sys.stderr)
+    name = f"undaunted {command}".rstrip()
+    print(f"{name}: error: {error}", file=sys.stderr)
     return USAGE_ERROR
+
+
+def show(command: str, text: str) -> int:
+    """Print a help text; return the exit code: wrong use if nothing can be printed."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+    except OSError as error:
+        discard_stdout()
+        return complain(command, f"standard output: {error.strerror}")
+    return 0
 
 
 class Words(NamedTuple):
@@ -130,8 +145,7 @@ class Command(Generic[T]):
         """Print the help that was asked for; return the exit code."""
         from undaunted.cli.help import help_text
 
-        print(help_text(self, everything=asked.everything), end="")
-        return 0
+        return show(self.name, help_text(self, everything=asked.everything))
 
     @cached_property
     def options(self) -> tuple[Option, ...]:

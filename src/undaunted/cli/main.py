@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from undaunted.base.streams import open_closed_streams
-from undaunted.cli.command import USAGE_ERROR
+from undaunted.cli.command import USAGE_ERROR, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,20 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) > 1:
-        words = [words[1], "--help"]
+        words = [words[1], "--help", *words[2:]]
     command = words[0] if words else ""
     if command in _COMMANDS:
         module = import_module(f"undaunted.cli.{command}")
         code: int = module.main(words[1:])
         return code
     if command in {"-h", "--help", "help"}:
-        print(_HELP, end="")
-        return 0
+        return show("", _HELP)
     if command == "--version":
         from undaunted import __version__
 
-        print(f"undaunted {__version__}")
-        return 0
+        return show("", f"undaunted {__version__}\n")
     print(_complaint(command), file=sys.stderr)
     return USAGE_ERROR
 

@@ -140,10 +140,12 @@ def _sections(document: object) -> Iterator[object]:
         if not isinstance(node, dict | list) or id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, dict) and SECTION in node:
-            yield node[SECTION]
-            continue
-        waiting += node.values() if isinstance(node, dict) else node
+        if isinstance(node, dict):
+            if SECTION in node:
+                yield node[SECTION]
+            waiting += [value for key, value in node.items() if key != SECTION]
+        else:
+            waiting += node
 
 
 def _in_one_line(error: Exception) -> str:
