@@ -27,7 +27,6 @@ WAYS = {
     "terminal": [],
     "--json": ["--json"],
     "--outcome": ["--outcome"],
-    "--check": ["--check"],
     "--html": ["--html", "page.html"],
 }
 

@@ -91,7 +91,8 @@ def test_a_rank_dies_while_it_saves(tmp_path: Path, scenario: str) -> None:
     survivor, _ = jobs.run(tmp_path, 2, scenario, {1: -signal.SIGKILL})
     kind, why = survivor["error"]
     assert kind == "CheckpointingException"
-    assert "rank 1" in why
+    # In the replication gloo may see the connection break before anybody says who has gone.
+    assert "rank 1" in why or (scenario == "killed_in_replication" and "Connection" in why)
     assert survivor["seconds"] < 30
     assert survivor["latest"] == 1
     for told in jobs.run(tmp_path, 2, "after"):

@@ -42,7 +42,8 @@ def test_one_that_somebody_else_has_waited_for(started: child.Child) -> None:
 
 
 def test_one_that_has_not_ended_is_waited_for_later() -> None:
-    pid = process.spawn([sys.executable, "-c", "input()"], dict(os.environ), [])
+    waits = "import signal; signal.pause()"
+    pid = process.spawn([sys.executable, "-c", waits], dict(os.environ), [])
     pidfd = process.open_pidfd(pid)
     assert pidfd is not None
     spare = os.dup(pidfd)
