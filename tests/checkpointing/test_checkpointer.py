@@ -388,7 +388,7 @@ def test_after_an_abort_nothing_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", ["wait", "close"])
 def test_an_abort_ends_the_wait_of_another_thread(tmp_path: Path, call: str) -> None:
     checkpoints = Checkpointer(tmp_path, timeout=60, bandwidth=1e5)
-    checkpoints.save(1, {"x": torch.ones(1 << 20)})
+    checkpoints.save(1, {"x": torch.ones(1 << 22)})  # blocks after the first wait for the bandwidth
     aborting = threading.Timer(0.05, checkpoints.abort)
     aborting.start()
     with pytest.raises(SaveError, match=r"aborted|given up"):

@@ -18,7 +18,6 @@ MODULES = (
     "nested_restarter",
     "rank_assignment",
     "terminate",
-    "tools.inject_fault",
 )
 
 
