@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,8 +27,15 @@ def test_field_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_usage_of_two_processes_is_the_sum() -> None:
-    one = usage([os.getpid()])
-    two = usage([os.getpid(), os.getpid()])
+    # A process that rests: threads of this one may end between two looks.
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        one = usage([process.pid])
+        two = usage([process.pid, process.pid])
     assert one.cpu_ns > 0
     assert one.pss_bytes > 1_000_000
     assert two.cpu_ns >= 2 * one.cpu_ns

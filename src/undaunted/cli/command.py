@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ from undaunted.base.streams import discard_stdout
 from undaunted.base.values import is_boolean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -39,16 +40,30 @@ def complain(command: str, error: object) -> int:
     return USAGE_ERROR
 
 
-def show(command: str, text: str) -> int:
-    """Print a help text; return the exit code: wrong use if nothing can be printed."""
+@contextmanager
+def printing() -> Iterator[None]:
+    """Print all that the body writes; a pager that has had enough is no error.
+
+    Raises:
+        UsageError: standard output cannot be written.
+    """
     try:
-        sys.stdout.write(text)
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
     except OSError as error:
-        discard_stdout()
-        return complain(command, f"standard output: {error.strerror}")
+        raise UsageError(f"standard output: {error.strerror}") from None
+
+
+def show(command: str, text: str) -> int:
+    """Print a help text; return the exit code: wrong use if nothing can be printed."""
+    try:
+        with printing():
+            sys.stdout.write(text)
+    except UsageError as error:
+        discard_stdout()  # or the interpreter complains of the rest once more at its end
+        return complain(command, error)
     return 0
 
 

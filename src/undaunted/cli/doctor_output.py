@@ -6,7 +6,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from undaunted.base.streams import discard_stdout, take_any_text
+from undaunted.base.streams import take_any_text
+from undaunted.cli.command import UsageError, printing
 
 if TYPE_CHECKING:
     from undaunted.doctor.report import Line
@@ -23,17 +24,15 @@ def show(value: object, render: Render, *, as_json: bool) -> None:
     """Print a value as JSON, or what ``render`` makes of it; a pager may end before."""
     take_any_text(for_programs=as_json)
     try:
-        if as_json:
-            import msgspec
+        with printing():
+            if as_json:
+                import msgspec
 
-            print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-        else:
-            _print(render)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        discard_stdout()
-    except OSError as error:
-        print(f"undaunted doctor: standard output: {error.strerror}", file=sys.stderr)
+                print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+            else:
+                _print(render)
+    except UsageError as error:
+        print(f"undaunted doctor: {error}", file=sys.stderr)
 
 
 def _print(render: Render) -> None:

@@ -12,10 +12,10 @@ import msgspec
 
 from undaunted.base import values
 from undaunted.base.options import Kind, Opt
-from undaunted.base.streams import discard_stdout, take_any_text
+from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, one_line
 from undaunted.base.values import Flag, OptionalFile, Text
-from undaunted.cli.command import Command, Parsed, UsageError, complain
+from undaunted.cli.command import Command, Parsed, UsageError, complain, printing
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.events import EventsLost
 from undaunted.journal.job.launches import Launch, launches_of
@@ -115,15 +115,11 @@ def _print_report(parsed: Parsed[ReportOptions]) -> int:
     collects = gc.isenabled()
     gc.disable()  # it would look at a million events again and again, none of them garbage
     try:
-        run_dir = find_run(Path(parsed.target) if parsed.target else None)
-        code = _report(run_dir, read_run(run_dir), options)
-        sys.stdout.flush()
+        with printing():
+            run_dir = find_run(Path(parsed.target) if parsed.target else None)
+            code = _report(run_dir, read_run(run_dir), options)
     except NoRunError as error:
         raise UsageError(str(error)) from None
-    except BrokenPipeError:
-        discard_stdout()
-    except OSError as error:
-        raise UsageError(f"standard output: {error.strerror}") from None
     finally:
         if collects:
             gc.enable()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from undaunted.base.options import Kind, Opt
-from undaunted.base.streams import discard_stdout, take_any_text
+from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag
-from undaunted.cli.command import Command, Parsed, UsageError
+from undaunted.cli.command import Command, Parsed, UsageError, printing
 from undaunted.journal.reader import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
@@ -149,11 +149,6 @@ def _once(source: "Source", run_dir: Path, *, as_json: bool) -> int:
 
         text = plain(snapshot(job))
     take_any_text(for_programs=as_json)
-    try:
+    with printing():
         sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        discard_stdout()
-    except OSError as error:
-        raise UsageError(f"standard output: {error.strerror}") from None
     return 0
