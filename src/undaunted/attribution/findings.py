@@ -1,0 +1,164 @@
+"""What can be found out about a failure: one type, and the table of causes. Data; see the design.
+
+Whoever looks at evidence (recordings, logs, times of steps, stacks) returns findings.
+`worst_first` puts them into order: severity before time, causes that follow from others last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Scope = Literal["rank", "gpu", "node", "link", "job"]
+Action = Literal["restart", "exclude", "stop"]
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that was found out.
+
+    Attributes:
+        cause: its name in `CAUSES`.
+        ranks, nodes: who is to blame; empty = not known.
+        t: when it happened, seconds since 1970; 0 = not known.
+        confidence: from 0 to 1.
+        quote: the text that shows it; callers keep it to a line or two.
+        source: the place of the quote: ``FILE:LINE``, ``recording of rank 3``.
+    """
+
+    cause: str
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    t: float = 0.0
+    confidence: float = 1.0
+    quote: str = ""
+    source: str = ""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table.
+
+    Attributes:
+        name: as findings have it.
+        meaning: for people, in a few words that finish "the cause is: ...".
+        scope: what is broken: a restart elsewhere helps unless it is the job.
+        severity: the greatest wins; 0 = only follows from another cause.
+        action: what to do once it has happened `after` times; before that: restart. "stop" stands
+            only where the cause can be nothing but the program's or its input's.
+        after: how often the same failure is seen before `action`, at least 1.
+    """
+
+    name: str
+    meaning: str
+    scope: Scope
+    severity: int
+    action: Action = "restart"
+    after: int = 1
+
+    @property
+    def follows(self) -> bool:
+        """Whether it only follows from another: never the root while any other is known."""
+        return self.severity == _FOLLOWS
+
+
+_DEVICE = 5  # said by hardware or by who watches it: nothing else explains it away
+_HOST = 4  # memory, disks, and who may end the job: programs fail because of these
+_PROGRAM = 3
+_LINK = 2  # networks and collectives: mostly a sign of something that failed at the other end
+_SLOW = 1
+_FOLLOWS = 0
+
+
+def _rows(severity: int, rows: Iterable[tuple[str, Scope, Action, int, str]]) -> list[Cause]:
+    return [
+        Cause(
+            name=name, meaning=meaning, scope=scope, severity=severity, action=action, after=after
+        )
+        for name, scope, action, after, meaning in rows
+    ]
+
+
+# Worst first.
+CAUSES: Mapping[str, Cause] = {
+    cause.name: cause
+    for cause in (
+        *_rows(
+            _DEVICE,
+            (
+                ("gpu_lost", "node", "exclude", 1, "a GPU is lost to its host"),
+                ("gpu_memory_error", "gpu", "exclude", 1, "memory of a GPU has errors"),
+                ("gpu_row_remap", "gpu", "exclude", 1, "a GPU must be reset to remap its memory"),
+                ("nvlink_error", "node", "exclude", 2, "links between GPUs of a node have errors"),
+                ("gpu_firmware", "gpu", "exclude", 1, "the firmware of a GPU does not answer"),
+                ("node_failed", "node", "exclude", 1, "a node failed"),
+            ),
+        ),
+        *_rows(
+            _HOST,
+            (
+                ("preempted", "job", "restart", 1, "the scheduler took the nodes for another job"),
+                ("time_limit", "job", "restart", 1, "the time of the job was over"),
+                ("cancelled", "job", "restart", 1, "the job was cancelled"),
+                ("host_out_of_memory", "node", "restart", 1, "a node ran out of memory"),
+                ("disk_full", "node", "exclude", 2, "a disk is full"),
+                ("quota_exceeded", "job", "stop", 2, "a quota of disk space is used up"),
+                ("storage_error", "node", "exclude", 3, "files could not be read or written"),
+            ),
+        ),
+        *_rows(
+            _PROGRAM,
+            (
+                ("checkpoint_mismatch", "job", "stop", 2, "a checkpoint does not fit the program"),
+                ("data_error", "job", "stop", 3, "input data cannot be used"),
+                ("gpu_out_of_memory", "job", "stop", 2, "a GPU ran out of memory"),
+                ("not_finite", "job", "stop", 3, "a loss or gradient is not a finite number"),
+                ("device_fault", "rank", "stop", 3, "a kernel on a device failed"),
+                ("native_crash", "rank", "exclude", 3, "a process crashed outside of Python"),
+                ("program_error", "job", "stop", 2, "the program raised an error"),
+                ("mismatch", "job", "stop", 3, "ranks called different collectives"),
+            ),
+        ),
+        *_rows(
+            _LINK,
+            (
+                ("device_lag", "gpu", "exclude", 2, "a device does not finish a collective"),
+                ("host_lag", "rank", "exclude", 3, "a rank does not come to a collective"),
+                ("no_dump", "rank", "exclude", 3, "a rank that others wait for left no recording"),
+                ("network_setup", "node", "exclude", 2, "the network of a node is not set up"),
+                ("network_error", "link", "restart", 1, "the network between nodes has errors"),
+                ("rendezvous_failed", "job", "restart", 1, "ranks did not find each other"),
+            ),
+        ),
+        *_rows(_SLOW, (("slow_rank", "rank", "exclude", 3, "a rank is slower than its peers"),)),
+        *_rows(
+            _FOLLOWS,
+            (
+                ("collective_timeout", "job", "restart", 1, "a collective took too long"),
+                ("peer_lost", "rank", "restart", 1, "the connection to another rank ended"),
+                ("terminated", "rank", "restart", 1, "somebody ended the process"),
+            ),
+        ),
+    )
+}
+
+
+def severity_of(cause: str) -> int:
+    """Return the severity of a cause by name; of one that a newer version named, that of a link."""
+    known = CAUSES.get(cause)
+    return _LINK if known is None else known.severity
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Put findings into order, the root cause first.
+
+    The severest cause wins, although the timeouts it has caused were mostly seen first; among
+    equals the earliest, then the surest. Findings without a time come after those with one.
+    """
+    return sorted(
+        findings,
+        key=lambda one: (-severity_of(one.cause), one.t or math.inf, -one.confidence),
+    )
