@@ -60,6 +60,24 @@ def test_nobody_survives_the_death_of_the_launcher(tmp_path: Path, victim: str, 
         assert list(tmp_path.glob("undaunted-errors-*")) == []
 
 
+def test_the_journal_of_a_killed_launcher_tells_what_its_ranks_did_last(tmp_path: Path) -> None:
+    script = """
+        import os, threading, undaunted
+        for iteration in range(8):
+            undaunted.step(iteration)
+        undaunted.event("mine", "the last one")
+        print("there", flush=True)
+        threading.Event().wait(600)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("there")
+        agent = launcher.agent_pid
+        os.kill(launcher.process.pid, signal.SIGKILL)
+        assert wait_until_gone([agent], timeout_s=10.0) == []
+        assert [event["text"] for event in launcher.events("rank_event")] == ["the last one"]
+        assert launcher.events("round_progress")[-1]["last_iteration"] == 7
+
+
 def test_a_finished_job_leaves_nobody_behind(tmp_path: Path) -> None:
     script = FAMILY.rsplit("    threading", 1)[0]
     with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:

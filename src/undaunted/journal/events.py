@@ -127,8 +127,10 @@ class RankMilestone(Event, tag="rank_milestone", frozen=True, kw_only=True):
 
 
 class RoundProgress(Event, tag="round_progress", frozen=True, kw_only=True):
-    """How far the ranks of this node have come: once a minute, and when the round has stopped.
+    """How far the ranks of this node have come.
 
+    Written when they have been spawned and 1, 3, 7, 15, 31 and 63 seconds later, from then on once
+    a minute, and when the round has stopped.
     ``first_iteration`` is the lowest a rank began with, ``last_iteration`` the highest begun, at
     ``last_ns``. Not written as long as no rank has called ``undaunted.step``.
     """

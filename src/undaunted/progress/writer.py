@@ -213,8 +213,8 @@ class PageWriter:
     def event(self, name: str, text: str = "") -> None:
         """Add a small event to the ring; it is cut short where it is too long.
 
-        The agent reads the ring when it looks at the page. Of events that come faster than that it
-        gets the newest 32, and the number of the others.
+        The agent reads the ring once a second, and whenever it looks at the page. Of events that
+        come faster than that it gets the newest 32, and the number of the others.
 
         Args:
             name: what kind of event, up to 64 bytes.

@@ -188,10 +188,26 @@ async def test_at_the_beginning_and_at_the_end_of_a_round() -> None:
 async def test_meanwhile_again_and_again_until_it_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_EVERY_S", 0.001)
+    monkeypatch.setattr(module, "_FIRST_S", 0.001)
     told = Told()
     progress = notes(told)
     progress.begin()
     await asyncio.wait_for(told.twice.wait(), 30)
     progress.close()
     assert progress._timer is None
+
+
+@on_loop
+async def test_of_a_short_round_more_often_and_of_a_long_one_every_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda delay_s, _: delays.append(delay_s))
+    progress = notes(Told())
+    progress.begin()
+    for _ in range(7):
+        progress._again()
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    progress.begin()  # another round
+    assert delays[-1] == 1

@@ -153,6 +153,19 @@ def test_other_limits_hold_at_once(watched):
     watched(test, Limits())
 
 
+def test_events_are_read_now_and_then_without_a_kick(watched, monkeypatch):
+    monkeypatch.setattr(watch_module, "_TICK_S", 0.01)
+
+    async def test(watch, writer, told):
+        watch.hold_to_limits([time.monotonic_ns()] * 2)
+        watch.area.drain_kick()
+        writer.event("hello", "text")
+        index, events, lost = await told.wait("ring_events")
+        assert (index, [event.name for event in events], lost) == (0, ["hello"], 0)
+
+    watched(test, Limits())
+
+
 def test_limits_are_not_applied_to_nobody(watched):
     async def test(watch, writer, told):
         writer.heartbeat()

@@ -166,7 +166,8 @@ class Agent:
 
     async def close(self) -> None:
         """Release everything; what is left of the tree is killed."""
-        if self._round is not None and self._node.state is not m.State.IDLE:
+        cut_short = self._round is not None and self._node.state is not m.State.IDLE
+        if cut_short:
             self._close_round()
         self._outside.close()
         self._inprocess.close()
@@ -179,6 +180,9 @@ class Agent:
         await self._orders.close()
         await self._spawner.close()
         process.end_descendants(_LAST_SWEEP_S, self._logs.processes())
+        if cut_short:  # what its ranks did last
+            self._ranks.watch.read_events()
+            self._progress.end()
         # After that: a console that nobody reads takes seconds, in which nobody shall live on.
         await self._last_steps.wait()
         if self._attribution is not None:

@@ -30,7 +30,9 @@ READ_S = 1.0
 # No iteration has more digits; a file may be of any size.
 _MAX_BYTES = 64
 _NUMBER = re.compile(rb"\s*(\d{1,18})\s*")
-# Of a launcher that is killed, this is known.
+# First look at a round; each later delay is twice as long, up to a minute. Of a launcher that is
+# killed, this is known.
+_FIRST_S = 1.0
 _EVERY_S = 60.0
 
 
@@ -170,12 +172,13 @@ class ProgressNotes:
         self._scribe = scribe
         self._progress = PageProgress()
         self._timer: asyncio.TimerHandle | None = None
+        self._delay_s = _FIRST_S
 
     def begin(self) -> None:
-        """The ranks run: note how far they are now, and every minute."""
+        """The ranks run: note how far they are now, and again and again."""
         self.close()
-        self._note()
-        self._timer = asyncio.get_running_loop().call_later(_EVERY_S, self.begin)
+        self._delay_s = _FIRST_S
+        self._again()
 
     def end(self) -> Iterations:
         """The ranks have ended: note it once more, and return how far they came."""
@@ -187,6 +190,11 @@ class ProgressNotes:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
+
+    def _again(self) -> None:
+        self._note()
+        self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._again)
+        self._delay_s = min(2 * self._delay_s, _EVERY_S)
 
     def _note(self) -> Iterations:
         pages = [self._area.snapshot(index) for index in range(self._area.ranks)]

@@ -134,13 +134,18 @@ class PageWatch:
 
     def read_pages(self) -> None:
         """Look at every page now: records, events, requests."""
+        self.read_events()
+        for index in range(self.area.ranks):
+            if (request := self.area.take_request(index)) is not None:
+                self.callbacks.request(index, request)
+            self.callbacks.page_changed(index, self.area.snapshot(index))
+
+    def read_events(self) -> None:
+        """Take the events of every page."""
         for index in range(self.area.ranks):
             events, lost = self.area.drain_events(index)
             if events or lost:
                 self.callbacks.ring_events(index, events, lost)
-            if (request := self.area.take_request(index)) is not None:
-                self.callbacks.request(index, request)
-            self.callbacks.page_changed(index, self.area.snapshot(index))
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -223,6 +228,7 @@ class PageWatch:
 
     def _tick(self) -> None:
         self._note_pause()
+        self.read_events()  # an event does not kick, and the ring is small
         self._schedule_tick()
 
     def _note_pause(self) -> None:
