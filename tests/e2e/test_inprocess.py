@@ -140,6 +140,50 @@ def test_a_job_ends_although_a_rank_that_was_started_again_has_not_joined(tmp_pa
         assert len(launcher.events("round_started")) == 1
 
 
+# Who comes in place of rank 1 waits for a restart, when the others have finished and are ending.
+COMES_WHEN_ALL_IS_DONE = """
+    import atexit, os, pathlib, signal, threading
+
+    here = pathlib.Path()
+    back = "UNDAUNTED_INPROCESS_REJOIN" in os.environ
+    if back:
+        (here / f"pid-{os.getpid()}").touch()
+
+    @atexit.register  # before the import, so that it runs after the package has closed its link
+    def end_after_the_other():
+        pids = [] if back else ["self"]
+        while any(pathlib.Path("/proc", pid).exists() for pid in pids):
+            threading.Event().wait(0.02)
+            pids = [path.name[4:] for path in here.glob("pid-*")] or pids
+
+    from undaunted import inprocess
+
+    @inprocess.Wrapper()
+    def train(call: inprocess.CallWrapper):
+        if call.iteration == 0 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait(None if call.iteration == 0 else 0.1)
+
+    train()
+"""
+
+
+def test_a_rank_that_was_started_again_ends_well_if_the_others_have_finished(
+    tmp_path: Path,
+) -> None:
+    wanted = ("--ft-restart-policy", "min-healthy", "--ft-restart-lost-ranks")
+    with launched(tmp_path, COMES_WHEN_ALL_IS_DONE, *RANKS, *wanted) as launcher:
+        assert launcher.finish() == 0, launcher.text
+        launcher.wait_for("the others had finished before")
+        assert "Traceback" not in launcher.text
+        assert len(launcher.events("rank_lost")) == 1
+        assert len(launcher.events("rank_replaced")) == 1
+        exits = [
+            (event["rank"], event.get("exit_code")) for event in launcher.events("rank_exited")
+        ]
+        assert exits[:2] == [(1, None), (1, 0)]
+
+
 @pytest.mark.parametrize("policy", ["any-failed", "min-healthy"])
 def test_a_killed_rank_ends_the_round_otherwise(tmp_path: Path, policy: str) -> None:
     restarts = ("--max-restarts", "1", "--ft-restart-policy", policy)

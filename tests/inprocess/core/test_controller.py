@@ -236,7 +236,24 @@ def test_it_is_told_if_there_is_nothing_to_join() -> None:
     rejoin(job, 1)
     job.all_told()
     job.feed(job.lost(0))
-    assert job.all_told() == {1: ["Dismissed"]}
+    [dismissed] = job.told(1)
+    assert isinstance(dismissed, m.Dismissed)
+    assert not dismissed.finished
+    job.feed(job.lost(1))
+    assert job.over
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_is_told_if_the_others_have_finished(late: bool) -> None:
+    job = Job(2).begin().feed(Job().lost(1)).joins(1, 0)
+    if late:
+        job.completes(1, 0).feed(job.lost(0))
+        rejoin(job, 1)
+    else:
+        rejoin(job, 1).completes(1, 0).feed(job.lost(0))
+    [dismissed] = job.told(1)[-1:]
+    assert isinstance(dismissed, m.Dismissed)
+    assert dismissed.finished
     job.feed(job.lost(1))
     assert job.over
 

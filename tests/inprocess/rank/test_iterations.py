@@ -489,3 +489,27 @@ def test_a_process_that_rejoins_takes_up_the_call_of_the_others(
     assert call(lambda: 7) == 7
     enters = [message for message in guard.said() if isinstance(message, Enter)]
     assert [(each.call, each.rejoin) for each in enters] == [(3, False)]
+
+
+def test_a_process_that_comes_when_the_others_have_finished_ends_as_they_did(
+    guard: FakeGuard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("UNDAUNTED_INPROCESS_REJOIN", "1")
+    guard.silent.add(Join)
+    ended: list[FrozenState] = []
+
+    def dismiss() -> None:
+        guard.wait_for(Join)
+        guard.tell(Dismissed(0, 0, "finished", finished=True))
+
+    telling = threading.Thread(target=dismiss)
+    telling.start()
+    with pytest.raises(SystemExit) as leaving:
+        call(lambda: None, terminate=ended.append)
+    telling.join()
+    assert leaving.value.code == 0
+    assert [state.mode for state in ended] == [Mode.TERMINATED]
+    assert [(line.levelname, line.message.count("\n")) for line in caplog.records] == [
+        ("WARNING", 0)
+    ]
+    assert not [message for message in guard.said() if isinstance(message, Leave)]

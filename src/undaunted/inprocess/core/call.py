@@ -515,6 +515,6 @@ def slowest(joins: Iterable[m.Join]) -> dict[str, tuple[float, int]]:
     return result
 
 
-def dismiss(call: int, job_rank: int, text: str) -> c.ControllerCommand:
-    """Tell one rank that it must not go on."""
-    return c.Tell((job_rank,), m.Dismissed(call, job_rank, text))
+def dismiss(call: int, job_rank: int, text: str, *, finished: bool = False) -> c.ControllerCommand:
+    """Tell one rank that it must not go on; see `messages.Dismissed`."""
+    return c.Tell((job_rank,), m.Dismissed(call, job_rank, text, finished))

@@ -225,8 +225,12 @@ class Controller:
             return []
         if self._present.keys() - self._rejoining.keys() - self.gone.keys():
             return []
-        text = "no rank is left that it could join"
-        commands = [dismiss(enter.call, j, text) for j, enter in self._rejoining.items()]
+        finished = isinstance(self._outcomes.get(self._newest), m.Finished)
+        text = "the others had finished before it" if finished else "no rank is left that it"
+        commands = [
+            dismiss(enter.call, job_rank, f"{text} could join", finished=finished)
+            for job_rank, enter in self._rejoining.items()
+        ]
         self._rejoining.clear()
         self._waiting.clear()
         if self._over or self._present:

@@ -230,11 +230,18 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
 
 class Dismissed(msgspec.Struct, frozen=True, tag=True):
-    """To one rank: it counts as lost, and must not go on."""
+    """To one rank: it counts as lost, and must not go on.
+
+    Attributes:
+        text: why, for people.
+        finished: the other ranks have finished, and their processes have ended: nothing is left to
+            do for this one, which was to take the place of a lost rank.
+    """
 
     call: int
     job_rank: int
     text: str
+    finished: bool = False
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):

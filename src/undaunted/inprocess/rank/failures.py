@@ -83,6 +83,15 @@ def log_restart(record: Record, rank: int) -> None:
     )
 
 
+def log_too_late(job_rank: int) -> None:
+    """Say that a process which takes the place of a lost rank has nothing to do, and ends well."""
+    _log.warning(
+        "[undaunted] rank %d was started again, but the others had finished before it could join "
+        "them: it ends with exit code 0",
+        job_rank,
+    )
+
+
 def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int) -> Reason:
     """Return what the other ranks are told of an exception that was raised here."""
     return Reason(

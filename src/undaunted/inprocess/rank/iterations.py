@@ -246,7 +246,8 @@ class Iterations:
     def _leave(self, error: BaseException) -> None:
         """This rank takes no part any more; the others are told."""
         session = self._session
-        failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
+        if not isinstance(error, _OthersFinished):
+            failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
         session.page.set_phase(Phase.OUTSIDE)
         c10d.release()  # no next epoch does
         if not isinstance(session.inbox.verdict, LAST):
@@ -271,6 +272,9 @@ class Iterations:
                 return BarrierTimeout(text)
             case End(kind="mismatch", text=text):
                 return ValueError(text)
+            case Dismissed(finished=True):
+                failures.log_too_late(self._session.link.job_rank)
+                return _OthersFinished(0)
             case End(text=text) | Dismissed(text=text) | Broken(text=text):
                 return InternalError(text)
             case _:
@@ -289,6 +293,10 @@ class Iterations:
 
     def _reason(self, error: BaseException, kind: Interruption) -> Any:
         return failures.reason_of(error, kind, self._session.link.job_rank, self._state.rank)
+
+
+class _OthersFinished(SystemExit):
+    """Nothing is left to do for a process that takes the place of a lost rank."""
 
 
 def _check(health_check: Callable[..., Any], state: State) -> None:
