@@ -36,8 +36,7 @@ from undaunted.coordinator.wire.handshake import Terms
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.funnel.program import Task
-from undaunted.fault_tolerance.funnel.sender import Sender
-from undaunted.fault_tolerance.funnel.sent_file import SentFile
+from undaunted.fault_tolerance.funnel.sender import Sender, SentFile
 from undaunted.fault_tolerance.nodes_config import Nodes
 
 PIECE = (b"x" * 99 + b"\n") * 2500

@@ -19,8 +19,11 @@ from undaunted.fault_tolerance import (
 from undaunted.fault_tolerance.calculated_limits import with_calculated
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import decode_request
-from undaunted.fault_tolerance.timeouts_calc import HeartbeatTimeouts, SectionTimeouts
-from undaunted.fault_tolerance.timeouts_sync import SynchronizationError
+from undaunted.fault_tolerance.timeouts_calc import (
+    HeartbeatTimeouts,
+    SectionTimeouts,
+    SynchronizationError,
+)
 from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.limits import Limits

@@ -13,19 +13,18 @@ from undaunted import __version__
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core.leader import Leader
 from undaunted.coordinator.core.leader_messages import LeaderConfig
-from undaunted.coordinator.protocol import MAX_LINK_BYTES, Ledger
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
-from undaunted.coordinator.service.leading import Leading, Listener
+from undaunted.coordinator.service.leading import Leading, Listener, job_server
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
-from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance import cycle_info_files, job_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.coordinator.protocol import Ledger
     from undaunted.fault_tolerance.config import FaultToleranceConfig
     from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
@@ -75,8 +74,8 @@ async def _serve(config: AloneConfig) -> int:
     terms = Terms(config.run_id, __version__, token)
     tls = job_access.contexts(config.nodes)
     endpoint = config.nodes.endpoints[0]
-    known, lives = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client)
-    leader = _leader(config, known if lives else Ledger(run_id="", epoch=known.epoch))
+    known = await left_behind(config.run_dir, endpoint, config.run_id, terms, tls.client)
+    leader = _leader(config, known)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     listener = Listener()
     files = cycle_info_files.of(config.cycle_info, _say)
@@ -90,9 +89,9 @@ async def _serve(config: AloneConfig) -> int:
         say=_say,
         beside=_beside,
     )
-    server = Server(_address(config, token), listener, terms, tls=tls.server, remark=_say)
-    server.nodes = config.nodes.max_nodes
-    server.longest = MAX_LINK_BYTES
+    port = int(endpoint.rpartition(":")[2])
+    nodes = config.nodes.max_nodes
+    server = job_server(listener, terms, tls.server, port=port, nodes=nodes, say=_say)
     logs = None if config.funnel is None else _log_server(config, config.funnel)
     try:
         await server.start()
@@ -142,11 +141,6 @@ def _leader(config: AloneConfig, known: Ledger) -> Leader:
         settings=job_access.nodes_setting(config.nodes),
     )
     return Leader(about, known, election.next_epoch(known.epoch, incarnation))
-
-
-def _address(config: AloneConfig, token: bytes) -> str:
-    host = "" if token else "127.0.0.1"
-    return f"{host}:{config.nodes.endpoints[0].rpartition(':')[2]}"
 
 
 def _first_line(config: AloneConfig, port: int, leader: Leader) -> str:

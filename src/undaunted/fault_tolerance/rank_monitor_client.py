@@ -16,10 +16,11 @@ from undaunted.fault_tolerance.monitoring_config import (
 from undaunted.fault_tolerance.timeouts_calc import (
     HeartbeatTimeouts,
     SectionTimeouts,
+    SynchronizationError,
     TimeoutsCalc,
     TimeoutsCalcError,
+    synchronized,
 )
-from undaunted.fault_tolerance.timeouts_sync import SynchronizationError, synchronized
 from undaunted.progress.writer import current_writer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ async def test_who_says_nothing_after_the_handshake_is_not_kept(
 ) -> None:
     monkeypatch.setattr(leading, "FIRST_MESSAGE_S", 0.01)
     remarks, client = Remarks(), Recorder()
-    async with serving(leading.Listener(), remark=remarks) as server:
+    async with serving(leading.Listener(), say=remarks) as server:
         await connect(f"127.0.0.1:{server.port}", client, terms())
         await client.until(lambda: bool(client.ends))
         await remarks.until("it has not said what it wants within 0.01 s")

@@ -125,7 +125,7 @@ async def test_what_comes_after_close_is_not_received() -> None:
 @on_loop
 async def test_a_peer_that_does_not_read_is_closed_when_too_much_waits() -> None:
     at_server, remarks = Recorder(), Remarks()
-    async with serving(at_server, remark=remarks) as server:
+    async with serving(at_server, say=remarks) as server:
         raw, _peer = await proved(server)
         _peer.writer.transport.pause_reading()
         await at_server.until(lambda: bool(at_server.connections))
@@ -193,7 +193,7 @@ def test_garbage_costs_its_connection_and_nothing_else(garbage: bytes) -> None:
     @on_loop
     async def run() -> None:
         at_server, at_client, remarks = Recorder(), Recorder(), Remarks()
-        async with pair(at_server, at_client, remark=remarks) as (_served, client, server):
+        async with pair(at_server, at_client, say=remarks) as (_served, client, server):
             raw, peer = await proved(server)
             peer.say(garbage)
             peer.say(Renew(epoch=99))
@@ -212,7 +212,7 @@ def test_garbage_costs_its_connection_and_nothing_else(garbage: bytes) -> None:
 @on_loop
 async def test_frames_that_are_too_long_cost_the_connection() -> None:
     at_server, remarks = Recorder(), Remarks()
-    async with serving(at_server, remark=remarks) as server:
+    async with serving(at_server, say=remarks) as server:
         async with raw_peer(server) as peer:
             peer.writer.write(struct.pack(">I", 64 * 1024 + 1))
             await peer.rest()
@@ -255,7 +255,7 @@ def test_loops_in_several_threads_do_not_share_what_they_read() -> None:
 @on_loop
 async def test_a_reset_is_told() -> None:
     at_server, remarks = Recorder(), Remarks()
-    async with serving(at_server, remark=remarks) as server:
+    async with serving(at_server, say=remarks) as server:
         raw, peer = await proved(server)
         await at_server.until(lambda: bool(at_server.connections))
         sock = peer.writer.get_extra_info("socket")

@@ -214,7 +214,7 @@ async def test_clients_show_certificates_where_they_are_asked_for(
 ) -> None:
     at_server, remarks = Recorder(), Remarks()
     context = server_context(*of_server, ca=of_client.cert)
-    async with serving(at_server, tls=context, remark=remarks) as server:
+    async with serving(at_server, tls=context, say=remarks) as server:
         address = f"127.0.0.1:{server.port}"
         good = client_context(of_server.cert, *of_client)
         at_client = Recorder()
@@ -247,12 +247,12 @@ async def test_a_certificate_for_another_name_is_refused(of_client: Certificate)
 @on_loop
 async def test_one_side_without_tls(of_server: Certificate) -> None:
     remarks = Remarks()
-    async with serving(Recorder(), tls=server_context(*of_server), remark=remarks) as server:
+    async with serving(Recorder(), tls=server_context(*of_server), say=remarks) as server:
         async with raw_peer(server) as raw:
             raw.writer.write(b"\0\0\0\x05hello")
             await raw.rest()
         await remarks.until("TLS: ")
-    async with serving(Recorder(), remark=remarks) as server:
+    async with serving(Recorder(), say=remarks) as server:
         tls = client_context(of_server.cert)
         with pytest.raises(WireError):
             await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), tls=tls)
@@ -262,7 +262,7 @@ async def test_one_side_without_tls(of_server: Certificate) -> None:
 async def test_silence_in_the_handshake_of_tls_is_bounded(of_server: Certificate) -> None:
     remarks = Remarks()
     context = server_context(*of_server)
-    async with serving(Recorder(), tls=context, remark=remarks, handshake_s=0.05) as server:
+    async with serving(Recorder(), tls=context, say=remarks, handshake_s=0.05) as server:
         async with raw_peer(server) as raw:
             await raw.rest()
         await remarks.until("no handshake within 50 ms")
@@ -322,7 +322,7 @@ async def test_both_sides_say_that_the_client_does_not_trust_the_server(
     of_server: Certificate, of_client: Certificate
 ) -> None:
     remarks = Remarks()
-    async with serving(Recorder(), tls=server_context(*of_server), remark=remarks) as server:
+    async with serving(Recorder(), tls=server_context(*of_server), say=remarks) as server:
         address = f"127.0.0.1:{server.port}"
         with pytest.raises(WireError, match="TLS: ") as refused:
             await connect(address, Recorder(), terms(), tls=client_context(of_client.cert))
@@ -333,11 +333,11 @@ async def test_both_sides_say_that_the_client_does_not_trust_the_server(
 @on_loop
 async def test_tls_on_one_side_only_is_named(of_server: Certificate) -> None:
     remarks = Remarks()
-    async with serving(Recorder(), tls=server_context(*of_server), remark=remarks) as server:
+    async with serving(Recorder(), tls=server_context(*of_server), say=remarks) as server:
         with pytest.raises(WireError, match="it may use TLS, and this node does not"):
             await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), timeout_s=0.3)
         await remarks.until("or not use TLS")
-    async with serving(Recorder(), remark=remarks) as server:
+    async with serving(Recorder(), say=remarks) as server:
         client = client_context(of_server.cert)
         with pytest.raises(WireError, match=r"TLS|closed|reset"):
             await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), tls=client)

@@ -126,7 +126,7 @@ def test_both_sides_say_why_they_do_not_fit(changes: dict[str, Any], says: str) 
     @on_loop
     async def run() -> None:
         remarks = Remarks()
-        async with serving(Recorder(echo), remark=remarks) as server:
+        async with serving(Recorder(echo), say=remarks) as server:
             with pytest.raises(WireError, match=says) as caught:
                 await connect(f"127.0.0.1:{server.port}", Recorder(), terms(**changes))
             assert caught.value.refused
@@ -142,7 +142,7 @@ def test_both_sides_say_why_they_do_not_fit(changes: dict[str, Any], says: str) 
 @on_loop
 async def test_a_recorded_handshake_opens_nothing() -> None:
     handler, remarks = Recorder(), Remarks()
-    async with serving(handler, remark=remarks) as server:
+    async with serving(handler, say=remarks) as server:
         async with raw_peer(server) as peer:
             challenge = msgspec.msgpack.encode(await peer.hear())
             recorded = ClientHandshake(terms(), os.urandom(32)).received(challenge).send
@@ -171,7 +171,7 @@ async def test_every_connection_has_a_challenge_of_its_own() -> None:
 @on_loop
 async def test_a_handshake_has_a_deadline() -> None:
     remarks = Remarks()
-    async with serving(Recorder(echo), remark=remarks, handshake_s=0.05) as server:
+    async with serving(Recorder(echo), say=remarks, handshake_s=0.05) as server:
         async with raw_peer(server) as peer:
             peer.writer.write(b"\0\0")
             await peer.rest()
@@ -183,7 +183,7 @@ async def test_a_handshake_has_a_deadline() -> None:
 @on_loop
 async def test_the_oldest_half_open_connections_are_closed_first() -> None:
     remarks = Remarks()
-    async with serving(Recorder(echo), remark=remarks, handshake_s=DEADLINE_S) as server:
+    async with serving(Recorder(echo), say=remarks, handshake_s=DEADLINE_S) as server:
         server.nodes = 4
         peers = []
         for _ in range(64 + 2 * 4 + 1):
@@ -214,7 +214,7 @@ def test_a_thousand_connections_that_say_nothing(monkeypatch: pytest.MonkeyPatch
         remarks = Remarks()
         peers: list[socket.socket] = []
         try:
-            async with serving(Recorder(echo), remark=remarks) as server:
+            async with serving(Recorder(echo), say=remarks) as server:
                 for number in range(wanted):
                     peer = socket.socket()
                     peers.append(peer)
@@ -242,7 +242,7 @@ async def test_a_crowd_of_good_clients_gets_in(monkeypatch: pytest.MonkeyPatch) 
     """More at once than may be half-open: none is dropped for another."""
     monkeypatch.setattr(module, "_YOUNG_S", DEADLINE_S)  # a busy machine may take long for each
     handler, remarks = Recorder(), Remarks()
-    async with serving(handler, remark=remarks) as server:
+    async with serving(handler, say=remarks) as server:
         at_clients = Recorder()
         address = f"127.0.0.1:{server.port}"
         clients = await asyncio.gather(
@@ -275,7 +275,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on(
     monkeypatch.setattr(module, "_PAUSE_S", 0.02)
     remarks = Remarks()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with serving(Recorder(echo), remark=remarks) as server:
+    async with serving(Recorder(echo), say=remarks) as server:
         peer = socket.socket()
         peer.setblocking(False)
         highest = max(map(int, os.listdir("/proc/self/fd")))
@@ -306,7 +306,7 @@ async def test_other_errors_of_accepting() -> None:
             return super().accept()
 
     remarks = Remarks()
-    server = Server("127.0.0.1:0", Recorder(echo), terms(), remark=remarks)
+    server = Server("127.0.0.1:0", Recorder(echo), terms(), say=remarks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PAUSE_S", 0.01)
 
@@ -356,7 +356,7 @@ def test_random_bytes_disturb_nobody(seed: int) -> None:
 @on_loop
 async def test_a_port_scanner_is_not_worth_a_line() -> None:
     handler, remarks = Recorder(echo), Remarks()
-    async with serving(handler, remark=remarks) as server:
+    async with serving(handler, say=remarks) as server:
         for _ in range(3):
             async with raw_peer(server) as peer:
                 await peer.hear()
@@ -418,7 +418,7 @@ async def test_other_users_have_no_access_to_a_unix_socket(
     unix_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remarks = Remarks()
-    async with serving(Recorder(), address=unix_address, remark=remarks):
+    async with serving(Recorder(), address=unix_address, say=remarks):
         monkeypatch.setattr("undaunted.coordinator.wire.server.os.geteuid", lambda: -1)
         with pytest.raises(WireError, match=f"user {os.getuid()} listens there"):
             await connect(unix_address, Recorder(), terms(), timeout_s=DEADLINE_S)
@@ -439,7 +439,7 @@ async def test_connections_together_hold_no_more_than_their_bound(
 ) -> None:
     monkeypatch.setattr(module, "MAX_HELD_BYTES", 300_000)
     remarks, clients = Remarks(), [Recorder() for _ in range(3)]
-    async with serving(Recorder(), remark=remarks) as server:
+    async with serving(Recorder(), say=remarks) as server:
         for client in clients:
             connection = await connect(f"127.0.0.1:{server.port}", client, terms())
             half = (900_000).to_bytes(4, "big") + bytes(140_000)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.coordinator.wire.talk import on_loop
 from undaunted.fault_tolerance.agent import agent as module
-from undaunted.fault_tolerance.agent.agent import Agent
+from undaunted.fault_tolerance.agent.agent import Agent, Outside
+from undaunted.fault_tolerance.run_config import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,13 +23,13 @@ if TYPE_CHECKING:
 
 CODE = """
 import socket, sys
-from undaunted.fault_tolerance.agent import outside, start
+from undaunted.fault_tolerance.agent import agent, start
 from undaunted.fault_tolerance.run_config import RunConfig
 
 def bug(self):
     raise ZeroDivisionError("a bug")
 
-outside.Outside._front_says = bug
+agent.Outside._front_says = bug
 directory = sys.argv[1]
 config = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target="sleep",
@@ -77,3 +81,52 @@ async def test_leftovers_are_named_where_there_are_some(monkeypatch: pytest.Monk
     assert agent.said == []
     await Agent._name_leftovers(agent, 3)
     assert agent.said == ["they are left"]
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.gone = asyncio.Event()
+
+    def stop(self, number: int, again: bool) -> None:
+        self.words.append(signal.Signals(number).name + (" again" if again else ""))
+
+    def kill(self) -> None:
+        self.words.append("kill")
+
+    def front_gone(self) -> None:
+        self.gone.set()
+
+
+def listen(*, said: bytes, own: int = 0) -> list[str]:
+    async def main() -> list[str]:
+        front, agent = socket.socketpair()
+        heard = Heard()
+        with front, agent:
+            outside = Outside(
+                agent, STOP_SIGNALS, stop=heard.stop, kill=heard.kill, front_gone=heard.front_gone
+            )
+            outside.open()
+            if own:
+                os.kill(os.getpid(), own)
+                await asyncio.sleep(0)
+            front.send(said)
+            front.shutdown(socket.SHUT_RDWR)
+            await asyncio.wait_for(heard.gone.wait(), 10)
+            outside.close()
+        return heard.words
+
+    return asyncio.run(main())
+
+
+def test_a_second_interrupt_means_kill() -> None:
+    assert listen(said=bytes([signal.SIGINT, signal.SIGINT])) == ["SIGINT", "kill"]
+
+
+def test_a_signal_that_comes_twice_is_told_as_such() -> None:
+    said = bytes([signal.SIGTERM, signal.SIGHUP, signal.SIGTERM])
+    assert listen(said=said) == ["SIGTERM", "SIGHUP", "SIGTERM again"]
+
+
+def test_the_agents_own_signals_count_as_well() -> None:
+    assert "SIGTERM" in listen(said=bytes([signal.SIGHUP]), own=signal.SIGTERM)[:2]

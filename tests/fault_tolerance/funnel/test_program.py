@@ -17,7 +17,7 @@ import pytest
 
 from tests.fault_tolerance.funnel.serving import DEADLINE_S, TOKEN, config, sender
 from undaunted.fault_tolerance.funnel.program import Task
-from undaunted.fault_tolerance.funnel.sent_file import SentFile
+from undaunted.fault_tolerance.funnel.sender import SentFile
 from undaunted.fault_tolerance.nodes_config import Nodes
 
 if TYPE_CHECKING:

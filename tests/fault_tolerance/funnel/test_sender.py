@@ -11,8 +11,7 @@ import pytest
 from tests.fault_tolerance.funnel.serving import DEADLINE_S, root_server, sender
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.fault_tolerance.funnel import sender as module
-from undaunted.fault_tolerance.funnel import sent_file
-from undaunted.fault_tolerance.funnel.sent_file import SentFile
+from undaunted.fault_tolerance.funnel.sender import SentFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,8 +185,8 @@ def test_without_room_it_is_blocked_and_keeps_what_it_has(room: Room) -> None:
 
 @pytest.mark.parametrize("reason", ["away", "behind"])
 def test_lines_are_lost_rather_than_kept_for_ever(room: Room, reason: str) -> None:
-    behind = sent_file.BEHIND_BYTES + 1 if reason == "behind" else 0
-    room.stall_s = sent_file.AWAY_S + 1 if reason == "away" else 0.0
+    behind = module.BEHIND_BYTES + 1 if reason == "behind" else 0
+    room.stall_s = module.AWAY_S + 1 if reason == "away" else 0.0
     file = SentFile(room, "log", lambda: behind)
     room.has_room = False
     file.write([b"a\nb\n"])
@@ -198,7 +197,7 @@ def test_lines_are_lost_rather_than_kept_for_ever(room: Room, reason: str) -> No
 
 
 def test_a_loss_at_the_end_is_told(room: Room) -> None:
-    room.stall_s = sent_file.AWAY_S + 1
+    room.stall_s = module.AWAY_S + 1
     file = SentFile(room, "log", nothing_behind)
     room.has_room = False
     file.write([b"a\n"])

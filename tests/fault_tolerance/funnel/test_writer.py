@@ -9,8 +9,7 @@ import pytest
 
 from undaunted.fault_tolerance.funnel import messages as w
 from undaunted.fault_tolerance.funnel import writer as module
-from undaunted.fault_tolerance.funnel.store import parts_of
-from undaunted.fault_tolerance.funnel.writer import Writer, lost_here
+from undaunted.fault_tolerance.funnel.writer import Writer, lost_here, parts_of
 from undaunted.logs import log_file
 
 if TYPE_CHECKING:

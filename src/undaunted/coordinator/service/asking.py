@@ -63,19 +63,18 @@ async def ask(
 
 async def left_behind(
     directory: str, endpoint: str, run_id: str, terms: Terms, tls: ssl.SSLContext | None
-) -> tuple[p.Ledger, bool]:
-    """Return what an earlier coordinator of this job has left, and whether any member lives.
+) -> p.Ledger:
+    """Return the ledger that an earlier coordinator of this job has left, if any member lives.
 
-    A job is known by its run id and by where it meets.
-
-    Without a file, or with one of another job, the ledger is empty.
+    Otherwise the job begins anew, with an empty ledger of the same epoch. A job is known by its
+    run id and by where it meets.
 
     Raises:
         ValueError: the file is no ledger.
     """
     known = await asyncio.to_thread(ledger_file.read, directory, endpoint)
     if known is None or known.run_id != run_id:
-        return p.Ledger(run_id=""), False
+        return p.NO_LEDGER
     question = p.Miss(node="", incarnation="", epoch=known.epoch)
     slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -85,4 +84,6 @@ async def left_behind(
         return isinstance(answer, p.MissAnswer) and answer.incarnation == seat.incarnation
 
     seats = [seat for seat in known.table if seat.address]
-    return known, any(await asyncio.gather(*map(lives, seats)))
+    if any(await asyncio.gather(*map(lives, seats))):
+        return known
+    return p.Ledger(run_id="", epoch=known.epoch)

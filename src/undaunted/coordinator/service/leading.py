@@ -12,6 +12,7 @@ from undaunted.coordinator.core import leader_messages as c
 from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.service.asking import ask
 from undaunted.coordinator.service.option_differences import Differences
+from undaunted.coordinator.wire.server import Server
 
 if TYPE_CHECKING:
     import ssl
@@ -183,6 +184,23 @@ class Leading:
     async def _ask(self, command: c.Ask) -> None:
         answer: Any = await ask(command.address, command.message, self._terms, self._tls)
         self._feed(c.Answered(command.node, answer))
+
+
+def job_server(
+    listener: Listener,
+    terms: Terms,
+    tls: ssl.SSLContext | None,
+    *,
+    port: int,
+    nodes: int,
+    say: Callable[[str], None],
+) -> Server:
+    """Make the server at which the nodes of a job, ``nodes`` at most, meet; it is not started."""
+    host = "" if terms.token else "127.0.0.1"
+    server = Server(f"{host}:{port}", listener, terms, tls=tls, say=say)
+    server.nodes = nodes
+    server.longest = p.MAX_LINK_BYTES
+    return server
 
 
 class Listener:

@@ -56,7 +56,7 @@ class Server:
         terms: Terms,
         *,
         tls: ssl.SSLContext | None = None,
-        remark: Callable[[str], None] | None = None,
+        say: Callable[[str], None] | None = None,
         messages: Any = Message,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
@@ -68,8 +68,8 @@ class Server:
             handler: gets the connections.
             terms: job, version and token. Without a token only loopback is listened at.
             tls: see `undaunted.coordinator.wire.credentials.server_context`; None = none.
-            remark: called on the loop with lines about peers that did what they must not do: five
-                a minute, the others are counted. None = nobody is told.
+            say: called on the loop with lines about peers that did what they must not do: five
+                a minute, the others are counted. None = nobody reads them.
             messages: type of the messages that are received: a union of tagged structs.
             handshake_s: longest duration of a handshake, seconds.
 
@@ -82,7 +82,7 @@ class Server:
         self._handler = handler
         self._terms = terms
         self._tls = tls
-        self._remark = remark
+        self._say = say
         self._decode = msgspec.msgpack.Decoder(messages).decode
         self._handshake_s = handshake_s
         self._complaints = Complaints()
@@ -277,11 +277,11 @@ class Server:
             self._complain(f"connection from {who} closed: {end.reason}")
 
     def _complain(self, line: str) -> None:
-        if self._remark is None:
+        if self._say is None:
             return
         loop = asyncio.get_running_loop()
         for text in self._complaints.note(line, loop.time()):
-            self._remark(text)
+            self._say(text)
         due_s = self._complaints.due_s()
         if due_s is not None and self._flush is None:
             self._flush = loop.call_at(due_s, self._tell_rest)
@@ -289,8 +289,8 @@ class Server:
     def _tell_rest(self) -> None:
         self._flush = None
         for text in self._complaints.flush(asyncio.get_running_loop().time()):
-            if self._remark is not None:
-                self._remark(text)
+            if self._say is not None:
+                self._say(text)
 
 
 class Complaints:

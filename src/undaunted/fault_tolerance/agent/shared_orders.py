@@ -20,7 +20,6 @@ import msgspec
 
 from undaunted.base.deadline import within
 from undaunted.base.timers import Timers
-from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
 from undaunted.coordinator.core import follower_messages as f
 from undaunted.coordinator.core import messages as job
@@ -33,12 +32,11 @@ from undaunted.coordinator.etcd.store import access, parse_store
 from undaunted.coordinator.service import ledger_file
 from undaunted.coordinator.service.asking import left_behind
 from undaunted.coordinator.service.following import Following
-from undaunted.coordinator.service.leading import Leading, Listener
+from undaunted.coordinator.service.leading import Leading, Listener, job_server
 from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
-from undaunted.coordinator.wire.server import Server
 from undaunted.fault_tolerance import cycle_info_files, job_access
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.reader import find_journals, read_journal
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from undaunted.coordinator.protocol import Ledger
+    from undaunted.coordinator.wire.server import Server
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.tasks import Turns
     from undaunted.fault_tolerance.run_config import RunConfig
@@ -127,14 +126,12 @@ class SharedOrders:
         if self._nodes.store:
             self._let_etcd_decide(address)
             return
-        known, lives = await left_behind(
+        known = await left_behind(
             self._config.run_dir, self._endpoint, self._config.run_id, self._terms, self._tls.client
         )
-        members = [seat.address for seat in known.table if seat.address] if lives else []
-        led = lives and election.led_by_others(known, self._config.node)
+        members = [seat.address for seat in known.table if seat.address]
+        led = election.led_by_others(known, self._config.node)
         may_lead = self._nodes.is_host and not led
-        if not lives:
-            known = p.Ledger(run_id="", epoch=known.epoch)
         if may_lead and port == self._wanted_port:
             self._lead_as_host(known)
         self._follow(address, [*self._nodes.endpoints, *members])
@@ -187,24 +184,20 @@ class SharedOrders:
         return await self._listen_on(0)
 
     async def _listen_on(self, port: int) -> int:
-        host = "" if self._terms.token else "127.0.0.1"
-        server = Server(
-            f"{host}:{port}", self._listener, self._terms, tls=self._tls.server, remark=self._say
-        )
-        server.nodes = self._nodes.max_nodes
-        server.longest = p.MAX_LINK_BYTES
+        nodes, tls = self._nodes.max_nodes, self._tls.server
+        server = job_server(self._listener, self._terms, tls, port=port, nodes=nodes, say=self._say)
         await server.start()
         self._servers.append(server)
         return server.port
 
-    def _try_again_to_host(self, known: p.Ledger) -> None:
+    def _try_again_to_host(self, known: Ledger) -> None:
         """Somebody has the port: a launcher or coordinator of this job, or what ends in a moment.
 
         Two launchers may share a host; one serves both. It is another job's if it never welcomes.
         """
         self._timers.set("host", _HOST_AGAIN_S, lambda: self._start(self._host_again(known)))
 
-    async def _host_again(self, known: p.Ledger) -> None:
+    async def _host_again(self, known: Ledger) -> None:
         following = self._listener.following
         if following is None or following.follower.state is not FollowerState.SEEKING:
             self._not_listening = ""
@@ -244,10 +237,10 @@ class SharedOrders:
         self._follow(address, [])
         self._candidacy.begin()
 
-    def _lead_as_host(self, known: p.Ledger) -> None:
+    def _lead_as_host(self, known: Ledger) -> None:
         self._lead(election.next_epoch(known.epoch, self._incarnation), known, "")
 
-    def _lead(self, epoch: int, ledger: p.Ledger, lost: str, silent: tuple[str, ...] = ()) -> None:
+    def _lead(self, epoch: int, ledger: Ledger, lost: str, silent: tuple[str, ...] = ()) -> None:
         config, nodes = self._config, self._nodes
         self._led.clear()
         self.stand_down()
@@ -319,11 +312,10 @@ class SharedOrders:
     async def _look_at_past(self) -> None:
         """Nobody answers: perhaps the job is over."""
         following = self._listener.following
-        if following is not None and following.follower.state is FollowerState.SEEKING:
-            from undaunted.fault_tolerance.agent.shared_orders import last_end  # seldom needed
-
-            if ended := await asyncio.to_thread(last_end, self._config.run_dir):
-                self._say(ended)
+        if following is None or following.follower.state is not FollowerState.SEEKING:
+            return
+        if ended := await asyncio.to_thread(last_end, self._config.run_dir):
+            self._say(ended)
 
     # --- what the follower wants (see `following.Node`) -----------------------------------------
 
@@ -370,7 +362,7 @@ class SharedOrders:
 
     # --- leaves ---------------------------------------------------------------------------------
 
-    def _keep(self, ledger: p.Ledger) -> None:
+    def _keep(self, ledger: Ledger) -> None:
         (self._ledger if self._candidacy is None else self._candidacy).keep(ledger)
 
     def _take(self, command: job.NodeCommand) -> None:

@@ -82,7 +82,7 @@ async def _serve(task: Task, say: Callable[[str], None]) -> int:
         handler,
         terms,
         tls=tls.server,
-        remark=say,
+        say=say,
         messages=w.FromSender,
     )
     server.nodes = peers

@@ -72,7 +72,7 @@ class JobLogs:
             relative = self._funnel.relative(path)
         except ValueError:  # messages of this node alone
             return open_here(path, behind)
-        from undaunted.fault_tolerance.funnel.sent_file import SentFile
+        from undaunted.fault_tolerance.funnel.sender import SentFile
 
         return SentFile(self._sender, relative, behind)
 

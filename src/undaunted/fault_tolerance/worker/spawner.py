@@ -36,7 +36,7 @@ _IN_VAIN = 3
 _REPLACED = "; another one is started"
 # Imports from a busy shared file system take minutes, for fresh workers just as well.
 READY_DEADLINE_S = 600.0
-# Longer than the template gives itself (forking.FORK_DEADLINE_S).
+# Longer than the template gives itself (template.FORK_DEADLINE_S).
 FORK_DEADLINE_S = 30.0
 _KILL_DEADLINE_S = 10.0
 _CHUNK_BYTES = 65536

@@ -1,7 +1,16 @@
 """The warm template: a process that has imported torch and becomes workers by forking.
 
 It has one thread, opens no device and no socket of its own, and ends when the agent does. See
-docs/warm-workers.md for what users see of it, and `forking` for how it forks.
+docs/warm-workers.md for users.
+
+The agent becomes the parent of the workers of a round: an intermediate process forks all of them
+and ends; the kernel then gives them to the nearest subreaper, the agent. A worker goes on only when
+the intermediate has sent the pids of all of them to the agent: a round is never started in part,
+nor twice.
+
+    template -- fork --> intermediate -- fork --> worker 0 .. N-1   each waits at the gate
+                         intermediate -- Forked(pids) --> agent
+                         intermediate -- opens the gate, ends       each is now the agent's child
 """
 
 from __future__ import annotations
@@ -12,15 +21,15 @@ import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from undaunted.base import process
 from undaunted.fault_tolerance.worker import messages
-from undaunted.fault_tolerance.worker.forking import fork_workers
 from undaunted.fault_tolerance.worker.imports import Imports, Later
 
 if TYPE_CHECKING:
-    from undaunted.fault_tolerance.worker.messages import WorkerSpec
+    from undaunted.fault_tolerance.worker.messages import Fork, WorkerSpec
 
 _TIMEOUT_S = 20.0
 # What every worker needs of ours; absent ones are no reason to stop.
@@ -29,6 +38,8 @@ _OURS = (
     "undaunted.fault_tolerance.worker.run_program",
     "undaunted.progress.writer",
 )
+# The agent waits longer than this before it gives up on the template.
+FORK_DEADLINE_S = 20.0
 
 
 def serve(fd: int) -> WorkerSpec | None:
@@ -86,3 +97,112 @@ def _prepare(imports: Imports, request: messages.Prepare) -> messages.Ready:
         import_ns=time.monotonic_ns() - started,
         failed=imports.failed,
     )
+
+
+def fork_workers(request: Fork, sock: socket.socket) -> WorkerSpec | None:
+    """Fork one worker per spec and answer the agent.
+
+    Returns:
+        None in the template; in each worker its spec, once it is a child of the agent.
+    """
+    template = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        return _intermediate(request, sock, template)
+    problem = _wait(pid)
+    if problem:
+        messages.send(
+            sock, messages.Refused(number=request.number, reason=problem), FORK_DEADLINE_S
+        )
+    return None
+
+
+@dataclass
+class _Gate:
+    """Where workers wait until all of them exist and the agent knows it."""
+
+    read_fd: int
+    write_fd: int
+    keeper: int  # pidfd of the intermediate
+
+    @classmethod
+    def create(cls) -> _Gate:
+        keeper = process.open_pidfd(os.getpid())
+        assert keeper is not None, "this process exists"
+        read_fd, write_fd = os.pipe()
+        return cls(read_fd, write_fd, keeper)
+
+    def open(self, workers: int) -> None:
+        os.write(self.write_fd, b"g" * workers)
+
+    def pass_through(self, agent: int) -> None:
+        """Wait for the gate, then for the agent to be the parent; end the process otherwise."""
+        os.close(self.write_fd)
+        came = process.wait_readable(self.read_fd, FORK_DEADLINE_S)
+        if not came or os.read(self.read_fd, 1) != b"g":
+            os._exit(1)  # the round was called off, which the agent knows; nothing has run yet
+        if not process.wait_pidfd(self.keeper, FORK_DEADLINE_S) or os.getppid() != agent:
+            os._exit(1)  # the agent is gone, and with it the job
+        os.close(self.read_fd)
+        os.close(self.keeper)
+
+
+def _intermediate(request: Fork, sock: socket.socket, template: int) -> WorkerSpec:
+    """Fork the workers, answer, end. Only the workers return from here."""
+    pids: list[int] = []
+    try:
+        if not process.die_with_parent(template):
+            os._exit(1)
+        gate = _Gate.create()
+        spec = _fork_each(request.specs, pids)
+        if spec is None:
+            answer = messages.Forked(number=request.number, pids=pids)
+            messages.send(sock, answer, FORK_DEADLINE_S)
+            gate.open(len(pids))
+            os._exit(0)
+    except Exception as error:  # noqa: BLE001 - sent to the agent
+        _call_off(pids)
+        _refuse(request, sock, f"forking workers failed: {type(error).__name__}: {error}")
+    sock.close()
+    gate.pass_through(spec.agent_pid)
+    return spec
+
+
+def _fork_each(specs: list[WorkerSpec], pids: list[int]) -> WorkerSpec | None:
+    """Fork for every spec; return it in a worker, None in the parent, which fills ``pids``."""
+    for spec in specs:
+        pid = os.fork()
+        if pid == 0:
+            return spec
+        pids.append(pid)
+    return None
+
+
+def _call_off(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)  # bounded: nothing stops a worker at the gate from dying
+
+
+def _refuse(request: Fork, sock: socket.socket, reason: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        messages.send(sock, messages.Refused(number=request.number, reason=reason), FORK_DEADLINE_S)
+    os._exit(0)
+
+
+def _wait(pid: int) -> str:
+    """Wait for the intermediate to end; return what went wrong if it could not answer itself."""
+    pidfd = process.open_pidfd(pid)
+    assert pidfd is not None, "a child that was not waited for"
+    try:
+        in_time = process.wait_pidfd(pidfd, FORK_DEADLINE_S)
+        if not in_time:
+            process.signal_pidfd(pidfd, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+    finally:
+        os.close(pidfd)
+    if not in_time:
+        return f"forking workers took longer than {FORK_DEADLINE_S:g} s"
+    code = os.waitstatus_to_exitcode(status)
+    return f"the process that forks workers ended with code {code}" if code != 0 else ""

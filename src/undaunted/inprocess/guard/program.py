@@ -195,7 +195,7 @@ class _Program:
 
         handler = self._doorkeeper(host)
         server = Server(
-            self._begin.address, handler, self._terms(), remark=self._say, messages=ToController
+            self._begin.address, handler, self._terms(), say=self._say, messages=ToController
         )
         server.nodes = self._begin.world_size
         server.longest = MAX_MESSAGE_BYTES

@@ -14,11 +14,12 @@ from undaunted.fault_tolerance.timeouts_calc import (
     HeartbeatTimeouts,
     Maxima,
     SectionTimeouts,
+    SynchronizationError,
     TimeoutsCalcError,
     heartbeat_timeouts,
     section_timeouts,
+    synchronized,
 )
-from undaunted.fault_tolerance.timeouts_sync import SynchronizationError, synchronized
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
