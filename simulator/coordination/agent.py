@@ -270,7 +270,7 @@ class Agent:
                 self._run_node(n.StopRound(number, grace_s, signal), now, out)
             case m.End(outcome=outcome, reason=reason):
                 self._end(outcome.value, reason, now, out)
-            case m.Decided(reason=text) | m.Blamed(line=text) | m.Remark(text=text):
+            case m.Decided(reason=text) | m.Blamed(line=text) | m.Say(text=text):
                 self._cluster.note(self.name, f"{type(command).__name__.lower()}: {text}")
 
     # --- leader ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ ORDERS: list[tuple[m.NodeCommand, p.Started | p.Stopped | None]] = [
     (m.Stop("b", 3, "node a failed", 2.0), STOPPED),
     (m.Decided(3, "restart", "node a failed", 4), None),
     (m.Blamed(3, "a", "node a: rank 1", ("b",)), None),
-    (m.Remark("spare nodes: c"), None),
+    (m.Say("spare nodes: c"), None),
     (m.End("b", m.Outcome.PREEMPTED, "SIGTERM"), None),
 ]
 DECODE = msgspec.msgpack.Decoder(p.Message).decode
@@ -79,7 +79,7 @@ def test_how_reports_and_orders_are_written() -> None:
         {"type": "Report", "number": 1, "event": {"type": "NodeLost", "node": "b", "reason": ""}},
         {"type": "Report", "number": 1, "event": {"type": "Unheard"}},
         {"type": "Order", "number": 1, "epoch": 1, "command": {"type": "Prepare", "round": 1}},
-        {"type": "Order", "number": 1, "epoch": 1, "command": {"type": "Remark", "text": 1}},
+        {"type": "Order", "number": 1, "epoch": 1, "command": {"type": "Say", "text": 1}},
         {"type": "Order", "number": 1, "epoch": 1, "command": None},
     ],
 )

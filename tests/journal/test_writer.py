@@ -107,7 +107,7 @@ def test_full_disk_is_said_once_and_events_are_counted(
 ) -> None:
     monkeypatch.setattr(writer_module, "_KEPT_BYTES", 0)
     problems: list[str] = []
-    writer = JournalWriter(tmp_path / "j", node="n", on_problem=problems.append, fs=fs)
+    writer = JournalWriter(tmp_path / "j", node="n", say=problems.append, fs=fs)
     writer.record(event(1))
     assert writer.flush(DEADLINE_S)
     fs.full = True
@@ -181,7 +181,7 @@ def test_events_lost_at_the_end_are_told_by_close(
 def test_text_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     problems: list[str] = []
     (tmp_path / "file").write_text("")
-    writer = JournalWriter(tmp_path / "j", node="n", on_problem=problems.append)
+    writer = JournalWriter(tmp_path / "j", node="n", say=problems.append)
     writer.write_text(tmp_path / "file" / "below", "x")
     writer.write_text(tmp_path / "file" / "below too", "x")
     writer.write_text(str(tmp_path / "nul\0"), "x")
@@ -197,7 +197,7 @@ def test_a_callback_that_raises_does_not_stop_the_journal(tmp_path: Path, fs: Fa
         raise RuntimeError(message)
 
     fs.full = True
-    writer = JournalWriter(tmp_path / "j", node="n", on_problem=fail, fs=fs)
+    writer = JournalWriter(tmp_path / "j", node="n", say=fail, fs=fs)
     writer.record(event(1))
     assert writer.flush(DEADLINE_S)
     fs.full = False
@@ -377,7 +377,7 @@ def test_a_really_full_file_system(tmp_path: Path) -> None:
         pytest.skip(f"may not mount: {os.strerror(ctypes.get_errno())}")
     try:
         problems: list[str] = []
-        writer = JournalWriter(mount / "j", node="n", on_problem=problems.append)
+        writer = JournalWriter(mount / "j", node="n", say=problems.append)
         writer.record(event(1))
         assert writer.flush(DEADLINE_S)
         filler = mount / "filler"

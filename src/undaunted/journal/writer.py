@@ -91,7 +91,7 @@ class JournalWriter:
         *,
         node: str,
         version: str = "",
-        on_problem: Callable[[str], None] | None = None,
+        say: Callable[[str], None] | None = None,
         max_events: int = 10_000,
         max_bytes: int = 8 << 20,
         clock: Clock = time,
@@ -103,7 +103,7 @@ class JournalWriter:
             path: the journal; created with mode 0600, appended to if it exists.
             node: name put into every event that has none.
             version: version of undaunted, for the first line.
-            on_problem: called in the journal's thread with a message when the journal cannot be
+            say: called in the journal's thread with a message when the journal cannot be
                 written, and when another file cannot; once each.
             max_events: most events and texts waiting.
             max_bytes: most bytes waiting.
@@ -113,7 +113,7 @@ class JournalWriter:
         self.path = os.fspath(path)
         self._node = node
         self._version = version
-        self._on_problem = on_problem
+        self._say = say
         self.also: Callable[[Event], None] | None = None
         self._max_events = max_events
         self._max_bytes = max_bytes
@@ -307,11 +307,11 @@ class JournalWriter:
         self._appender.close()
 
     def _warn(self, kind: str, message: str) -> None:
-        if self._on_problem is None or kind in self._warned:
+        if self._say is None or kind in self._warned:
             return
         self._warned.add(kind)
         with contextlib.suppress(Exception):  # the journal goes on, whatever the callback does
-            self._on_problem(message)
+            self._say(message)
 
     def _header(self) -> bytes:
         opened = this_process(self._clock.monotonic_ns(), self._version)

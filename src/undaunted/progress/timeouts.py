@@ -24,9 +24,9 @@ class Expired:
     """A limit that was passed.
 
     Attributes:
-        watch: which test.
-        name: of the section, "" for other tests.
-        since_ns: when the rank last did what the test waits for.
+        watch: which one.
+        name: of the section, "" for the others.
+        since_ns: when the rank last did what is watched for.
         deadline_ns: when the limit was passed, pauses of the agent included.
         age_s: time since ``since_ns``.
         limit_s: the limit.
@@ -58,7 +58,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A test that runs: its limit counts from ``since_ns``."""
+    """A watch that runs: its limit counts from ``since_ns``."""
 
     watch: Watch
     name: str
@@ -78,8 +78,8 @@ def check(
 ) -> Check:
     """Hold one rank to its limits.
 
-    Each open section is judged on its own. The heartbeat test runs once a heartbeat was sent; the
-    initial one until then, unless the rank uses sections instead of heartbeats. Time outside
+    Each open section is judged on its own. Heartbeats are watched once a heartbeat was sent; the
+    initial one is until then, unless the rank uses sections instead of heartbeats. Time outside
     sections counts once a section was used; if section ``step`` has a limit and warm-up none, once
     section ``step`` was used. No limit applies to a rank that was shut down, has recorded an error,
     or whose page cannot be read.
@@ -90,7 +90,7 @@ def check(
         now_ns: CLOCK_MONOTONIC.
         started_ns: when the process was started.
         pauses: when the agent itself did not run: end and length of each pause, nanoseconds. One
-            that ended after a test began to count moves its deadline.
+            that ended after a limit began to count moves its deadline.
         siblings_monitored: another rank has initialised monitoring, so this one is expected to:
             the initial limit counts from the start of the process.
     """
@@ -98,11 +98,11 @@ def check(
         return Check((), None)
     expired = []
     looks = [now_ns + _to_ns(limit) for limit in _limits_that_may_begin(limits)]
-    for test in _running(page, limits, started_ns, siblings_monitored):
-        paused_ns = sum(length for end, length in pauses if end > test.since_ns)
-        deadline_ns = test.since_ns + _to_ns(test.limit_s) + paused_ns
+    for running in _running(page, limits, started_ns, siblings_monitored):
+        paused_ns = sum(length for end, length in pauses if end > running.since_ns)
+        deadline_ns = running.since_ns + _to_ns(running.limit_s) + paused_ns
         if now_ns >= deadline_ns:
-            expired.append(_expire(test, deadline_ns, now_ns))
+            expired.append(_expire(running, deadline_ns, now_ns))
         else:
             looks.append(deadline_ns)
     expired.sort(key=lambda passed: passed.deadline_ns)
@@ -178,15 +178,15 @@ def _limits_that_may_begin(limits: Limits) -> Iterable[float]:
     return (limit for limit in every if limit is not None)
 
 
-def _expire(test: _Running, deadline_ns: int, now_ns: int) -> Expired:
+def _expire(running: _Running, deadline_ns: int, now_ns: int) -> Expired:
     return Expired(
-        watch=test.watch,
-        name=test.name,
-        since_ns=test.since_ns,
+        watch=running.watch,
+        name=running.name,
+        since_ns=running.since_ns,
         deadline_ns=deadline_ns,
-        age_s=(now_ns - test.since_ns) / _NS,
-        limit_s=test.limit_s,
-        source=test.source,
+        age_s=(now_ns - running.since_ns) / _NS,
+        limit_s=running.limit_s,
+        source=running.source,
     )
 
 

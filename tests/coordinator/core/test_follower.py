@@ -429,7 +429,7 @@ def test_words_that_were_read_late_do_not_keep_the_leader():
     harness = Harness().running()
     harness.says(p.Beat(epoch=EPOCH, sent=harness.now))
     harness.now += 12 * S
-    harness.says(p.Order(number=9, epoch=EPOCH, command=m.Remark("spare nodes: x")))
+    harness.says(p.Order(number=9, epoch=EPOCH, command=m.Say("spare nodes: x")))
     assert harness.follower.state is FollowerState.FOLLOWING
     assert kinds(harness.pass_time(0))["StopRanks"] == 1, "the others may have gone on"
 

@@ -146,7 +146,7 @@ class Harness:
         self.handle(c.Closed(self.links.pop(node), reason))
 
     def remarks(self, node: str) -> str:
-        return "\n".join(each.text for each in self.heard(node, m.Remark))
+        return "\n".join(each.text for each in self.heard(node, m.Say))
 
     # --- ways -----------------------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ class TestProgress:
             job.fail("a", "x")
             job.stop("a")
         assert job.outcomes == {"a": "failed"}
-        assert len(of(m.Remark, job.said)) == 1
+        assert len(of(m.Say, job.said)) == 1
 
     def test_the_settings_reach_the_tracker(self) -> None:
         job = one(max_restarts=10, max_no_progress_cycles=1, min_progress_iterations=5)

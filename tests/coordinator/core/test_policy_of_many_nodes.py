@@ -110,8 +110,8 @@ class TestReturning:
     def test_is_waited_for_so_long_and_no_longer(self) -> None:
         job = self.returning("c")
         assert job.timers["return"].delay_s == RETURN_S
-        (remark,) = job.fire("remark")
-        assert "b of the last round may be back in a moment (a, c)" in remark.text
+        (line,) = job.fire("say")
+        assert "b of the last round may be back in a moment (a, c)" in line.text
         job.fire("return")
         assert job.table == "a c"
 
@@ -155,11 +155,11 @@ class TestMinHealthy:
 
     def test_the_others_go_on(self) -> None:
         job = self.three()
-        stop, remark = job.fail("a")
+        stop, line = job.fail("a")
         assert isinstance(stop, m.Stop)
         assert stop.node == "a"
         text = "node a: rank 0: exit code 1; 2 of 3 nodes go on"
-        assert remark == m.Remark(text)
+        assert line == m.Say(text)
         assert job.stop("a") == []
         job.finish("b")
         job.finish("c")
@@ -170,12 +170,12 @@ class TestMinHealthy:
 
     def test_a_node_is_healthy_with_all_its_ranks_only(self) -> None:
         job = self.three(max_restarts=1)
-        (remark,) = job.feed(m.RankLost("a", 0, "rank 0: killed by SIGKILL"))
-        assert isinstance(remark, m.Remark)
-        assert "2 of 3 nodes" in remark.text
+        (line,) = job.feed(m.RankLost("a", 0, "rank 0: killed by SIGKILL"))
+        assert isinstance(line, m.Say)
+        assert "2 of 3 nodes" in line.text
         assert job.policy.running
-        assert job.feed(m.RankLost("a", 0, "rank 1: killed by SIGKILL"))[0] == m.Remark(
-            remark.text.replace("rank 0", "rank 1")
+        assert job.feed(m.RankLost("a", 0, "rank 1: killed by SIGKILL"))[0] == m.Say(
+            line.text.replace("rank 0", "rank 1")
         )
         decided, *stops = job.feed(m.RankLost("b", 0, "rank 2: killed by SIGKILL"))
         assert isinstance(decided, m.Decided)
@@ -257,13 +257,13 @@ class TestElastic:
     def test_does_not_grow_beyond_max(self) -> None:
         job = running("a", "b", min_nodes=1, max_nodes=2, elastic=True)
         job.join("c")
-        assert job.fire("joined") == [m.Remark("spare nodes: c")]
+        assert job.fire("joined") == [m.Say("spare nodes: c")]
 
     def test_does_not_disturb_a_round_that_is_about_to_end(self) -> None:
         job = running("a", "b", min_nodes=2, max_nodes=3, elastic=True)
         job.join("c")
         job.finish("a")
-        assert job.fire("joined") == [m.Remark("spare nodes: c")]
+        assert job.fire("joined") == [m.Say("spare nodes: c")]
 
     def test_notices_who_came_while_the_table_was_prepared(self) -> None:
         job = Driver(min_nodes=1, max_nodes=2, elastic=True)

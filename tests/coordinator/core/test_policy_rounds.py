@@ -10,7 +10,7 @@ from undaunted.coordinator.core.progress import Iterations
 
 
 def remarks(job: Driver) -> list[str]:
-    return [remark.text for remark in of(m.Remark, job.said)]
+    return [line.text for line in of(m.Say, job.said)]
 
 
 class TestFirstRound:
@@ -37,7 +37,7 @@ class TestFirstRound:
     def test_nodes_that_are_too_many_wait_as_spares(self) -> None:
         job = running("a", "b", "c", "d", min_nodes=4)
         job.join("f", "e")
-        assert job.fire("joined") == [m.Remark("spare nodes: e, f")]
+        assert job.fire("joined") == [m.Say("spare nodes: e, f")]
         assert job.table == "a b c d"
         assert job.ends == {}
 
@@ -45,8 +45,8 @@ class TestFirstRound:
         job = Driver(min_nodes=4)
         job.join("c", "a", "b")
         assert job.timers["join"].delay_s == 900
-        job.fire("remark")
-        job.fire("remark")
+        job.fire("say")
+        job.fire("say")
         assert remarks(job) == [
             "waiting up to 14 min 50 s more: 3 of 4 nodes are here (a, b, c)",
             "waiting up to 13 min 50 s more: 3 of 4 nodes are here (a, b, c)",
@@ -73,7 +73,7 @@ class TestFirstRound:
         job = Driver(min_nodes=2)
         job.join("a", infra_rank=7)
         job.join("b", infra_rank=7)
-        job.fire("remark")
+        job.fire("say")
         assert "nodes a and b have the same infrastructure rank 7" in remarks(job)[0]
         job.lose("a")
         job.join("c", infra_rank=8)
@@ -252,7 +252,7 @@ class TestQuorum:
         assert len(of(m.Stop, job.said)) == 2
         job.stop("a", "b")
         assert job.policy.round == 0
-        job.fire("remark")
+        job.fire("say")
         assert remarks(job)[0].endswith("more: no quorum: only a is heard of")
         job.feed(m.QuorumRegained())
         assert job.policy.round == 1

@@ -78,10 +78,10 @@ def test_a_quorum_of_the_last_table_must_know_it_as_well() -> None:
     job.begin("axy")
     job.acknowledge("axy")
     assert not job.preparation.may_start(0)
-    (remark,) = job.preparation.remark(0)
-    assert "waiting to hear of b" in remark.text
-    assert "ranks may still be running" in remark.text
-    assert job.preparation.remark(0) == []
+    (line,) = job.preparation.say(0)
+    assert "waiting to hear of b" in line.text
+    assert "ranks may still be running" in line.text
+    assert job.preparation.say(0) == []
     later = round((5 + STOPPED_AFTER_S) * S)
     assert not job.preparation.may_start(later)
     job.acknowledge("c")
@@ -191,7 +191,7 @@ def order(command: m.NodeCommand) -> p.Order:
 def test_a_node_that_has_been_told_of_the_end_does_not_forget_it() -> None:
     job = Prepared(ledger("abc"), "abcd")
     job.sessions["b"].order(order(m.End("b", m.Outcome.EXCLUDED, "x")))
-    job.sessions["c"].order(order(m.Remark("x")))
+    job.sessions["c"].order(order(m.Say("x")))
     job.begin("acd")
     kinds = {node: [type(each) for each in job.sessions[node].orders] for node in "bc"}
     assert kinds == {"b": [p.Order, p.PrepareOrder], "c": [p.PrepareOrder]}

@@ -83,7 +83,7 @@ def test_the_least_progress_asked_for() -> None:
 def test_off(off: int) -> None:
     tracker = ProgressTracker(max_rounds=off, max_restarts=100)
     assert ended_after(tracker, *[stepped(0, 0)] * 50) == (None, "")
-    assert tracker.remark([NO_STEP]) == ""
+    assert tracker.to_say([NO_STEP]) == ""
 
 
 def test_one_node_that_knows_is_enough() -> None:
@@ -103,17 +103,17 @@ class TestRemark:
     def test_says_once_why_nothing_is_known(self) -> None:
         tracker = ProgressTracker(max_restarts=10)
         tracker.round_over(0, [NO_STEP])
-        assert "no rank has called undaunted.step" in tracker.remark([NO_STEP])
-        assert tracker.remark([NO_STEP]) == ""
+        assert "no rank has called undaunted.step" in tracker.to_say([NO_STEP])
+        assert tracker.to_say([NO_STEP]) == ""
 
     def test_names_the_file(self) -> None:
         tracker = ProgressTracker(max_restarts=10)
         tracker.round_over(0, [stepped(0, 5)])
-        assert tracker.remark([stepped(0, 5)]) == ""
-        assert "latest.txt: no such file" in tracker.remark([UNKNOWN])
+        assert tracker.to_say([stepped(0, 5)]) == ""
+        assert "latest.txt: no such file" in tracker.to_say([UNKNOWN])
 
     def test_is_left_out_where_the_budget_ends_the_job_first(self) -> None:
-        assert ProgressTracker(max_restarts=2).remark([NO_STEP]) == ""
+        assert ProgressTracker(max_restarts=2).to_say([NO_STEP]) == ""
 
 
 SEEN = st.one_of(
@@ -141,7 +141,7 @@ def test_whatever_is_seen(rounds: list[Iterations], limit: int) -> None:
 
 def test_who_has_not_seen_the_ranks_says_nothing_about_them() -> None:
     tracker = ProgressTracker(max_restarts=5)
-    assert "no rank has called" in tracker.remark([NO_STEP])
+    assert "no rank has called" in tracker.to_say([NO_STEP])
     successor = ProgressTracker(max_restarts=5)
     successor.restore(*tracker.known)
-    assert successor.remark([NO_STEP]) == ""
+    assert successor.to_say([NO_STEP]) == ""

@@ -349,7 +349,7 @@ async def test_a_client_whose_certificate_is_refused_is_told(
     of_server: Certificate, of_client: Certificate
 ) -> None:
     context = server_context(*of_server, ca=of_server.cert)
-    async with serving(Recorder(), tls=context, remark=Remarks()) as server:
+    async with serving(Recorder(), tls=context, say=Remarks()) as server:
         client = client_context(of_server.cert, *of_client)
         with pytest.raises(WireError, match=r"TLS: |certificate"):
             await connect(f"127.0.0.1:{server.port}", Recorder(), terms(), tls=client)

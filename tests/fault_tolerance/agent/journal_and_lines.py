@@ -39,9 +39,7 @@ class OpenScribe(Scribe):
     def __init__(self, config: RunConfig) -> None:
         path = Path(config.run_dir, f"journal-{config.node}.jsonl")
         self.messages = Messages()
-        journal = JournalWriter(
-            path, node=config.node, version="test", on_problem=self.messages.say
-        )
+        journal = JournalWriter(path, node=config.node, version="test", say=self.messages.say)
         super().__init__(config, journal, self.messages)
 
     def close(self) -> None:

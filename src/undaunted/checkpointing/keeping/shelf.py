@@ -62,14 +62,14 @@ class Shelf:
     """Serves the ranks of a node on the loop of its agent. Owns sockets and descriptors.
 
     Args:
-        remark: called with a line about what was refused.
+        say: called with a line about what was refused.
 
     Attributes:
         name: of the socket, without the leading NUL.
     """
 
-    def __init__(self, remark: Callable[[str], None]) -> None:
-        self._remark = remark
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._items: dict[Key, Item] = {}
         self._peers: set[socket.socket] = set()
         self._listener: socket.socket | None = None
@@ -80,7 +80,7 @@ class Shelf:
         try:
             self._listener = self._listen()
         except OSError as error:
-            self._remark(f"copies of checkpoints are not kept over a restart: {error}")
+            self._say(f"copies of checkpoints are not kept over a restart: {error}")
             return
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
@@ -121,7 +121,7 @@ class Shelf:
             peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )[1]
         if uid != os.getuid() or len(self._peers) >= _MAX_CONNECTIONS:
-            self._remark(f"a process of user {uid} was not let at the arenas of this node")
+            self._say(f"a process of user {uid} was not let at the arenas of this node")
             peer.close()
             return
         peer.setblocking(False)
@@ -146,7 +146,7 @@ class Shelf:
             except BlockingIOError:
                 return
             except (OSError, ValueError) as error:
-                self._remark(f"a rank that talks to the shelf of arenas was cut off: {error}")
+                self._say(f"a rank that talks to the shelf of arenas was cut off: {error}")
             self._leave(peer)
             return
 

@@ -31,13 +31,13 @@ def voter(seat: Seat) -> Voter:
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """What follows from a table.
+    """The voters of a table.
 
     Attributes:
         seats: by voter, in the order of group ranks.
         turns: the place of each voter in that order.
-        addresses: of those who can be reached by the others, by node.
-        listening: all of them can.
+        addresses: by node, of the voters that others can reach.
+        listening: others can reach all of them.
     """
 
     seats: dict[Voter, Seat]
@@ -51,7 +51,7 @@ _electorates: dict[int, tuple[tuple[Seat, ...], Electorate]] = {}  # by identity
 
 
 def electorate(table: tuple[Seat, ...]) -> Electorate:
-    """What follows from a table; of the last few tables it is worked out once."""
+    """Return the voters of a table; those of the last few tables are kept."""
     kept = _electorates.get(id(table))
     if kept is not None:
         return kept[1]
@@ -81,7 +81,7 @@ def votes_count(ledger: Ledger) -> bool:
 
 
 def table_votes(table: tuple[Seat, ...], casting_vote: str) -> bool:
-    """The same, for a table."""
+    """Whether the members of a table have votes, see `votes_count`."""
     if casting_vote == "" or len(table) < FEWEST_VOTERS:
         return False
     return electorate(table).listening
@@ -101,13 +101,13 @@ def led_by_others(ledger: Ledger, node: str) -> bool:
 
 
 def is_quorum(present: Collection[Voter], table: tuple[Seat, ...], casting_vote: str) -> bool:
-    """More than half of the table, or exactly half with the node that has the casting vote."""
+    """Whether voters are more than half of a table, or half of it with the casting vote."""
     seats = electorate(table).seats
     return is_enough([each for each in present if each in seats], len(table), casting_vote)
 
 
 def is_enough(members: Collection[Voter], of: int, casting_vote: str) -> bool:
-    """The same, for some members of a table of ``of``."""
+    """Whether members are more than half of ``of``, or half of it with the casting vote."""
     if 2 * len(members) == of:
         return any(node == casting_vote for node, _ in members)
     return 2 * len(members) > of
@@ -116,7 +116,7 @@ def is_enough(members: Collection[Voter], of: int, casting_vote: str) -> bool:
 def may_start(present: Collection[Voter], ledger: Ledger) -> bool:
     """Whether a leader whose ``ledger`` these voters have acknowledged may start what it prepared.
 
-    That every member of the prepared table is among them is asked for elsewhere.
+    Every member of the prepared table has to be among them as well: `Preparation.complete`.
     """
     return not lacking(present, ledger)
 
@@ -147,7 +147,7 @@ def may_lead(grants: Mapping[Voter, Ledger], newest: Ledger) -> bool:
 
 
 def turn(me: Voter, missing: Collection[Voter], table: tuple[Seat, ...]) -> int:
-    """How many members that miss the leader come before me in the order of group ranks."""
+    """How many of the members that miss the leader come before ``me`` by group rank."""
     turns = electorate(table).turns
     mine = turns.get(me, len(turns))
     return sum(1 for each in missing if turns.get(each, mine) < mine)

@@ -170,8 +170,8 @@ class Follower:
         patience_s = max(REFUSED_FOR_S, 2 * self._lease.seconds)
         if seeking and event.refused and idle_s >= patience_s:
             return self._end(event.reason)
-        remark = self.search.remark(self._why, idle_s) if seeking else ""
-        says = [f.Say(remark)] if remark else []
+        line = self.search.to_say(self._why, idle_s) if seeking else ""
+        says = [f.Say(line)] if line else []
         return [*says, f.SetTimer("dial", self.search.pause_s())]
 
     def _end(self, reason: str) -> list[f.Command]:
@@ -616,7 +616,7 @@ class Search:
         """The leader at ``last`` is gone: look there first."""
         self.first, self._tried, self.last = [self.elected or last], 0, last
 
-    def remark(self, why: str, idle_s: float) -> str:
+    def to_say(self, why: str, idle_s: float) -> str:
         """What to say about an attempt that came to nothing, "" = nothing new."""
         if idle_s < SEEK_QUIETLY_S or self._said == why:
             return ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import placement
-from undaunted.coordinator.core.messages import Command, Place, Prepare, Remark, SetTimer
+from undaunted.coordinator.core.messages import Command, Place, Prepare, Say, SetTimer
 from undaunted.coordinator.core.placement import name_key
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def name_some(nodes: Iterable[str]) -> str:
 
 
 # When to say which nodes the job waits for.
-FIRST_REMARK_S = 10.0
-REMARK_EVERY_S = 60.0
+SAY_FIRST_S = 10.0
+SAY_EVERY_S = 60.0
 # Nodes that were lost keep their places for so long where they are expected: they are back and stop
 # their ranks, or the leader itself was cut off.
 RETURN_S = 10.0
@@ -110,18 +110,18 @@ class Formation:
     Attributes:
         config: the job's.
         roster: who is there.
-        prepared: places of the round that is being prepared, by node; empty = none is.
+        chosen: places of the round that is being prepared, by node; empty = none is.
         problem: why no round can be prepared.
     """
 
     config: PolicyConfig
     roster: Roster = field(default_factory=Roster)
-    prepared: dict[str, Place] = field(default_factory=dict)
+    chosen: dict[str, Place] = field(default_factory=dict)
     problem: str = ""
     _last_call: bool | None = None  # True = running, False = over
     _held: bool = False  # the problem is not who is here
     _awaits_return: bool = False
-    _waited_s: float | None = None  # until the last remark; None = nobody waits
+    _waited_s: float | None = None  # until that was said last; None = nobody waits
 
     def attempt(self, number: int, seats: Mapping[str, int], *, held: str = "") -> list[Command]:
         """Prepare round ``number`` if enough nodes are there, otherwise wait for more.
@@ -131,16 +131,16 @@ class Formation:
             seats: group ranks of the last round, by node.
             held: why no round may be prepared, "" = it may.
         """
-        self.prepared = {}
+        self.chosen = {}
         self._held = bool(held)
         self.problem = held or self._too_few()
         returning = [] if held else self.returning(seats)
         timers = self._await_return(number) if returning else []
         if not self.problem and self._last_call and self._more_may_come(number):
             return []
-        chosen: placement.Placement | str = self.problem or self.choose(seats)
-        if isinstance(chosen, str):
-            self.problem = chosen
+        found: placement.Placement | str = self.problem or self.choose(seats)
+        if isinstance(found, str):
+            self.problem = found
             return [*timers, *self._wait(number)]
         if self._more_may_come(number):
             self._last_call = True
@@ -149,9 +149,9 @@ class Formation:
             self.problem = f"{name_some(returning)} of the last round may be back in a moment"
             return [*timers, *self._wait(number)]
         self._last_call, self._awaits_return, self._waited_s = False, False, None
-        self.prepared = {place.node: place for place in chosen.places}
+        self.chosen = {place.node: place for place in found.places}
         return [
-            Prepare(number, chosen.places),
+            Prepare(number, found.places),
             SetTimer("prepare", number, self.config.join_timeout_s),
         ]
 
@@ -177,15 +177,15 @@ class Formation:
         """How long round ``number`` may wait for enough nodes."""
         return self.config.join_timeout_s if number else self.config.first_timeout_s
 
-    def remark(self, number: int) -> list[Command]:
+    def say(self, number: int) -> list[Command]:
         """Say what the job waits for, and when that will be said again."""
         first = not self._waited_s
-        self._waited_s = (self._waited_s or 0) + (FIRST_REMARK_S if first else REMARK_EVERY_S)
-        again = SetTimer("remark", number, REMARK_EVERY_S)
+        self._waited_s = (self._waited_s or 0) + (SAY_FIRST_S if first else SAY_EVERY_S)
+        again = SetTimer("say", number, SAY_EVERY_S)
         if not self.problem:
             return [again]
         left = format_duration(max(0.0, self.limit_s(number) - self._waited_s))
-        return [Remark(f"waiting up to {left} more: {self.describe()}"), again]
+        return [Say(f"waiting up to {left} more: {self.describe()}"), again]
 
     def describe(self) -> str:
         """What is missing, and who is here."""
@@ -213,5 +213,5 @@ class Formation:
         self._waited_s = 0.0
         return [
             SetTimer("join", number, self.limit_s(number)),
-            SetTimer("remark", number, FIRST_REMARK_S),
+            SetTimer("say", number, SAY_FIRST_S),
         ]

@@ -197,7 +197,7 @@ class Leader:
         if not preparation.complete:
             return []
         if not preparation.may_start(now):
-            return [each for remark in preparation.remark(now) for each in self._tell_all(remark)]
+            return [each for line in preparation.say(now) for each in self._tell_all(line)]
         accepted = preparation.start(replaceable=self._more_than_needed)
         commands: list[c.Command] = [self._record.persist(), *self._decide(accepted, now)]
         learn = self._record.learn()
@@ -218,7 +218,7 @@ class Leader:
                 return self._preparation.begin(command, now)
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
-            case m.Decided() | m.Blamed() | m.Remark():
+            case m.Decided() | m.Blamed() | m.Say():
                 return self._tell_all(command)
             case m.Stop():
                 self._record.stop(self._policy)

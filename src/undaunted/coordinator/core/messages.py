@@ -295,7 +295,7 @@ class Blamed(_Message, frozen=True):
     victims: tuple[str, ...] = ()
 
 
-class Remark(_Message, frozen=True):
+class Say(_Message, frozen=True):
     """A line for the user of every node, which changes nothing."""
 
     text: str
@@ -324,7 +324,7 @@ class SetTimer(_Message, frozen=True):
 
 
 # What all nodes are to know; it changes nothing.
-Note = Decided | Blamed | Remark
+Note = Decided | Blamed | Say
 # What a node is told to do or to know.
 NodeCommand = Start | Stop | End | Note
 Command = NodeCommand | Prepare | SetTimer

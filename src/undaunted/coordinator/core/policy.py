@@ -45,7 +45,7 @@ from undaunted.coordinator.core.messages import (
     QuorumLost,
     QuorumRegained,
     RankLost,
-    Remark,
+    Say,
     SetTimer,
     ShutdownRequested,
     Start,
@@ -102,10 +102,10 @@ class Member:
     Attributes:
         place: which ranks it has.
         finished: every rank exited with 0.
-        lost: nobody hears of it any more; whatever it reports later tells only who is to blame.
+        lost: nobody hears of it any more; later reports only say who is to blame.
         all_ok: when it stopped, every rank had exited with 0.
         iterations, misuse: known once it has stopped, see `messages.NodeStopped`.
-        signals: that its ranks were told to stop by.
+        signals: with which its ranks were told to stop.
     """
 
     place: Place
@@ -171,7 +171,7 @@ class Members:
         return self._all[node].finished
 
     def is_there(self, node: str) -> bool:
-        """Whether the node takes part and has not been lost."""
+        """Whether the node is a member and has not been lost."""
         return node in self._all and not self._all[node].lost
 
     def finish(self, node: str, lost_ranks: int = 0) -> None:
@@ -290,8 +290,8 @@ class JobPolicy:
         Args:
             config: the job's.
             round: its number.
-            nodes: that take part in it, in the order of group ranks; feed NodeLost of those that
-                are not there, NodeJoined of spares. None at all: it waits for nodes.
+            nodes: its members, in the order of group ranks; feed NodeLost for members that are not
+                there, NodeJoined for spares. Without members it waits for nodes.
             prepared: highest number of a round that was prepared; it is not used again, since some
                 node may have begun that round.
             restarts_used: of the budget.
@@ -327,7 +327,7 @@ class JobPolicy:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Of the last round that was started."""
+        """Places of the last round that was started."""
         return tuple(member.place for member in self.members.all)
 
     @property
@@ -423,7 +423,7 @@ class JobPolicy:
     def _lost(self, event: NodeLost) -> list[Command]:
         node = event.node
         self.roster.lose(node, returns=event.returns)
-        if self.state is PolicyState.FORMING or node in self.formation.prepared:
+        if self.state is PolicyState.FORMING or node in self.formation.chosen:
             return self._form()
         if not self.in_round or node not in self.members.unstopped:
             return []  # it took no part, or had stopped
@@ -468,7 +468,7 @@ class JobPolicy:
     def _go_on_without(self, node: str, outcome: Outcome, reason: str) -> list[Command]:
         """Nothing runs on the node: dismiss it at once."""
         commands = self._dismiss(node, outcome, reason)
-        if self.state is PolicyState.FORMING or node in self.formation.prepared:
+        if self.state is PolicyState.FORMING or node in self.formation.chosen:
             commands += self._form()
         return commands
 
@@ -478,7 +478,7 @@ class JobPolicy:
         if self.state is not PolicyState.PREPARING or event.round != self.next_round:
             return []
         joined = SetTimer("joined", self.next_round, self.config.last_call_s)
-        more = len(self.roster.here) > len(self.formation.prepared)
+        more = len(self.roster.here) > len(self.formation.chosen)
         return [*self._start(event), *([joined] if more else [])]
 
     def _failed(self, event: NodeFailed) -> list[Command]:
@@ -495,7 +495,7 @@ class JobPolicy:
         self.members.lose_rank(event.node)
         why = self._cause_text(Cause(event.node, event.detail))
         if self._enough_healthy():
-            return [Remark(f"{why}; {self._healthy} are left with all their ranks")]
+            return [Say(f"{why}; {self._healthy} are left with all their ranks")]
         self.blame.failed(event.node, event.detail)
         return self._restart(why, self._grace_s(GRACE_AFTER_FAILURE_S), Outcome.FAILED)
 
@@ -567,7 +567,7 @@ class JobPolicy:
             return self._restart(why, grace_s, outcome)
         stops = self.members.stops([node], self.round, why, grace_s, 15)
         text = f"{why}; {self._healthy} go on"
-        return [*stops, Remark(text), *self._finish_if_done()]
+        return [*stops, Say(text), *self._finish_if_done()]
 
     @property
     def _healthy(self) -> str:
@@ -634,8 +634,8 @@ class JobPolicy:
             case "return", PolicyState.FORMING:
                 self.formation.return_over()
                 return self._form()
-            case "remark", PolicyState.FORMING:
-                return self.formation.remark(event.round)
+            case "say", PolicyState.FORMING:
+                return self.formation.say(event.round)
             case "join", PolicyState.FORMING:
                 return self._form_timed_out()
             case "prepare", PolicyState.PREPARING:
@@ -660,7 +660,7 @@ class JobPolicy:
 
     def _name_spares(self) -> list[Command]:
         spares = [node for node in self.roster.here if node not in self.members.seats]
-        return [Remark(f"spare nodes: {name_some(spares)}")] if spares else []
+        return [Say(f"spare nodes: {name_some(spares)}")] if spares else []
 
     # --- towards the next round -----------------------------------------------------------------
 
@@ -669,7 +669,7 @@ class JobPolicy:
         self.state = PolicyState.FORMING
         seats = self.members.seats
         commands = self.formation.attempt(self.next_round, seats, held=self.no_quorum)
-        if self.formation.prepared:
+        if self.formation.chosen:
             self.state = PolicyState.PREPARING
         elif self.formation.problem and not self.no_quorum:
             ending = self._hopeless() or self._deserted()
@@ -731,8 +731,8 @@ class JobPolicy:
 
     def _start(self, accepted: TableAccepted) -> list[Command]:
         """Start the round that has been prepared."""
-        places = self.formation.prepared.values()
-        self.formation.prepared = {}
+        places = self.formation.chosen.values()
+        self.formation.chosen = {}
         self.round = self.next_round
         self.state = PolicyState.RUNNING
         self.members = Members(places)
@@ -870,7 +870,7 @@ class JobPolicy:
         return cause.line if len(self.members) == 1 else cause.text
 
     def _let_go(self) -> list[Command]:
-        """Between two rounds: dismiss who does not take part any more, say what is remarkable."""
+        """Between two rounds: dismiss nodes that take part no more, say what users should know."""
         commands: list[Command] = []
         for node, reason in list(self.roster.leaving.items()):
             self.gone = reason
@@ -879,8 +879,8 @@ class JobPolicy:
             if node in self.roster.here:
                 commands += self._dismiss(node, Outcome.EXCLUDED, self.roster.barred(node))
         seen = [member.iterations for member in self.members.all]
-        if self._counted and (text := self.tracker.remark(seen)):
-            commands.append(Remark(text))
+        if self._counted and (text := self.tracker.to_say(seen)):
+            commands.append(Say(text))
         return commands
 
     # --- the end --------------------------------------------------------------------------------

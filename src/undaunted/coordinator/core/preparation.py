@@ -1,8 +1,8 @@
 """From the choice of nodes for the next round until it may start: who has to know its table.
 
-A round starts when every node of it has acknowledged the table, when these and the others that
-have are a quorum, when the ledger is written down where that is asked for, and when no rank of the
-round before lives any more.
+A round starts when every node of it has acknowledged the table, when all nodes that have
+acknowledged it are a quorum, when the ledger is written down (where it is kept in etcd), and when
+no rank of the round before lives any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ PROBE_S = 1.0
 
 
 class Preparation:
-    """Of one round at a time."""
+    """Prepares one round at a time.
+
+    Args:
+        config: of the leader.
+        record: the ledger.
+        sessions: the followers.
+        lost: node of the leader before, which members have lost; "" = there was none.
+    """
 
     def __init__(
         self, config: c.LeaderConfig, record: Record, sessions: Sessions, lost: str
@@ -45,7 +52,7 @@ class Preparation:
         self._waiting_said = False
 
     def leads_from(self, now: int) -> None:
-        """The leader begins."""
+        """Note when the leader began to lead."""
         self._leads_from_ns = now
 
     @property
@@ -82,32 +89,32 @@ class Preparation:
         self._wanted = None
 
     def joined(self, session: Session) -> list[c.Command]:
-        """Tell one that has come since; it takes no part, but the quorum may need it."""
+        """Tell a follower that has joined since: it takes no part, but the quorum may need it."""
         return self._tell(session, -1) if self._is_told else []
 
     def returned(self, session: Session) -> list[c.Command]:
-        """Tell one again whose acknowledgement may have been lost with its connection."""
+        """Tell a follower again: its acknowledgement may have been lost with its connection."""
         if not self._is_told or session.voter not in self._awaited:
             return []
         ranks = {election.voter(seat): seat.group_rank for seat in self._record.ledger.pending}
         return self._tell(session, ranks.get(session.voter, -1))
 
     def acknowledged(self, session: Session, message: p.Prepared) -> None:
-        """A follower knows a table."""
-        if message.version < session.prepared:
+        """Note that a follower knows a table."""
+        if message.version < session.acknowledged:
             return  # of an earlier table, and late
-        session.prepared = message.version
+        session.acknowledged = message.version
         session.master = (message.master_addr, message.master_port)
         if message.version == self._record.ledger.version:
             self._awaited.discard(session.voter)
 
     def persisted(self, version: int) -> None:
-        """This version of the ledger, or a later one, is written down."""
+        """Note that this version of the ledger is written down."""
         self._persisted = max(self._persisted, version)
 
     @property
     def complete(self) -> bool:
-        """Whether there is a table which all its nodes have acknowledged, and which is safe."""
+        """Whether all nodes of a table have acknowledged it, and it is written down."""
         if not self._is_told or self._awaited:
             return False
         return not self._config.durable or self._persisted >= self._record.ledger.version
@@ -121,7 +128,7 @@ class Preparation:
         """Whether nothing else stands against the start of a complete table."""
         ledger = self._record.ledger
         connected = self._sessions.connected()
-        there = {each.voter for each in connected if each.prepared == ledger.version}
+        there = {each.voter for each in connected if each.acknowledged == ledger.version}
         return election.may_start(there, ledger) and self.old_world_is_over(now)
 
     def start(self, *, replaceable: bool) -> m.TableAccepted:
@@ -136,15 +143,15 @@ class Preparation:
         self._record.start(replaceable=replaceable)
         return accepted
 
-    def remark(self, now: int) -> list[m.Remark]:
-        """What a complete table waits for, said once, if that takes long."""
+    def say(self, now: int) -> list[m.Say]:
+        """Say once what a complete table waits for, if that takes long."""
         living = self._living(now)
         longest_s = max(living.values(), default=0)
         if self._waiting_said or longest_s < self._config.lease_s:
             return []
         self._waiting_said = True
         text = f"waiting to hear of {name_some(living)}, for {longest_s:.0f} s at most: ranks may "
-        return [m.Remark(text + "still be running there")]
+        return [m.Say(text + "still be running there")]
 
     def probe(self, now: int) -> c.Command:
         """When to look again whether a complete table may be started."""
@@ -175,7 +182,7 @@ class Preparation:
         return session.order(order)
 
     def old_world_is_over(self, now: int) -> bool:
-        """Whether no rank of the last table lives any more; nor of one that may have been started.
+        """Whether no rank lives any more of the last table, nor of one that may have been started.
 
         The leader before may have started what was only prepared in the ledger it has left.
         """
@@ -194,10 +201,10 @@ class Preparation:
     def _left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
         """For how long ranks may still live there, in seconds.
 
-        They end with their agent, so nothing is left where a later agent is there, or where its
-        connection was closed. The latter may have other reasons, so that it does not count while
-        all of the old world may live. An agent that is silent stops them a while after its lease
-        was over.
+        They end with their agent: nothing is left where a later agent is there, or where the
+        agent has closed its connection. A connection may be closed for other reasons, so that does
+        not count while all of the old world may live. An agent that hears nothing stops its ranks
+        some time after the end of its lease.
         """
         session = self._sessions.get(seat.node)
         if session is None:
@@ -214,7 +221,7 @@ class Preparation:
         return self._stops_after_s(soon=soon) - (now - session.heard_ns) / _NS
 
     def _unheard_left_s(self, seat: p.Seat, now: int, *, votes: bool) -> float:
-        """The same, if this leader has never heard of the agent."""
+        """For how long ranks may still live where this leader has never heard of the agent."""
         if not votes:
             stops_s = self._stops_after_s(soon=self._config.durable)
         elif seat.node == self._lost:

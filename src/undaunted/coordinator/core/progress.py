@@ -43,7 +43,7 @@ class ProgressTracker:
     Attributes:
         max_rounds: so many in a row are too many; 0 or less = never.
         min_iterations: a round that advances by less has made no progress.
-        max_restarts: the budget; where it is used up first anyway, nothing is remarked.
+        max_restarts: the budget; where it is used up first anyway, nothing is said.
     """
 
     max_rounds: int = 3
@@ -79,7 +79,7 @@ class ProgressTracker:
         self._reached, self._stalled, self._said = reached, list(stalled), True
         self._from = reached or 0
 
-    def remark(self, nodes: Iterable[Iterations]) -> str:
+    def to_say(self, nodes: Iterable[Iterations]) -> str:
         """Return what the user should know about the tracking itself; each job is told once."""
         problem = _together(nodes).problem
         matters = 0 < self.max_rounds <= self.max_restarts

@@ -31,12 +31,12 @@ class Record:
 
     def __init__(self, config: c.LeaderConfig, ledger: p.Ledger, epoch: int) -> None:
         self._config = config
-        self._version = 0  # the last one of a ledger that another one was adopted for
-        self._elects = False  # the table of the adopted ledger has yet to make this one its leader
+        self._version = 0  # of the newest ledger that was replaced by an adopted one
+        self._elects = False  # members of the adopted ledger have yet to elect this leader
         self.epoch = epoch
         self.started = 0
         self.replaceable = False
-        self._unconfirmed: set[election.Voter] = set()  # who may not know that the round began
+        self._unconfirmed: set[election.Voter] = set()  # may not know that the round began
         self.ledger = p.NO_LEDGER
         self.adopt(ledger)
 
@@ -104,9 +104,9 @@ class Record:
         self.replaceable = True
 
     def confirmed(self, who: election.Voter, number: int) -> bool:
-        """Somebody knows that round ``number`` was started; return whether now every member does.
+        """Note that ``who`` knows of the start of round ``number``; return whether all members do.
 
-        From then on nobody leads by the table before.
+        From then on nobody can be elected by the table before.
         """
         if not self.ledger.before or number < self.ledger.round:
             return False
@@ -124,7 +124,7 @@ class Record:
         return -1 if self.ledger.before else self.ledger.round
 
     def stop(self, policy: JobPolicy) -> None:
-        """Note it once for all nodes: who has heard of it first knows no more than the others."""
+        """Note that the round is told to stop: once, so that all nodes hear of the same ledger."""
         known = self.ledger
         now = p.stopped(known, known.version, policy.restarts_used, dict(policy.excluded))
         if now != known:

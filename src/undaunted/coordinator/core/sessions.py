@@ -36,7 +36,7 @@ class Session:
         number: of the last order.
         reported: number of the last report that was taken in.
         stopped: the last round of which it has reported that nothing is left of it, -1 = none.
-        prepared: version of the ledger it has acknowledged.
+        acknowledged: version of the ledger that it knows.
         silent: it was lost without a word, so that its ranks may go on for a while.
         replaceable: it knows that its ranks have to stop when its lease is over.
         master: address and port it has reserved for the round.
@@ -51,7 +51,7 @@ class Session:
     number: int = 0
     reported: int = 0
     stopped: int = -1
-    prepared: int = 0
+    acknowledged: int = 0
     silent: bool = False
     replaceable: bool = False
     master: tuple[str, int] = ("", 0)

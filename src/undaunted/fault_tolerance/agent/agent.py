@@ -77,7 +77,7 @@ class Agent:
         if config.launcher_log:
             self._messages.write_to(config.launcher_log, config.node, self._logs.open)
         path = Path(config.run_dir, f"journal-{config.node}.jsonl")
-        self._journal = JournalWriter(path, node=config.node, version=__version__, on_problem=say)
+        self._journal = JournalWriter(path, node=config.node, version=__version__, say=say)
         self._scribe = Scribe(config, self._journal, self._messages)
         # --- what is made once, and serves every round ---
         self._area = begun.area
@@ -235,7 +235,7 @@ class Agent:
                 self._scribe.decided(order)
             case job.Blamed() if self._config.nodes is not None:
                 self._scribe.blamed(order)
-            case job.Remark(text=text):
+            case job.Say(text=text):
                 self._say(text)
             case job.End():
                 self._end(order)
