@@ -55,7 +55,7 @@ class Served:
             handler,
             Terms("job", "1", TOKEN),
             messages=w.FromSender,
-            remark=self.said.append,
+            say=self.said.append,
         )
         self._stop = asyncio.Event()
         await server.start()
