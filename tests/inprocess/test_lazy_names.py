@@ -9,19 +9,12 @@ import inspect
 import pytest
 
 from undaunted import inprocess
-from undaunted.inprocess import rank_assignment
 from undaunted.inprocess.parameters import Parameters
 
 
-def test_every_name_of_rank_assignment() -> None:
-    for name in rank_assignment.__all__:
-        assert getattr(rank_assignment, name).__name__ == name
-
-
-@pytest.mark.parametrize("package", [inprocess, rank_assignment])
-def test_a_name_that_does_not_exist(package: object) -> None:
+def test_a_name_that_does_not_exist() -> None:
     with pytest.raises(AttributeError, match="'nothing'"):
-        _ = package.nothing  # type: ignore[attr-defined]
+        _ = inprocess.nothing
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.inprocess.barriers import StoreMixin
 from undaunted.inprocess.compose import Compose
 from undaunted.inprocess.parameters import Parameters
-from undaunted.inprocess.rank_assignment import ShiftRanks
-from undaunted.inprocess.rank_assignment.assignments import ActivateAllRanks
+from undaunted.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from undaunted.inprocess.wrap import CallWrapper
 
 if TYPE_CHECKING:

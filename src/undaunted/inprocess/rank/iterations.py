@@ -37,7 +37,7 @@ from undaunted.inprocess.rank import failures
 from undaunted.inprocess.rank.epoch_store import EpochStore
 from undaunted.inprocess.rank.guard_link import GuardLinkError
 from undaunted.inprocess.rank.verdict import LAST, Broken, log_swallower
-from undaunted.inprocess.rank_assignment.assignments import (
+from undaunted.inprocess.rank_assignment import (
     RankAssignmentCtx,
     RankDiscarded,
     activate,
