@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 _NS = 1_000_000_000
-# Where thousands of ranks fail because one has, the first reasons are enough.
+# When thousands of ranks fail because one has failed, the first reasons are enough.
 MAX_REASONS = 64
 MAX_TEXT = 1000  # characters
 
@@ -37,7 +37,7 @@ class CallState(enum.Enum):
 
 @dataclass(slots=True)
 class Streak:
-    """The same fault again and again, without progress of any rank in between."""
+    """Counts how often in a row the same fault comes, without progress of any rank in between."""
 
     _count: int = 0
     _fingerprints: frozenset[str] = frozenset()
@@ -51,13 +51,13 @@ class Streak:
         *,
         long: bool = False,
     ) -> bool:
-        """Take in why an epoch was stopped; return whether it was so ``limit`` times in a row.
+        """Count the stop of an epoch; return whether the fault has come ``limit`` times in a row.
 
         Args:
             reasons: of the stop.
-            joins: say how far the ranks have come.
-            limit: 0 = there is none.
-            long: the epoch has run for so long that this counts as progress.
+            joins: of the ranks, with their progress.
+            limit: 0 = none, the result is False.
+            long: the epoch has run long enough to count as progress.
         """
         progress = {join.job_rank: join.progress for join in joins}
         known = self._progress
@@ -82,17 +82,17 @@ class Call:
 
     Attributes:
         enter: the first message of its first rank: number, world size, limits.
-        waiting: joins of processes that take the place of lost ones; the next record has them. The
-            controller's: it is emptied here.
-        members: ranks that take part in the epoch that runs or is gathered; in epoch 0 all ranks
-            that should come.
+        waiting: joins of processes that take the place of lost ranks, for the next record. Belongs
+            to the controller; emptied here.
+        members: ranks that take part in the epoch that runs or is gathered; while epoch 0 is
+            gathered, all ranks that are expected.
         began_ns: when the epoch began to run or to be gathered.
-        held: no record is made yet: there may be ranks that are not known here.
-        entered: ranks that have come.
+        held: no record is made yet, as there may be ranks that are not known here.
+        entered: first messages of the ranks that have entered.
         out: ranks that take no part any more, and why.
-        record: the last one.
-        stop: the stop of its epoch, None = it runs.
-        outcome: how the call ended, None = it is on.
+        record: the last record that was made.
+        stop: the stop of its epoch, None = the epoch runs.
+        outcome: how the call has ended, None = it has not.
     """
 
     enter: m.Enter
@@ -109,7 +109,7 @@ class Call:
     _joins: dict[int, m.Join] = field(default_factory=dict)
     _reasons: tuple[m.Reason, ...] = ()
     _completed: set[int] = field(default_factory=set)
-    _returned: bool = False  # the function has returned in one of them
+    _returned: bool = False  # the function has returned in one of these
     _streak: Streak = field(default_factory=Streak)
     _last: int = -1  # the rank that has joined last
     _ran_s: float = 0.0  # how long the epoch ran that was stopped
@@ -128,7 +128,7 @@ class Call:
 
     @property
     def over(self) -> bool:
-        """Whether nothing follows any more."""
+        """Whether the call has ended."""
         return self.state is CallState.OVER
 
     @property
@@ -143,7 +143,7 @@ class Call:
         return [self._barrier_timer()]
 
     def come(self, enter: m.Enter) -> list[c.ControllerCommand]:
-        """A rank is there."""
+        """A rank has entered."""
         job_rank = enter.job_rank
         known = self.entered.get(job_rank)
         if known is not None and (known.pid, known.node) != (enter.pid, enter.node):
@@ -180,7 +180,7 @@ class Call:
         return self._record_if_all_joined(now)
 
     def _fault(self, fault: m.Fault, now: int) -> list[c.ControllerCommand]:
-        """Of the epoch that runs, or is over for one reason more."""
+        """Stop the epoch that runs, or add a reason to the stop of the one that is over."""
         if self.record is None or fault.epoch != self.record.epoch:
             return []
         return self.interrupt((fault.reason,), now)
@@ -240,7 +240,7 @@ class Call:
         ]
 
     def release(self, now: int) -> list[c.ControllerCommand]:
-        """All ranks that are to come have come: a record may be made."""
+        """All ranks are known: from now on records may be made."""
         self.held = False
         return self._record_if_all_joined(now) if self.members else []
 
@@ -255,7 +255,7 @@ class Call:
         return []
 
     def end(self, kind: str, text: str) -> list[c.ControllerCommand]:
-        """It cannot go on in any rank."""
+        """End the call in all ranks, as it cannot go on."""
         end = m.End(self.number, kind, text)
         told = sorted({*self.members.intersection(self.entered), *self.waiting})
         self.waiting.clear()
@@ -267,10 +267,10 @@ class Call:
         commands = self.end("mismatch", text)
         return [*commands, c.Tell((enter.job_rank,), m.End(enter.call, "mismatch", text))]
 
-    # --- ranks that come back -------------------------------------------------------------------
+    # --- guards that come back ------------------------------------------------------------------
 
     def catch_up(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
-        """Tell a rank that has come back the record and the stop that it has not heard."""
+        """Tell a rank whose guard has come back the record and the stop that it has not heard."""
         job_rank, heard, record = resume.enter.job_rank, resume.record, self.record
         if job_rank not in self.members:
             return [dismiss(self.number, job_rank, self.out.get(job_rank, "it is no member"))]
@@ -402,7 +402,7 @@ def _sizes(one: m.Enter, other: m.Enter) -> str:
 
 
 def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:
-    """Whether a rank has heard a record that this controller would not have made."""
+    """Whether a rank has heard a record that does not fit this controller's last one."""
     if heard is None:
         return False
     if record is None or heard.epoch > record.epoch:
@@ -411,7 +411,7 @@ def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:
 
 
 class ContradictionError(Exception):
-    """What ranks say of themselves cannot all be true. The message is for people."""
+    """The ranks' statements about themselves contradict each other. The message is for people."""
 
 
 def make_record(
@@ -427,11 +427,11 @@ def make_record(
         call: its call.
         epoch: its number.
         joins: of the members, by job rank.
-        waiting: of processes that take the place of lost ones.
+        waiting: joins of processes that take the place of lost ranks, by job rank.
         reasons: why the epoch before was stopped.
 
     Raises:
-        ContradictionError: joins do not agree about the ranks of the epoch before.
+        ContradictionError: the joins contradict each other about the ranks of the epoch before.
     """
     size, ranks = _ranks(epoch, joins)
     free = [rank for rank in range(size) if rank not in ranks]
@@ -461,7 +461,7 @@ def make_record(
 
 
 def _ranks(epoch: int, joins: Mapping[int, m.Join]) -> tuple[int, dict[int, int]]:
-    """The world's size and the job rank of every rank, in the epoch before."""
+    """Return the world size and the job rank of every rank, both of the epoch before."""
     size = next(iter(joins.values())).world_size
     ranks: dict[int, int] = {}
     for job_rank, join in sorted(joins.items()):
@@ -490,10 +490,10 @@ def _with_rank(reason: m.Reason, rank_of: Mapping[int, int]) -> m.Reason:
 
 
 def add_reasons(reasons: tuple[m.Reason, ...], more: Iterable[m.Reason]) -> tuple[m.Reason, ...]:
-    """Append the reasons that are new, as long as there is room; texts are cut.
+    """Append the reasons that are new, up to `MAX_REASONS`; long texts are cut.
 
-    In the order in which they came, which need not be the order in which they happened: a rank may
-    notice that a peer is gone before the guard of that peer does. So consequences come last.
+    They are in order of arrival, with consequences last: a rank may notice that a peer is gone
+    before the guard of that peer does.
     """
     result = dict.fromkeys([*reasons, *map(_cut, more)])
     return tuple(sorted(result, key=lambda reason: reason.consequence))[:MAX_REASONS]
@@ -506,7 +506,7 @@ def _cut(reason: m.Reason) -> m.Reason:
 
 
 def slowest(joins: Iterable[m.Join]) -> dict[str, tuple[float, int]]:
-    """The longest time of every phase of the recovery, and whose it was."""
+    """Return for every phase of the recovery its longest time in seconds, and the rank of it."""
     result: dict[str, tuple[float, int]] = {}
     for join in joins:
         for name, seconds in join.phases.items():

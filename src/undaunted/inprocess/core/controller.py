@@ -1,7 +1,7 @@
-"""Decides for a job: which calls there are, and which ranks are still there to take part.
+"""The state machine of a job: its calls, and the ranks that are left to take part in them.
 
-What happens in a call is `call.Call`'s business. No clock, socket or thread in here; every rank
-is known by its job rank, and ranks are told by way of their guards.
+What happens in one call is in `call.Call`. No clock, socket or thread in here; every rank goes by
+its job rank, and hears the controller by way of its guard.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from undaunted.inprocess.core.call import Call, dismiss
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# A controller that has taken over makes no record for so long. It waits for all members that it
-# knows of; but the one before may have told a record to a process that replaces a lost one, and to
-# nobody else yet.
+# For this long, a controller that has taken over makes no record. It waits for all members that it
+# knows; but the controller before may have sent a record to a process that replaces a lost rank,
+# and to nobody else yet.
 SETTLE_S = 1.0
-# A rank is at most one call behind the others: the next one does not begin without it.
+# More than enough: a rank is at most one call behind the others, as no call begins without it.
 _OUTCOMES_KEPT = 4
 
 
@@ -32,21 +32,22 @@ class Controller:
     """See the module's documentation. Feed events to `handle`, carry out what it returns.
 
     Attributes:
-        calls: the calls that are on, by number: one, or two while quick ranks have begun the next.
-        gone: ranks that are lost for good, and why. They return as `Enter.rejoin` only.
+        calls: the calls that have not ended, by number: one, or two while quick ranks have begun
+            the next one.
+        gone: ranks that are lost, and why. Only a new process (`Enter.rejoin`) brings one back.
     """
 
     calls: dict[int, Call] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     _takeovers: dict[int, Takeover] = field(default_factory=dict)
-    _ended: dict[int, m.Lost] = field(default_factory=dict)  # the last process of each
-    _present: dict[int, int] = field(default_factory=dict)  # pids of the ranks that are there
+    _ended: dict[int, m.Lost] = field(default_factory=dict)  # the last process of each rank
+    _present: dict[int, int] = field(default_factory=dict)  # pids of the ranks whose processes live
     _rejoining: dict[int, m.Enter] = field(default_factory=dict)
     _waiting: dict[int, m.Join] = field(default_factory=dict)  # rejoining ranks that are ready
     _outcomes: dict[int, m.Finished | m.End] = field(default_factory=dict)
     _newest: int = -1  # number of the newest call
     _settling: bool = False  # has just taken over
-    _begun: bool = False  # all ranks have had the time to come
+    _begun: bool = False  # all ranks have had the time to enter
     _over: bool = False
 
     def handle(self, event: m.FromGuard | c.ControllerEvent, now: int) -> list[c.ControllerCommand]:
@@ -72,7 +73,7 @@ class Controller:
             case c.TimerFired(name=name):
                 return self._timer(name, now)
 
-    # --- ranks come -----------------------------------------------------------------------------
+    # --- ranks enter ----------------------------------------------------------------------------
 
     def _enter(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
         job_rank, number = enter.job_rank, enter.call
@@ -109,7 +110,7 @@ class Controller:
         return [dismiss(enter.call, enter.job_rank, "the call is over for the other ranks")]
 
     def _rejoin(self, enter: m.Enter, now: int) -> list[c.ControllerCommand]:
-        """A process takes the place of a lost one; its predecessor may not be known to be lost."""
+        """A process takes the place of a lost one, perhaps before the loss is known here."""
         job_rank = enter.job_rank
         commands: list[c.ControllerCommand] = []
         if job_rank not in self.gone:
@@ -120,7 +121,7 @@ class Controller:
         return [*commands, c.SetTimer("begun 0 0", enter.limits.heartbeat_timeout)]
 
     def _moved_on(self, job_rank: int, number: int, now: int) -> list[c.ControllerCommand]:
-        """Who enters a call has left every earlier one."""
+        """A rank that enters a call has left every earlier one."""
         text = "it has called a wrapped function again"
         reason = m.Reason("BASE_EXCEPTION", job_rank, text=text)
         commands: list[c.ControllerCommand] = []
@@ -163,7 +164,7 @@ class Controller:
     def _lose(
         self, reasons: Iterable[m.Reason], now: int, newest: float = math.inf
     ) -> list[c.ControllerCommand]:
-        """Ranks are gone whose last call was ``newest``; a later record means other processes."""
+        """Ranks are gone. Their processes knew no call after ``newest``: later ones are others'."""
         reasons = tuple(reasons)
         for reason in reasons:
             job_rank = reason.job_rank
@@ -181,7 +182,7 @@ class Controller:
         return commands
 
     def _conclude_calls(self, now: int) -> list[c.ControllerCommand]:
-        """Forget calls that are over, but not how they ended."""
+        """Forget calls that are over, but keep their outcomes."""
         commands: list[c.ControllerCommand] = []
         for number in [each for each, call in self.calls.items() if call.over]:
             call = self.calls.pop(number)
@@ -201,7 +202,7 @@ class Controller:
                 self.gone.pop(job_rank, None)
 
     def _leave_behind(self, out: dict[int, str], now: int) -> list[c.ControllerCommand]:
-        """The others have gone on without these ranks: they are not waited for again."""
+        """The others have finished without these ranks: no later call waits for them."""
         commands: list[c.ControllerCommand] = []
         for job_rank, text in out.items():
             if job_rank in self.gone:
@@ -220,7 +221,7 @@ class Controller:
             del self._outcomes[min(self._outcomes)]
 
     def _over_if_nobody_left(self) -> list[c.ControllerCommand]:
-        """Processes that replace lost ones need somebody to join."""
+        """When only processes that wait to rejoin are left: dismiss them, nobody can be joined."""
         if self.calls or self._takeovers or not self._begun:
             return []
         if self._present.keys() - self._rejoining.keys() - self.gone.keys():
@@ -271,7 +272,7 @@ class Controller:
         return commands + self._return(call, resume, now)
 
     def _settle_if_new(self, resume: m.Resume) -> list[c.ControllerCommand]:
-        """Notice that this controller has taken over: a rank has a history unknown here."""
+        """Notice that this controller has taken over: a rank has a past that is unknown here."""
         knows = self._outcomes or any(call.record for call in self.calls.values())
         if self._settling or self._takeovers or knows:
             return []
@@ -290,7 +291,7 @@ class Controller:
         return commands
 
     def _resume_rejoining(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
-        """A process that replaces a lost one; it may be a member without knowing it."""
+        """A process that replaces a lost one; it may be a member and not know it yet."""
         enter = resume.enter
         for call in self.calls.values():
             known = call.entered.get(enter.job_rank)
@@ -302,7 +303,7 @@ class Controller:
         return commands
 
     def _learn_outcome(self, resume: m.Resume) -> list[c.ControllerCommand]:
-        """The controller before has ended a call: that holds for all."""
+        """The controller before has ended a call for one rank: the outcome holds for all ranks."""
         outcome = resume.ended
         if outcome is None or outcome.call in self._outcomes:
             return []
@@ -329,7 +330,7 @@ class Controller:
         return takeover
 
     def _return(self, call: Call | None, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
-        """A rank whose link was broken is back."""
+        """A guard whose link was broken is back, with this rank."""
         enter = resume.enter
         commands = []
         if call is None or enter.job_rank not in call.entered:
@@ -399,12 +400,12 @@ class Controller:
 class Takeover:
     """What a new controller learns of one call that began before, from the guards of its ranks.
 
-    The highest record that any rank was told is the last one there is: no rank can have joined a
-    later epoch without it. All of its members are waited for; then the call goes on from there.
+    The highest record that any rank has heard is the last one that was made: no rank can have
+    joined a later epoch without it. All its members are waited for; then the call goes on from it.
 
     Attributes:
-        resumes: what guards have said of the ranks, by job rank.
-        lost: ranks that will not come any more, and why.
+        resumes: what the guards have said about their ranks, by job rank.
+        lost: ranks that do not come any more, and why.
     """
 
     resumes: dict[int, m.Resume] = field(default_factory=dict)
@@ -412,30 +413,30 @@ class Takeover:
 
     @property
     def record(self) -> m.Record | None:
-        """The highest that anybody was told."""
+        """The highest record that any rank has heard; None = no rank has heard one."""
         records = [each.record for each in self.resumes.values() if each.record is not None]
         return max(records, key=lambda record: record.epoch, default=None)
 
     @property
     def missing(self) -> set[int]:
-        """Members of that record of which no guard has spoken yet."""
+        """Members of `record` that no guard has reported yet."""
         record = self.record
         members = set() if record is None else set(record.members)
         return members - self.resumes.keys() - self.lost.keys()
 
     @property
     def stop(self) -> m.Stop | None:
-        """Of the highest record's epoch, if anybody was told."""
+        """The stop of the epoch of `record`; None = no rank has heard one."""
         record = self.record
         stops = (each.stop for each in self.resumes.values() if each.record == record)
         return next((stop for stop in stops if stop is not None), None)
 
     def add(self, resume: m.Resume) -> None:
-        """A guard tells of a rank."""
+        """A guard reports a rank."""
         self.resumes[resume.enter.job_rank] = resume
 
     def hear(self, message: m.Said) -> None:
-        """One of these ranks says something more."""
+        """A rank that was reported says something more."""
         known = self.resumes.get(message.job_rank)
         if known is not None:
             said = (*known.said, message)
@@ -452,7 +453,7 @@ _MAX_WORLD_SIZE = 1 << 20
 def tell_outcome(
     outcome: m.Finished | m.End, job_ranks: Sequence[int]
 ) -> list[c.ControllerCommand]:
-    """Tell ranks how a call has ended; ranks that had no part in it are dismissed."""
+    """Tell ranks the outcome of a call; dismiss ranks that were no members at its end."""
     part, rest = job_ranks, []
     if isinstance(outcome, m.Finished):
         part = [each for each in job_ranks if each in outcome.members]
@@ -462,14 +463,14 @@ def tell_outcome(
 
 
 def about(job_rank: int, reason: m.Reason) -> m.Reason:
-    """Return the reason with this rank as the one it is about."""
+    """Return the reason with this rank in ``job_rank``."""
     if reason.job_rank == job_rank:
         return reason
     return msgspec.structs.replace(reason, job_rank=job_rank)
 
 
 def refusal_of(enter: m.Enter) -> str:
-    """Return what is wrong with the message by itself, "" = nothing."""
+    """Return why the message by itself is not acceptable, "" = it is."""
     if enter.version != m.VERSION:
         return (
             f"it speaks version {enter.version} of the messages, the controller {m.VERSION}; "
