@@ -8,7 +8,7 @@ import typing
 from typing import TYPE_CHECKING
 
 from undaunted.base.options import as_text
-from undaunted.cli.help import groups, spellings
+from undaunted.cli.command import groups, spellings
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig, settings
 

@@ -58,12 +58,6 @@ SIMULATOR_ARROWS = {
 # imports from it except those who tell the version.
 FACE_OF = {"coordinator", "progress"}
 MAY_IMPORT_FACE = {"checkpointing", "cli", "fault_tolerance", "inprocess"}
-# Where modules still import each other in a circle. This is to become empty.
-CIRCLES = (
-    "simulator.coordination.",
-    "simulator.inprocess.",
-    "undaunted.cli.",
-)
 
 
 @dataclass(frozen=True)
@@ -238,12 +232,8 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
     """Imports for type checking and in functions count: files that name each other are one concept
     in pieces, or one of them stands in the wrong place.
     """
-    new = [
-        sorted(group)
-        for group in circles(imports() + imports(SRC.parent, SIMULATOR))
-        if not any(all(name.startswith(known) for name in group) for known in CIRCLES)
-    ]
-    assert not new, f"modules that import each other in a circle: {new}"
+    found = [sorted(group) for group in circles(imports() + imports(SRC.parent, SIMULATOR))]
+    assert not found, f"modules that import each other in a circle: {found}"
 
 
 def test_package_inits_import_nothing_of_ours() -> None:

@@ -1,40 +1,52 @@
-"""A job in the simulator: machines, agents and their ranks, and what can be done to them."""
+"""A job in the simulator: machines, agents with their ranks and leaders, what can be done to them.
+
+What the shell does in a real process, sockets and timers, is done here for the same cores.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulator.coordination.agent import Agent
-from simulator.coordination.beyond_help import cut_off_for_good, why_beyond_help
 from simulator.coordination.invariants import Checker
-from simulator.coordination.server import Coordinator
 from simulator.coordination.setup import (
+    ASK_TIMEOUT_NS,
     AWAY_TIMEOUT_S,
     COORDINATOR,
     GIVE_UP_S,
     LEASE_S,
+    READY,
     TERM_TIMEOUT_S,
     Setup,
     address_of,
 )
 from simulator.run import InvariantError, World
+from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
-from undaunted.coordinator.core.follower_messages import FollowerConfig
-from undaunted.coordinator.core.leader import Leader
-from undaunted.coordinator.core.leader_messages import LeaderConfig
+from undaunted.coordinator.core import follower_messages as f
+from undaunted.coordinator.core import leader_messages as c
+from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.follower import Follower, FollowerState
+from undaunted.coordinator.core.leader import Leader, LeaderState
+from undaunted.coordinator.core.progress import Iterations
+from undaunted.fault_tolerance.agent import node as n
+from undaunted.fault_tolerance.agent.node import Node, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from simulator.coordination.ranks import Ranks
-    from undaunted.coordinator.core.follower_messages import Lead, Prepare
 
 _MS = 1_000_000
 _NS = 1_000_000_000
 _RUN_ID = "simulated"
 # How many peers of a rank that ended notice by themselves, and end as well.
 _PEERS = 2
+_HANDSHAKE_NS = 5 * _NS
+_EVIDENCE_NS = _NS // 5
+_SIGKILL = 9
+# Share of ranks that do not react to SIGTERM: they wait for a peer in communication.
+_DEAF = 0.3
 
 
 class Confirmed(Protocol):
@@ -94,7 +106,7 @@ class Cluster(World):
             return
         setup = self.setup
         incarnation = self._incarnation()
-        config = FollowerConfig(
+        config = f.FollowerConfig(
             node=name,
             incarnation=incarnation,
             slots=setup.slots,
@@ -182,7 +194,7 @@ class Cluster(World):
 
     # --- what agents, leaders and ranks ask for -------------------------------------------------
 
-    def successor(self, seat: election.Voter, lead: Lead) -> Leader:
+    def successor(self, seat: election.Voter, lead: f.Lead) -> Leader:
         """Make the leader that an agent has become."""
         return self._leader(*seat, lead.ledger, lead.epoch, lead.lost, lead.silent)
 
@@ -196,7 +208,7 @@ class Cluster(World):
         silent: tuple[str, ...] = (),
     ) -> Leader:
         """Make a leader that goes on from a ledger."""
-        config = LeaderConfig(
+        config = c.LeaderConfig(
             run_id=_RUN_ID,
             policy=self.setup.policy,
             node=node,
@@ -227,13 +239,13 @@ class Cluster(World):
         if self.simulation.has_power(machine) and (known is None or p.newer(ledger, known)):
             self._disks[machine] = ledger
 
-    def reserve_port(self, agent: Agent, table: Prepare) -> None:
+    def reserve_port(self, agent: Agent, table: f.Prepare) -> None:
         """Answer a prepared table after a moment, but not before the one before it."""
         at_ns = self.simulation.now + self.between(1 * _MS, 20 * _MS)
         agent.busy_until = max(agent.busy_until, at_ns)
         self.simulation.at(agent.busy_until, self._reserved, (agent, table))
 
-    def _reserved(self, what: tuple[Agent, Prepare]) -> None:
+    def _reserved(self, what: tuple[Agent, f.Prepare]) -> None:
         self.tell(*what)
 
     def tell(self, agent: Agent, what: Any) -> None:
@@ -297,3 +309,645 @@ class Cluster(World):
     def _incarnation(self) -> str:
         self._incarnations += 1
         return f"i{self._incarnations}-{self._random.getrandbits(32):08x}"
+
+
+class Agent:
+    """One incarnation of the launcher of a node: the cores of follower, leader and node.
+
+    Attributes:
+        seat: node and incarnation.
+        outcome: how the job ended for it, "" = it has not.
+        ranks: of the last round.
+        busy_until: when the last table it was given will have been taken in.
+    """
+
+    def __init__(self, cluster: Cluster, config: f.FollowerConfig, leader: Leader | None) -> None:
+        self.name = config.node
+        self.seat = (config.node, config.incarnation)
+        self.outcome = ""
+        self.ranks: Ranks | None = None
+        self.busy_until = 0
+        self.follower = Follower(config)
+        self.node = Node()
+        self._cluster = cluster
+        self._slots = config.slots
+        self._server: Server | None = None
+        self._waits: Server | None = None  # the launcher, for the leader here
+        self._first_leader = leader
+        self._dials: dict[int, int] = {}  # connection to link
+        self._link: dict[int, int] = {}  # link to connection
+        self._dialing = 0
+        self._serves: set[int] = set()  # connections of followers
+        self._victim = False
+        self._verdict = ""
+        self._timer_rounds: dict[str, int] = {}
+        self._take: dict[type, Callable[[Any, int, list[s.Command]], None]] = {
+            s.Started: self._started,
+            s.Received: self._received,
+            s.TimerFired: self._timer,
+            s.Told: self._told,
+            s.Accepted: self._accepted,
+            s.Asked: self._asked,
+            s.Answered: self._answered,
+            s.Connected: self._connected,
+            s.ConnectFailed: self._connect_failed,
+            s.Closed: self._closed,
+        }
+
+    @property
+    def leads(self) -> bool:
+        """Whether the leader runs here."""
+        return self._server is not None
+
+    @property
+    def follows(self) -> int:
+        """Epoch of the leader it follows now, 0 = none."""
+        follower = self.follower
+        return follower.knows.epoch if follower.state is FollowerState.FOLLOWING else 0
+
+    @property
+    def knows_round(self) -> int:
+        """The last round it knows to have begun, whether or not it had a part in it; -1 = none."""
+        ledger = self.follower.knows.ledger
+        return -1 if ledger is None else ledger.round
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def handle(self, event: s.Event, now: int) -> list[s.Command]:
+        """See `simulator.virtual.network.Process`."""
+        out: list[s.Command] = []
+        self._take[type(event)](event, now, out)
+        if self._server is not None and self._server.over:
+            self._server = None
+            self._serves.clear()
+        if self.outcome and not any(isinstance(command, s.Exit) for command in out):
+            self._exit_if_over(out)
+        return out
+
+    def _started(self, _event: s.Started, now: int, out: list[s.Command]) -> None:
+        out.append(s.Listen(address_of(self.name)))
+        if self._first_leader is not None:
+            self._lead(self._first_leader, now, out)
+        self._follow(f.Begin(), now, out)
+
+    def _received(self, event: s.Received, now: int, out: list[s.Command]) -> None:
+        connection, message = event.connection, event.message
+        link = self._dials.get(connection)
+        if link is not None:
+            if message is READY:
+                out.append(s.CancelTimer("handshake"))
+                self._follow(f.Opened(link), now, out)
+            else:
+                self._follow(f.Received(link, message), now, out)
+        elif connection in self._serves:
+            if self._server is not None:
+                out += self._server.received(connection, message, now)
+        elif isinstance(message, p.Hello):
+            self._greeted(connection, message, now, out)
+
+    def _greeted(self, connection: int, hello: p.Hello, now: int, out: list[s.Command]) -> None:
+        if self._server is None:
+            reason = f"node {self.name} does not coordinate the job"
+            refused = p.Refused(reason=reason, leader=self.follower.leader)
+            out += [s.Send(connection, refused), s.Close(connection)]
+            return
+        self._serves.add(connection)
+        out += self._server.received(connection, hello, now)
+
+    def _accepted(self, event: s.Accepted, _now: int, out: list[s.Command]) -> None:
+        out.append(s.Send(event.connection, READY))
+
+    def _asked(self, event: s.Asked, now: int, out: list[s.Command]) -> None:
+        self._follow(f.Asked(event.question, event.message), now, out)
+
+    def _answered(self, event: s.Answered, now: int, out: list[s.Command]) -> None:
+        kind, _, rest = event.label.partition(" ")
+        if kind == "follower":
+            self._follow(f.Answered(rest, event.message), now, out)
+        elif self._server is not None:
+            out += self._server.answered(event, now)
+
+    def _connected(self, event: s.Connected, _now: int, out: list[s.Command]) -> None:
+        link = int(event.label.removeprefix("dial "))
+        if link != self._dialing:  # hung up before it stood
+            out.append(s.Close(event.connection))
+            return
+        self._dials[event.connection] = link
+        self._link[link] = event.connection
+
+    def _connect_failed(self, event: s.ConnectFailed, now: int, out: list[s.Command]) -> None:
+        link = int(event.label.removeprefix("dial "))
+        self._follow(f.Closed(link, event.reason), now, out)
+
+    def _closed(self, event: s.Closed, now: int, out: list[s.Command]) -> None:
+        connection = event.connection
+        link = self._dials.pop(connection, None)
+        if link is not None:
+            del self._link[link]
+            self._follow(f.Closed(link, event.reason), now, out)
+        elif connection in self._serves:
+            self._serves.discard(connection)
+            if self._server is not None:
+                out += self._server.closed(connection, event.reason, now)
+
+    def _timer(self, event: s.TimerFired, now: int, out: list[s.Command]) -> None:
+        kind, _, rest = event.name.partition(" ")
+        if kind == "follower":
+            self._follow(f.TimerFired(rest), now, out)
+        elif kind == "leader":
+            if self._server is not None:
+                out += self._server.timer(event.name, now)
+        elif kind == "node":
+            self._run_node(n.TimerFired(rest, self._timer_rounds[rest]), now, out)
+        elif kind == "handshake":
+            connection = self._link.pop(self._dialing, None)
+            if connection is not None:
+                del self._dials[connection]
+                out.append(s.Close(connection))
+            self._follow(f.Closed(self._dialing, "no answer within 5 s"), now, out)
+        elif kind == "wait":
+            self._exit(out)
+        elif kind == "evidence":
+            self._run_node(n.HangJudged(self.node.round, (0,), "rank hangs"), now, out)
+
+    def _told(self, event: s.Told, now: int, out: list[s.Command]) -> None:
+        match event.what:
+            case RankEnded(round=number, local_rank=rank, code=code, victim=victim):
+                if number == self.node.round:
+                    self._victim = victim
+                    self._run_node(n.RankExited(rank, code), now, out)
+            case NodeEvent(round=number, event=happened):
+                if number == self.node.round:
+                    self._run_node(happened, now, out)
+            case m.Preempted() | m.ExclusionRequested() as wish:
+                self._report(wish, now, out)
+            case f.Prepare(round=number, version=version):
+                table = f.TableKnown(number, version, self.name, 1234)
+                self._follow(table, now, out)
+
+    # --- follower -------------------------------------------------------------------------------
+
+    def _follow(self, event: f.Event, now: int, out: list[s.Command]) -> None:
+        for command in self.follower.handle(event, now):
+            # Most are of these kinds, which a match would find in three times the time.
+            if isinstance(command, f.Send):
+                if command.link in self._link:
+                    out.append(s.Send(self._link[command.link], command.message))
+            elif isinstance(command, f.SetTimer):
+                out.append(s.SetTimer("follower " + command.name, round(command.delay_s * _NS)))
+            elif isinstance(command, f.Ask):
+                label = "follower " + command.node
+                out.append(s.Ask(label, command.address, command.message, ASK_TIMEOUT_NS))
+            elif isinstance(command, f.Answer):
+                out.append(s.Answer(command.question, command.message))
+            else:
+                self._obey_follower(command, now, out)
+
+    def _obey_follower(self, command: f.Command, now: int, out: list[s.Command]) -> None:
+        match command:
+            case f.Dial(link=link, address=address):
+                self._dialing = link
+                out.append(s.Connect(f"dial {link}", address, _HANDSHAKE_NS))
+                out.append(s.SetTimer("handshake", _HANDSHAKE_NS))
+            case f.Hangup(link=link):
+                self._hang_up(link, out)
+            case f.Say(text=text):
+                self._cluster.note(self.name, text)
+            case _:
+                self._obey_about_the_job(command, now, out)
+
+    def _obey_about_the_job(self, command: f.Command, now: int, out: list[s.Command]) -> None:
+        match command:
+            case f.Prepare():
+                self._cluster.reserve_port(self, command)
+            case f.Deliver(command=ordered):
+                self._ordered(ordered, now, out)
+            case f.StopRanks(round=number, grace_s=grace_s, signal=signal):
+                self._run_node(n.StopRound(number, grace_s, signal), now, out)
+            case f.Lead():
+                leader = self._cluster.successor(self.seat, command)
+                self._lead(leader, now, out)
+            case f.StandDown():
+                self._stand_down(out)
+            case f.Leave(reason=reason):
+                self._end("preempted", reason, now, out)
+            case f.GiveUp(reason=reason):
+                self._end("gave up", reason, now, out)
+
+    def _hang_up(self, link: int, out: list[s.Command]) -> None:
+        connection = self._link.pop(link, None)
+        if link == self._dialing:
+            self._dialing = 0
+            out.append(s.CancelTimer("handshake"))
+        if connection is not None:
+            del self._dials[connection]
+            out.append(s.Close(connection))
+
+    def _ordered(self, command: m.NodeCommand, now: int, out: list[s.Command]) -> None:
+        match command:
+            case m.Start(round=number):
+                ledger = self.follower.knows.ledger
+                assert ledger is not None
+                self._cluster.checker.begin(self.seat, ledger)
+                self._run_node(n.StartRound(number, self._slots), now, out)
+            case m.Stop(round=number, grace_s=grace_s, signal=signal):
+                self._run_node(n.StopRound(number, grace_s, signal), now, out)
+            case m.End(outcome=outcome, reason=reason):
+                self._end(outcome.value, reason, now, out)
+            case m.Decided(reason=text) | m.Blamed(line=text) | m.Say(text=text):
+                self._cluster.note(self.name, f"{type(command).__name__.lower()}: {text}")
+
+    # --- leader ---------------------------------------------------------------------------------
+
+    def _lead(self, leader: Leader, now: int, out: list[s.Command]) -> None:
+        self._stand_down(out)
+        self._server = Server(self._cluster, self.name, leader)
+        self._cluster.checker.leads(self.seat, leader.epoch, takeover=bool(leader.lost))
+        out += self._server.begin(now)
+
+    def _stand_down(self, out: list[s.Command]) -> None:
+        if self._server is not None:
+            out += self._server.drop()
+            self._server = None
+            self._serves.clear()
+
+    # --- node -----------------------------------------------------------------------------------
+
+    def _run_node(self, event: n.Event, now: int, out: list[s.Command]) -> None:
+        if isinstance(event, n.StopRound) and self.ranks is not None:
+            self._cluster.checker.stopping(self.seat, event.round)
+        for command in self.node.handle(event):
+            self._obey_node(command, now, out)
+
+    def _obey_node(self, command: n.Command, now: int, out: list[s.Command]) -> None:
+        number, ranks = self.node.round, self.ranks
+        match command:
+            case n.Spawn():
+                self._victim, self._verdict = False, ""
+                self.ranks = Ranks(self._cluster, self, number, self._slots)
+                self.ranks.spawn()
+            case n.SetTimer(name=name, delay_s=delay_s):
+                self._timer_rounds[name] = number
+                out.append(s.SetTimer(f"node {name}", round(delay_s * _NS)))
+            case n.SignalRanks(local_ranks=local, signal=signal) if ranks is not None:
+                ranks.signal(local, signal)
+            case n.SignalTree(signal=signal) if ranks is not None:
+                ranks.signal_all(signal)
+            case n.GatherEvidence():
+                out.append(s.SetTimer("evidence", _EVIDENCE_NS))
+            case n.JudgeCrash(final=final):
+                self._judge(now, out, final=final)
+            case n.ReportFailed(detail=detail):
+                text = f"node {self.name}: {detail}"
+                failed = m.NodeFailed(self.name, number, text, victim=self._victim)
+                self._report(failed, now, out)
+            case n.ReportFinished():
+                self._report(m.NodeFinished(self.name, number), now, out)
+            case n.ReportStopped(all_ok=all_ok):
+                stopped = m.NodeStopped(
+                    self.name,
+                    number,
+                    all_ok=all_ok,
+                    iterations=Iterations(last=now // _NS),
+                    verdict=self._verdict,
+                    victim=self._victim,
+                )
+                self._report(stopped, now, out)
+
+    def _judge(self, now: int, out: list[s.Command], *, final: bool) -> None:
+        if self._victim and not final:
+            self._run_node(n.CrashUnclear(), now, out)
+        else:
+            self._verdict = f"a rank of node {self.name} failed"
+
+    def _report(self, event: m.NodeEvent, now: int, out: list[s.Command]) -> None:
+        self._follow(f.Tell(event), now, out)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, outcome: str, reason: str, now: int, out: list[s.Command]) -> None:
+        self.outcome = outcome
+        self._cluster.ended(self, reason)
+        if self.node.state is not State.IDLE:
+            self._run_node(n.StopRound(self.node.round, 2.0, 15), now, out)
+
+    def _exit_if_over(self, out: list[s.Command]) -> None:
+        if self.follower.state is not FollowerState.ENDED:
+            return
+        if self.node.state is not State.IDLE:
+            return  # as long as processes are left
+        server = self._server
+        if self._waits is not None and self._waits is server:
+            return
+        if server is None or not server.is_needed:
+            self._exit(out)
+        else:
+            self._waits = server
+            out.append(s.SetTimer("wait", round((server.leader.linger_s + 1) * _NS)))
+
+    def _exit(self, out: list[s.Command]) -> None:
+        out.append(s.Exit())
+        self._cluster.exited(self)
+
+
+class Server:
+    """Carries out what one `Leader` commands."""
+
+    def __init__(self, cluster: Cluster, name: str, leader: Leader) -> None:
+        self.leader = leader
+        self.over = False
+        self._cluster = cluster
+        self._name = name
+        self._links: dict[int, str] = {}  # who is at the other end
+        self._known: dict[int, set[str]] = {}  # who has confirmed which version of the ledger
+        self._prefix = f"leader {leader.epoch} "
+        self._rounds: dict[str, int] = {}
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it stays: for those who have not heard how the job ended, or who leads next."""
+        leader = self.leader
+        return not self.over and (leader.state is LeaderState.ENDED or leader.ledger.round >= 0)
+
+    def begin(self, now: int) -> list[s.Command]:
+        """The first event of the leader."""
+        return self.handle(c.Begin(), now)
+
+    def received(self, link: int, message: Any, now: int) -> list[s.Command]:
+        """Somebody who wants to follow, or does, has said something."""
+        if isinstance(message, p.Hello):
+            self._links[link] = message.node
+        commands = self.handle(c.Received(link, message), now)
+        if isinstance(message, p.Prepared):
+            node, ledger = self._links.get(link, ""), self.leader.ledger
+            known = self._known.setdefault(message.version, set())
+            known.add(node)
+            last = all(seat.node in known for seat in ledger.pending or ledger.table)
+            self._cluster.confirmed(self._name, node, last=last)
+        return commands
+
+    def closed(self, link: int, reason: str, now: int) -> list[s.Command]:
+        """A connection is gone."""
+        self._links.pop(link, None)
+        return self.handle(c.Closed(link, reason), now)
+
+    def timer(self, name: str, now: int) -> list[s.Command]:
+        """A timer ran out, of this leader or of an earlier one."""
+        if not name.startswith(self._prefix):
+            return []
+        short = name.removeprefix(self._prefix)
+        return self.handle(c.TimerFired(short, self._rounds.get(short, 0)), now)
+
+    def answered(self, event: s.Answered, now: int) -> list[s.Command]:
+        """A question was answered, of this leader or of an earlier one."""
+        if not event.label.startswith(self._prefix):
+            return []
+        node = event.label.removeprefix(self._prefix)
+        return self.handle(c.Answered(node, event.message), now)
+
+    def drop(self) -> list[s.Command]:
+        """Lead no more: another node does."""
+        self.over = True
+        links, self._links = sorted(self._links), {}
+        return [s.Close(link) for link in links]
+
+    def handle(self, event: c.Event, now: int) -> list[s.Command]:
+        """Pass an event to the leader; return what follows."""
+        if self.over:
+            return []
+        out: list[s.Command] = []
+        for command in self.leader.handle(event, now):
+            self._carry_out(command, out)
+        return out
+
+    def _carry_out(self, command: c.Command, out: list[s.Command]) -> None:
+        match command:
+            case c.Send(link=link, message=message):
+                out.append(s.Send(link, message))
+            case c.SetTimer(name=name, round=number, delay_s=delay_s):
+                self._rounds[name] = number
+                out.append(s.SetTimer(self._prefix + name, round(delay_s * _NS)))
+            case c.Close(link=link):
+                self._links.pop(link, None)
+                out.append(s.Close(link))
+            case c.Ask(node=node, address=address, message=question):
+                out.append(s.Ask(self._prefix + node, address, question, ASK_TIMEOUT_NS))
+            case c.Persist(ledger=ledger):
+                seat = (self._name, self.leader.config.incarnation)
+                self._cluster.persist(seat, self.leader.epoch, ledger)
+            case c.Done():
+                if self.leader.state is LeaderState.ENDED:
+                    self._cluster.checker.job_over = True
+                out += self.drop()
+
+
+class Coordinator:
+    """A coordinator on a host of its own: a process that serves one leader."""
+
+    def __init__(self, cluster: Cluster, name: str, address: str, leader: Leader) -> None:
+        self._address = address
+        self._server = Server(cluster, name, leader)
+
+    def handle(self, event: s.Event, now: int) -> list[s.Command]:
+        """See `simulator.virtual.network.Process`."""
+        commands = self._handle(event, now)
+        return [*commands, s.Exit()] if self._server.over else commands
+
+    def _handle(self, event: s.Event, now: int) -> list[s.Command]:
+        server = self._server
+        match event:
+            case s.Received(connection=connection, message=message):
+                return server.received(connection, message, now)
+            case s.TimerFired(name=name):
+                return server.timer(name, now)
+            case s.Accepted(connection=connection):
+                return [s.Send(connection, READY)]
+            case s.Closed(connection=connection, reason=reason):
+                return server.closed(connection, reason, now)
+            case s.Answered():
+                return server.answered(event, now)
+            case s.Started():
+                return [s.Listen(self._address), *server.begin(now)]
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """What the kernel tells an agent about a rank. ``victim``: it ended since a peer is gone."""
+
+    round: int
+    local_rank: int
+    code: int
+    victim: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """Something else that happened on the node, for its state machine; ``round`` says when."""
+
+    round: int
+    event: n.Event
+
+
+@dataclass(slots=True, eq=False)
+class Ranks:
+    """The ranks of one round on one node. For a rank to end, the agent need not run."""
+
+    cluster: Cluster
+    agent: Agent
+    round: int
+    slots: int
+    alive: set[int] = field(default_factory=set)
+    deaf: set[int] = field(default_factory=set)
+    over: bool = False  # none of them will be started any more
+
+    def spawn(self) -> None:
+        """Start all of them; that takes a moment."""
+        self.cluster.after(self._between(20, 300), self._spawned, None)
+
+    def _spawned(self, _: None) -> None:
+        if self.over:
+            return
+        self.alive = set(range(self.slots))
+        self.deaf = {rank for rank in self.alive if self.cluster.chance(_DEAF)}
+        self.cluster.checker.up(self.agent.seat, self.round)
+        self._tell(n.WorkersSpawned())
+        self.cluster.ranks_are_up(self)
+
+    def signal(self, local_ranks: tuple[int, ...], number: int) -> None:
+        """Send a signal to some."""
+        for rank in local_ranks:
+            if number == _SIGKILL:
+                self.end_later(rank, -number, self._between(1, 10))
+            elif rank not in self.deaf:
+                self.end_later(rank, -number, self._between(1, 500))
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to whatever there is; say when nothing is left."""
+        self.signal(tuple(sorted(self.alive)), number)
+        if number == _SIGKILL or not self.alive:
+            self.cluster.after(self._between(11, 20), self._empty, None)
+
+    def _empty(self, _: None) -> None:
+        if not self.alive:
+            self._tell(n.TreeEmpty())
+
+    def end_later(self, rank: int, code: int, delay_ns: int, *, victim: bool = False) -> None:
+        """Let a rank end after a while."""
+        self.cluster.after(delay_ns, self._ended, (rank, code, victim))
+
+    def _ended(self, what: tuple[int, int, bool]) -> None:
+        rank, code, victim = what
+        if rank not in self.alive:
+            return
+        self.alive.discard(rank)
+        self.cluster.checker.down(self.agent.seat, self.round, rank)
+        self.cluster.tell(self.agent, RankEnded(self.round, rank, code, victim))
+        if code > 0 and not victim:
+            self.cluster.peers_notice(self)
+
+    def hang(self, rank: int) -> None:
+        """Let a rank stand still; its limit passes some seconds later."""
+        self.deaf.add(rank)
+        self.cluster.after(self._between(1000, 5000), self._limit_passed, rank)
+
+    def _limit_passed(self, rank: int) -> None:
+        if rank in self.alive:
+            self._tell(n.LimitPassed(rank, "no heartbeat"))
+
+    def vanish(self) -> None:
+        """The agent or the machine is gone, and so are they."""
+        self.over = True
+        if self.alive:
+            self.alive.clear()
+            self.cluster.checker.down(self.agent.seat, self.round)
+
+    def _tell(self, event: n.Event) -> None:
+        self.cluster.tell(self.agent, NodeEvent(self.round, event))
+
+    def _between(self, low_ms: int, high_ms: int) -> int:
+        return self.cluster.between(low_ms * _MS, high_ms * _MS)
+
+
+def why_beyond_help(cluster: Cluster) -> str:
+    """Say why a job cannot run again, when all that will heal has healed; "" = it can."""
+    checker, setup = cluster.checker, cluster.setup
+    ledger = _remembered(cluster)
+    usable = {node for node, _ in checker.alive} - checker.asked_for_exclusion
+    usable -= checker.told_to_leave
+    usable -= {agent.name for agent in cluster.agents.values() if cut_off_for_good(agent, cluster)}
+    if len(usable) < setup.nodes:
+        return f"{len(usable)} nodes are left of the {setup.nodes} it needs"
+    if ledger.restarts_used >= setup.max_restarts:
+        return "no restart is left"
+    if setup.standalone:
+        return ""
+    if not election.votes_count(ledger):
+        if checker.disk_lost:
+            return "what only the leader knew was on a disk that is lost"
+        if why := _why_not_led(cluster, usable):
+            return why
+    votes = [each for each in election.electing(ledger) if election.table_votes(*each)]
+    pending = [(ledger.pending, "")] if election.votes_count(ledger) else []
+    for table, casting_vote in (*votes, *pending):
+        voters = [seat for seat in table if _has_vote(seat, ledger, cluster)]
+        if table and not election.is_quorum(
+            {election.voter(seat) for seat in voters}, table, casting_vote
+        ):
+            return f"{len(voters)} are left of a table of {len(table)}, which is no quorum"
+    return ""
+
+
+def _remembered(cluster: Cluster) -> p.Ledger:
+    """The newest ledger; the newest that an agent knows, if a disk is lost."""
+    newest = cluster.checker.ledger
+    if not cluster.checker.disk_lost:
+        return newest
+    alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
+    known = [each.follower.knows.ledger for each in alive if each.follower.knows.ledger]
+    return reduce(lambda one, other: other if p.newer(other, one) else one, known, p.NO_LEDGER)
+
+
+def _has_vote(seat: p.Seat, ledger: p.Ledger, cluster: Cluster) -> bool:
+    """Whether a member lives, and knows that it may vote."""
+    if election.voter(seat) not in cluster.checker.alive:
+        return False
+    first_vote = ledger.before and not election.table_votes(ledger.before, ledger.before_vote)
+    return not first_vote or cluster.agents[seat.node].knows_round >= ledger.round
+
+
+def cut_off_for_good(agent: Agent, cluster: Cluster) -> bool:
+    """Whether an agent has no leader and can never find one: no agent that it can ask knows one.
+
+    It asks the members it knows of, they those they know of, and so on. It was cut off too long, or
+    was started again on a disk on which nothing is written about the members.
+    """
+    alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
+    found = {address_of(each.name) for each in alive if each.follows}
+    if agent.follows or not found or cluster.setup.standalone:
+        return False
+    count = 0
+    while count < len(found):  # whoever knows one that has found the leader finds it as well
+        count = len(found)
+        found |= {address_of(each.name) for each in alive if _known(each, cluster) & found}
+    return address_of(agent.name) not in found
+
+
+def _known(agent: Agent, cluster: Cluster) -> set[str]:
+    """Where an agent looks for the leader."""
+    follower = agent.follower
+    seats = (*follower.knows.table, *follower.knows.pending)
+    ends = {*follower.config.endpoints, cluster.setup.endpoint, follower.search.last}
+    return ends | {seat.address for seat in seats}
+
+
+def _why_not_led(cluster: Cluster, usable: set[str]) -> str:
+    """The same where nobody can take over: it was the first node that led, or one named by it.
+
+    One that was named and cut off does not know; the first node would if it was started again.
+    """
+    checker, first = cluster.checker, cluster.setup.names[0]
+    leader, by = checker.ledger.leader or first, checker.led_by
+    named = by is not None and by[0] != leader
+    leads = leader in usable if leader == first and not named else by in checker.alive
+    return "" if leads else f"nobody can take over from {leader}, which is lost"

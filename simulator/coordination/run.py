@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from simulator.coordination.beyond_help import cut_off_for_good, why_beyond_help
-from simulator.coordination.cluster import Cluster
+from simulator.coordination.cluster import Cluster, cut_off_for_good, why_beyond_help
 from simulator.coordination.faults import KINDS, Nemesis, plan
 from simulator.coordination.invariants import BegunAnew
 from simulator.coordination.setup import (

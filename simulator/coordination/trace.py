@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.coordination.ranks import NodeEvent, RankEnded
+from simulator.coordination.cluster import NodeEvent, RankEnded
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import messages as m

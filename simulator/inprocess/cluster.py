@@ -1,24 +1,42 @@
-"""A job in the simulator: machines, guards, ranks, and what can be done to them."""
+"""A job in the simulator: machines, guards, ranks, what can be done to them, and the invariants."""
 
 from __future__ import annotations
 
+import signal
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from simulator.inprocess.invariants import Checker
-from simulator.inprocess.node import LEAD, MOVED, Node
-from simulator.inprocess.rank import Rank
-from simulator.run import World
+import msgspec
+
+from simulator.inprocess.setup import LEASE_S, LIMITS, RECONNECT_S, SILENCE_S, UNREACHABLE_S
+from simulator.run import InvariantError, World
+from simulator.virtual import messages as s
+from simulator.virtual.network import END_OF_FILE
+from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import messages as m
+from undaunted.inprocess.core.controller import Controller
+from undaunted.inprocess.core.guard import RankGuard
+from undaunted.inprocess.core.reading import Phase, Reading
+from undaunted.inprocess.guard.links import Bye, patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simulator.inprocess.setup import Setup
-    from undaunted.inprocess.core.reading import Phase
+    from simulator.virtual.engine import Simulation
 
 _MS = 1_000_000
 _NS = 1_000_000_000
 # What comes after the last fault.
 _LAST_CALLS = 2
+# What guards are told: the controller is here now, or somewhere else.
+LEAD = "lead"
+MOVED = "moved"
+_HERE = 0
+# How calls end for all; "dismissed", "left" and such are of one rank only.
+_COMMON = frozenset({"finished", "abort", "barrier", "mismatch"})
+# A rank that is told to stop does so in this time, unless something has happened to it.
+_GRACE_NS = 2_000_000_000
 
 
 class Cluster(World):
@@ -166,3 +184,693 @@ class Cluster(World):
         name, leader = what
         if self.leader == leader:
             self.simulation.tell(name, MOVED)
+
+
+class _Served:
+    """A rank and its guard."""
+
+    def __init__(self, connection: int) -> None:
+        self.connection = connection
+        self.guard = RankGuard()
+        self.rank: Rank | None = None
+
+
+class Node:
+    """A guard process with the ranks it serves, and the controller where it is there.
+
+    Attributes:
+        host: the controller and its links, None = it is elsewhere.
+    """
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.host: Host | None = None
+        self._cluster = cluster
+        self._served: dict[int, _Served] = {}  # by the number of the connection, also when it ended
+        self._local: set[int] = set()  # connections of ranks
+        self._link: int | None = None  # to the controller; 0 = it is here
+        self._heard_ns = 0
+        self._attempt = 0
+        self._commands: list[s.Command] = []
+        self._now = 0
+
+    def handle(self, event: s.Event, now: int) -> list[s.Command]:
+        """See `simulator.virtual.network.Process`."""
+        self._commands, self._now = [], now
+        self._handle(event)
+        return self._commands
+
+    def _handle(self, event: s.Event) -> None:
+        match event:
+            case s.Started():
+                self._commands += [s.Listen(f"{self.name}:1"), s.Listen(f"{self.name}:2")]
+                self._connect()
+            case s.Told(what=what):
+                self._moved(lead=what == LEAD)
+            case s.Connected(label=label, connection=connection):
+                self._connected(label, connection)
+            case s.ConnectFailed(label=label):
+                self._retry(label)
+            case s.Accepted(connection=connection, address=address) if address == self.name:
+                self._local.add(connection)
+            case s.Received(connection=connection, message=message):
+                self._received(connection, message)
+            case s.Closed(connection=connection, reason=reason):
+                self._closed(connection, reason)
+            case s.TimerFired(name=name):
+                self._timer(name)
+
+    # --- ranks ----------------------------------------------------------------------------------
+
+    def _from_rank(self, connection: int, message: m.FromRank) -> None:
+        served = self._served.get(connection)
+        if served is None:
+            self._forget(message.job_rank)
+            served = self._served[connection] = _Served(connection)
+            served.rank = self._cluster.ranks.get(message.job_rank)
+            if self._link is not None:
+                self._feed(served, c.LinkUp())
+        self._feed(served, message)
+
+    def _forget(self, job_rank: int) -> None:
+        """A process takes the place of one that has ended: of that nothing is said again."""
+        for connection, served in list(self._served.items()):
+            if served.guard.lost is not None and served.guard.lost.job_rank == job_rank:
+                del self._served[connection]
+
+    def _feed(self, served: _Served, event: m.FromRank | m.ToRank | c.GuardEvent) -> None:
+        for command in served.guard.handle(event, self._now):
+            self._carry_out(served, command)
+
+    def _feed_all(self, event: c.LinkUp | c.LinkDown) -> None:
+        for served in list(self._served.values()):
+            self._feed(served, event)
+
+    def _carry_out(self, served: _Served, command: c.GuardCommand) -> None:
+        key = served.connection
+        match command:
+            case c.Report(message=message):
+                self._report(message)
+            case c.Pass(message=message):
+                self._commands.append(s.Send(key, message))
+            case c.LookIn(delay_s=delay_s):
+                self._set_timer(f"look {key}", delay_s)
+            case c.SetTimer(name=name, delay_s=delay_s):
+                self._set_timer(f"guard {key} {name}", delay_s)
+            case c.Signal(numbers=numbers):
+                assert served.rank is not None
+                self._cluster.signal(served.rank, kill=signal.SIGKILL in numbers)
+
+    # --- the controller -------------------------------------------------------------------------
+
+    def _report(self, message: m.FromGuard) -> None:
+        if self._link == 0:
+            assert self.host is not None
+            self._commands.append(s.SetTimer(f"local {self.host.post(message)}", 0))
+        elif self._link is not None:
+            self._commands.append(s.Send(self._link, message))
+
+    def told(self, told: Told) -> None:
+        """The controller says something to ranks of this node."""
+        for served in list(self._served.values()):
+            call = served.guard.call
+            if call is not None and call.enter.job_rank in told.job_ranks:
+                self._feed(served, told.message)
+
+    def _moved(self, *, lead: bool) -> None:
+        """The controller is somewhere else now."""
+        if self.host is not None and not lead:
+            self._commands += self.host.close()
+            self.host = None
+        if lead:
+            self.host = Host(self._cluster)
+        self._link_down()
+        self._connect()
+
+    def _connect(self) -> None:
+        self._attempt += 1
+        if self._cluster.leader == self.name:
+            if self.host is not None and self._link is None:
+                self._link = 0
+                self._feed_all(c.LinkUp())
+            return
+        label = f"controller {self._attempt}"
+        self._commands.append(s.Connect(label, f"{self._cluster.leader}:1", 2 * _NS))
+
+    def _connected(self, label: str, connection: int) -> None:
+        if label != f"controller {self._attempt}" or self._link is not None:
+            self._commands.append(s.Close(connection))
+            return
+        self._link, self._heard_ns = connection, self._now
+        self._set_timer("lease", LEASE_S)
+        self._set_timer("silence", SILENCE_S)
+        self._feed_all(c.LinkUp())
+
+    def _retry(self, label: str) -> None:
+        if label == f"controller {self._attempt}":
+            self._set_timer("retry", RECONNECT_S)
+
+    def _link_down(self) -> None:
+        if self._link is None:
+            return
+        if self._link:
+            self._commands.append(s.Close(self._link))
+        self._link = None
+        self._feed_all(c.LinkDown())
+
+    def _received(self, connection: int, message: object) -> None:
+        if connection == self._link:
+            self._heard_ns = self._now
+            if isinstance(message, Told):
+                self.told(message)
+        elif connection in self._local:
+            assert isinstance(message, m.FromRank)
+            self._from_rank(connection, message)
+        else:
+            self._from_guard(connection, message)
+
+    def _from_guard(self, connection: int, message: object) -> None:
+        if self.host is None:
+            self._commands.append(s.Close(connection))
+            return
+        self._carry(self.host.received(connection, message, self._now))
+
+    def _carry(self, commands: list[s.Command | Told]) -> None:
+        """What the controller commands; what it tells ranks of this node is heard at once."""
+        for command in commands:
+            if isinstance(command, Told):
+                self.told(command)
+            else:
+                self._commands.append(command)
+
+    # --- connections and timers -----------------------------------------------------------------
+
+    def _closed(self, connection: int, reason: str) -> None:
+        served = self._served.get(connection)
+        if served is not None:
+            reading = served.rank.read(self._now) if served.rank is not None else None
+            self._feed(served, c.ProcessEnded("it has ended", reading))
+        elif connection == self._link:
+            self._link = None
+            self._feed_all(c.LinkDown())
+            self._set_timer("retry", RECONNECT_S)
+        elif self.host is not None:
+            self._commands += self.host.closed(connection, reason)
+
+    def _timer(self, name: str) -> None:
+        what, _, rest = name.partition(" ")
+        match what:
+            case "look":
+                served = self._served.get(int(rest))
+                if served is not None and served.rank is not None:
+                    self._feed(served, c.Look(served.rank.read(self._now)))
+            case "guard":
+                key, _, rest = rest.partition(" ")
+                served = self._served.get(int(key))
+                if served is not None:
+                    self._feed(served, c.TimerFired(rest))
+            case "retry" if self._link is None:
+                self._connect()
+            case "lease" if self._link:
+                self._commands.append(s.Send(self._link, Lease()))
+                self._set_timer("lease", LEASE_S)
+            case "silence" if self._link:
+                self._look_at_silence()
+            case _ if self.host is not None:
+                self._carry(self.host.timer(name, self._now))
+
+    def _look_at_silence(self) -> None:
+        left_ns = self._heard_ns + round(SILENCE_S * _NS) - self._now
+        if left_ns > 0:
+            self._commands.append(s.SetTimer("silence", left_ns))
+        else:
+            assert self._link is not None
+            self._commands.append(s.Send(self._link, Bye(back=True)))
+            self._link_down()
+            self._connect()
+
+    def _set_timer(self, name: str, delay_s: float) -> None:
+        self._commands.append(s.SetTimer(name, max(0, round(delay_s * _NS))))
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A guard is there; answered with the same."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """To a guard: for some of its ranks."""
+
+    job_ranks: tuple[int, ...]
+    message: m.ToRank
+
+
+class Host:
+    """The controller in the process of a guard, with its links to the other guards.
+
+    Links are numbers of connections, in the order in which they were
+    made; 0 = the guard here.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.controller = Controller()
+        self._cluster = cluster
+        self._links: dict[int, int] = {}  # by job rank: over which it was heard last
+        self._heard: dict[int, int] = {}  # by link
+        self._posted: dict[int, m.FromGuard] = {}
+        self._posts = 0
+        self._back: set[int] = set()  # links whose guards have said that they come back
+
+    def post(self, message: m.FromGuard) -> int:
+        """Keep what the guard here reports until its turn comes; return its number."""
+        self._posts += 1
+        self._posted[self._posts] = message
+        return self._posts
+
+    def knows(self, connection: int) -> bool:
+        """Whether a guard has used this connection."""
+        return connection in self._heard
+
+    def received(self, link: int, message: object, now: int) -> list[s.Command | Told]:
+        """A guard says something."""
+        first = link not in self._heard
+        self._heard[link] = now
+        commands: list[s.Command | Told] = []
+        if first and link != _HERE:
+            commands.append(_timer(f"silent {link}"))
+        if isinstance(message, Lease):
+            return [*commands, s.Send(link, message)]
+        if isinstance(message, Bye):
+            self._back.add(link)
+            return commands
+        assert isinstance(message, m.FromGuard)
+        job_rank = message.enter.job_rank if isinstance(message, m.Resume) else message.job_rank
+        if link < self._links.get(job_rank, link):
+            return commands  # late, over a connection that was given up: it was said again since
+        self._links[job_rank] = link
+        return commands + self._feed(message, now)
+
+    def closed(self, link: int, reason: str) -> list[s.Command]:
+        """A connection is gone; its guard may come back over another one."""
+        if self._heard.pop(link, None) is None:
+            return []
+        in_order = reason == END_OF_FILE
+        wait_s = patience_s(UNREACHABLE_S, in_order=in_order, back=link in self._back)
+        return [_timer(f"lost {link}", wait_s)]
+
+    def close(self) -> list[s.Command]:
+        """The controller is not here any more."""
+        return [s.Close(link) for link in self._heard if link != _HERE]
+
+    def timer(self, name: str, now: int) -> list[s.Command | Told]:
+        """One of its timers has run out."""
+        what, _, rest = name.partition(" ")
+        match what:
+            case "local":
+                message = self._posted.pop(int(rest), None)
+                return [] if message is None else self.received(_HERE, message, now)
+            case "lost":
+                return self._lost(int(rest), now)
+            case "silent" if int(rest) in self._heard:
+                left_ns = self._heard[int(rest)] + round(UNREACHABLE_S * _NS) - now
+                if left_ns > 0:
+                    return [s.SetTimer(name, left_ns)]
+                del self._heard[int(rest)]
+                return [s.Close(int(rest)), *self._lost(int(rest), now)]
+            case "controller":
+                return self._feed(c.TimerFired(rest), now)
+        return []
+
+    def _lost(self, link: int, now: int) -> list[s.Command | Told]:
+        job_ranks = tuple(sorted(j for j, its in self._links.items() if its == link))
+        for job_rank in job_ranks:
+            del self._links[job_rank]
+        return self._feed(c.Unreachable(job_ranks, "its guard is gone"), now) if job_ranks else []
+
+    def _feed(self, event: m.FromGuard | c.ControllerEvent, now: int) -> list[s.Command | Told]:
+        commands: list[s.Command | Told] = []
+        for command in self.controller.handle(event, now):
+            match command:
+                case c.Tell(job_ranks=job_ranks, message=message):
+                    commands += self._tell(job_ranks, message)
+                case c.SetTimer(name=name, delay_s=delay_s):
+                    commands.append(s.SetTimer(f"controller {name}", round(delay_s * _NS)))
+                case c.Note():
+                    self._cluster.note("note", command)
+        return commands
+
+    def _tell(self, job_ranks: tuple[int, ...], message: m.ToRank) -> list[s.Command | Told]:
+        groups: dict[int, list[int]] = {}
+        for job_rank in job_ranks:
+            link = self._links.get(job_rank)
+            if link is not None:
+                groups.setdefault(link, []).append(job_rank)
+        told = {link: Told(tuple(ranks), message) for link, ranks in groups.items()}
+        return [each if link == _HERE else s.Send(link, each) for link, each in told.items()]
+
+
+def _timer(name: str, delay_s: float = UNREACHABLE_S) -> s.Command:
+    return s.SetTimer(name, round(delay_s * _NS))
+
+
+class Rank:
+    """A training process: a small model of what `undaunted.inprocess.rank` does with messages.
+
+    Attributes:
+        name: of its process in the simulation.
+        job_rank: its name in the job.
+        pid: tells processes of one job rank apart.
+        record: of the epoch it is in, None = none in this call yet.
+        phase: what its main thread does.
+        frozen_ns: since when it stands still, None = it does not.
+        stuck: it never goes on.
+    """
+
+    def __init__(self, cluster: Cluster, job_rank: int, pid: int, *, rejoin: bool) -> None:
+        self.name = f"r{job_rank}.{pid}"
+        self.job_rank, self.pid = job_rank, pid
+        self.record: m.Record | None = None
+        self.phase = Phase.OUTSIDE
+        self.frozen_ns: int | None = None
+        self.stuck = False
+        self.node = cluster.setup.node_of(job_rank)
+        self._cluster = cluster
+        self._rejoin = rejoin
+        self._call = -1
+        self._rank, self._world_size = job_rank, cluster.setup.ranks
+        self._ping_ns = 0
+        self._deaf = False
+        self._stage = 0  # timers of an earlier one are over
+        self._connection = -1
+        self._commands: list[s.Command] = []
+        self._now = 0
+
+    def read(self, now: int) -> Reading:
+        """Its page."""
+        return Reading(
+            auto_ns=now if self.frozen_ns is None else self.frozen_ns,
+            ping_ns=self._ping_ns,
+            phase=self.phase,
+            call=self._call,
+            epoch=-1 if self.record is None else self.record.epoch,
+            rank=self._rank,
+        )
+
+    def handle(self, event: s.Event, now: int) -> list[s.Command]:
+        """See `simulator.virtual.network.Process`."""
+        if self.stuck:
+            return []
+        self._commands, self._now = [], now
+        match event:
+            case s.Started():
+                self._commands.append(s.Connect("guard", f"{self.node}:2", 10**10))
+            case s.Connected(connection=connection):
+                self._connection = connection
+                self._enter()
+            case s.Received(message=message) if self.phase is not Phase.OUTSIDE:
+                self._hear(message)
+            case s.TimerFired(name=name):
+                what, _, stage = name.partition(" ")
+                if int(stage) == self._stage:
+                    self._continue(what)
+            case s.Told(what=what):
+                self._suffer(str(what))
+            case s.Closed() | s.ConnectFailed():
+                self._out("guard")
+                self._exit()
+        return self._commands
+
+    # --- a call ---------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        self._call = 0 if self._rejoin else self._call + 1
+        self.record = None
+        setup = self._cluster.setup
+        enter = m.Enter(
+            self._call,
+            self.job_rank,
+            setup.ranks,
+            self.pid,
+            self.node,
+            LIMITS,
+            rejoin=self._rejoin,
+        )
+        self._rank, self._world_size = self.job_rank, setup.ranks
+        self._say(enter)
+        self._join(0)
+
+    def _join(self, epoch: int) -> None:
+        rank = -1 if self._rejoin else self._rank
+        self._set_phase(Phase.WAITING)
+        self._cluster.checker.joins(self, self._call, epoch)
+        self._say(m.Join(self._call, self.job_rank, epoch, rank, self._world_size))
+
+    def _hear(self, message: m.ToRank) -> None:
+        match message:
+            case m.Record():
+                self._begin(message)
+            case m.Stop():
+                if not self._deaf:
+                    self._later("stopped", 1, 30)
+            case m.Finished():
+                self._out("finished", message.call)
+                self._rejoin = False
+                self._later("next", 1, 2000)
+            case m.End(kind=kind):
+                self._out(kind, message.call)
+                self._later("exit", 1, 100)
+            case m.Dismissed():
+                self._out("dismissed")
+                self._later("exit", 1, 100)
+
+    def _begin(self, record: m.Record) -> None:
+        self.record, self._call = record, record.call
+        self._rejoin = False
+        self._ping_ns, self._deaf = 0, False
+        self._cluster.checker.told(self, record)
+        if not self._assign(record):
+            reason = m.Reason("BASE_EXCEPTION", self.job_rank, text="discarded")
+            self._say(m.Leave(self._call, self.job_rank, record.epoch, reason, discarded=True))
+            self._out("discarded")
+            self._later("exit", 1, 20_000)
+        elif self._rank >= self._world_size - self._cluster.setup.reserves > 0:
+            self._say(m.Completed(self._call, self.job_rank, record.epoch, reserve=True))
+        else:
+            self._set_phase(Phase.RUNNING)
+            self._cluster.checker.runs(self, record)
+            self._later("work", 1000, 6000)
+
+    def _assign(self, record: m.Record) -> bool:
+        """Shift ranks; return whether there is one for this process."""
+        gone = set(record.terminated)
+        if self._cluster.setup.pairs:
+            gone |= {rank ^ 1 for rank in gone if rank ^ 1 < record.world_size}
+        before = record.joined.get(self.job_rank, self._rank)
+        self._world_size = record.world_size - len(gone)
+        self._rank = before - sum(rank < before for rank in gone)
+        return before not in gone
+
+    def _continue(self, what: str) -> None:
+        epoch = -1 if self.record is None else self.record.epoch
+        match what:
+            case "work":
+                self._rest(Phase.WAITING)
+                self._say(m.Completed(self._call, self.job_rank, epoch))
+            case "stopped":
+                self._rest(Phase.RECOVERING)
+                self._later("finalize", 1, 30)
+            case "finalize":
+                self._join(epoch + 1)
+            case "next" if self._cluster.more_calls(self._call):
+                self._enter()
+            case _:
+                self._exit()
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _suffer(self, fault: str) -> None:
+        if self.phase is Phase.OUTSIDE:
+            return
+        epoch = 0 if self.record is None else self.record.epoch
+        match fault:
+            case "raise" if self.phase is Phase.RUNNING:
+                self._rest(Phase.WAITING)
+                reason = m.Reason("EXCEPTION", self.job_rank, self._rank, "it raises")
+                self._say(m.Fault(self._call, self.job_rank, epoch, reason))
+            case "leave":
+                reason = m.Reason("BASE_EXCEPTION", self.job_rank, self._rank, "it leaves")
+                self._say(m.Leave(self._call, self.job_rank, epoch, reason))
+                self._out("left")
+                self._later("exit", 1, 20_000)
+            case "block" if self.phase is Phase.RUNNING:
+                self._stage += 1
+                self._ping_ns = self._now
+            case "swallow":
+                self._deaf = True
+            case "stick":
+                self.stuck, self.frozen_ns = True, self._now
+
+    # --- leaves ---------------------------------------------------------------------------------
+
+    def _exit(self) -> None:
+        self._cluster.checker.gone(self)
+        self._commands.append(s.Exit())
+
+    def _rest(self, phase: Phase) -> None:
+        """The function does not run any more."""
+        self._stage += 1
+        self._set_phase(phase)
+        self._cluster.checker.rests(self)
+
+    def _out(self, verdict: str, call: int = -1) -> None:
+        self._rest(Phase.OUTSIDE)
+        epoch = -1 if self.record is None else self.record.epoch
+        self._cluster.checker.verdict(self, call, epoch, verdict)
+
+    def _set_phase(self, phase: Phase) -> None:
+        self.phase = phase
+        self._cluster.phase_changed(self)
+
+    def _later(self, what: str, low_ms: int, high_ms: int) -> None:
+        self._stage += 1
+        delay_ns = self._cluster.between(low_ms * _MS, high_ms * _MS)
+        self._commands.append(s.SetTimer(f"{what} {self._stage}", delay_ns))
+
+    def _say(self, message: m.FromRank) -> None:
+        self._commands.append(s.Send(self._connection, message))
+
+
+class Checker:
+    """The invariants. Told by the ranks what they do; raises `InvariantError`.
+
+    Attributes:
+        alive: processes of ranks.
+        records: by call and epoch.
+        ends: how many calls of ranks have ended how.
+        takeovers: how often the controller has moved.
+    """
+
+    def __init__(self, setup: Setup, simulation: Simulation) -> None:
+        self.alive: set[Rank] = set()
+        self.records: dict[tuple[int, int], m.Record] = {}
+        self.ends: Counter[str] = Counter()
+        self.takeovers = 0
+        self._setup = setup
+        self._simulation = simulation
+        self._running: dict[Rank, tuple[int, int]] = {}
+        self._joined: dict[tuple[int, int], set[int]] = {}
+        self._members: dict[tuple[int, int], dict[int, int]] = {}  # pids by job rank
+        self._holders: dict[tuple[int, int], list[Rank]] = {}  # who has acted on a record
+        self._first: dict[int, tuple[int, int]] = {}  # records, by pid
+        self._out: set[int] = set()  # pids of those who have left, or were told to
+        self._outcomes: dict[int, dict[tuple[str, int], list[Rank]]] = {}
+        self._touched: dict[int, int] = {}  # until when, by job rank
+
+    def touch(self, job_rank: int, until_ns: int) -> None:
+        """Something happens to a rank, its guard or the controller: more than an exception."""
+        self._touched[job_rank] = max(self._touched.get(job_rank, 0), until_ns)
+
+    def touch_all(self) -> None:
+        """There is no controller any more."""
+        for job_rank in range(self._setup.ranks):
+            self.touch(job_rank, self._simulation.now)
+
+    def started(self, rank: Rank) -> None:
+        """A process has started."""
+        self.alive.add(rank)
+
+    def gone(self, rank: Rank) -> None:
+        """It has ended."""
+        self.alive.discard(rank)
+        self.rests(rank)
+
+    def joins(self, rank: Rank, call: int, epoch: int) -> None:
+        """It says that nothing of the epoch before runs in it any more."""
+        self._joined.setdefault((call, epoch), set()).add(rank.pid)
+
+    def told(self, rank: Rank, record: m.Record) -> None:
+        """It acts on a record."""
+        key = (record.call, record.epoch)
+        known = self.records.setdefault(key, record)
+        holders = self._holders.setdefault(key, [])
+        if known != record and any(each in self.alive for each in holders):
+            self._fail(f"the same record everywhere: {rank.name} has {record}, others {known}")
+        self.records[key] = record
+        holders.append(rank)
+        if rank.job_rank not in record.members:
+            self._fail(f"the same record everywhere: {rank.name} is no member of {record}")
+        if rank.pid in self._out:
+            self._fail(f"terminated ranks never return: {rank.name} is in epoch {key}")
+        if record.joined and not self._setup.rejoin:
+            self._fail(f"terminated ranks never return: {record} has ranks that join")
+        pids = self._members.setdefault(key, {})
+        if pids.setdefault(rank.job_rank, rank.pid) != rank.pid:
+            self._fail(f"no rank in two epochs: two processes of {rank.job_rank} are in {key}")
+        self._earlier_members(rank, record)
+
+    def _earlier_members(self, rank: Rank, record: m.Record) -> None:
+        """Who was left out of a record does not come back."""
+        key = (record.call, record.epoch)
+        first = self._first.setdefault(rank.pid, key)
+        for other, between in self.records.items():
+            if first < other < key and rank.job_rank not in between.members:
+                self._fail(f"terminated ranks never return: {rank.name} was not in {between}")
+
+    def runs(self, rank: Rank, record: m.Record) -> None:
+        """It enters the function."""
+        key = (record.call, record.epoch)
+        self._running[rank] = key
+        for other, its in self._running.items():
+            if its != key and not self._excused(other) and not self._excused(rank):
+                self._fail(
+                    f"no rank in two epochs: {rank.name} runs {key}, {other.name} still {its}"
+                )
+        if not record.joined:
+            self._all_have_joined(rank, record)
+
+    def _all_have_joined(self, rank: Rank, record: m.Record) -> None:
+        joined = self._joined.get((record.call, record.epoch), set())
+        pids = {each.pid: each for each in self.alive if each.job_rank in record.members}
+        for pid, other in pids.items():
+            replaced = other.job_rank in self._out_of(record)
+            if pid not in joined and not replaced and not self._excused(other):
+                self._fail(
+                    f"nobody runs before all have joined: {rank.name} runs epoch {record.epoch} of "
+                    f"call {record.call}, which {other.name} has not joined"
+                )
+
+    def _out_of(self, record: m.Record) -> set[int]:
+        """Job ranks that have a process which is not the one that the record means."""
+        return {each.job_rank for each in self.alive if each.pid in self._out} | (
+            set(range(self._setup.ranks)) if self._setup.rejoin else set()
+        ) - set(record.terminated)
+
+    def rests(self, rank: Rank) -> None:
+        """The function does not run in it any more."""
+        self._running.pop(rank, None)
+
+    def verdict(self, rank: Rank, call: int, epoch: int, how: str) -> None:
+        """A call is over for a rank."""
+        self.ends[how] += 1
+        if how in _COMMON:
+            mine = (how, epoch if how == "finished" else -1)
+            outcomes = self._outcomes.setdefault(call, {})
+            outcomes.setdefault(mine, []).append(rank)
+            for other, ranks in outcomes.items():
+                living = [each.name for each in ranks if each in self.alive]
+                if other != mine and living:
+                    self._fail(
+                        f"one verdict: call {call} ended as {mine} for {rank.name}, as {other} for "
+                        f"{', '.join(living)}"
+                    )
+        else:
+            self._out.add(rank.pid)
+        if how in {"dismissed", "controller"} and rank.job_rank not in self._touched:
+            self._fail(f"no healthy rank is lost: {rank.name} was {how}, and had no fault")
+
+    def _excused(self, rank: Rank) -> bool:
+        """Whether it stands still, or did lately, or nobody could have told it."""
+        until = self._touched.get(rank.job_rank, -_GRACE_NS)
+        return rank.frozen_ns is not None or until + _GRACE_NS >= self._simulation.now
+
+    def _fail(self, text: str) -> None:
+        raise InvariantError(text)

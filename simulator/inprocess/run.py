@@ -11,7 +11,7 @@ from simulator.run import NS, InvariantError, Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.inprocess.rank import Rank
+    from simulator.inprocess.cluster import Rank
     from simulator.inprocess.setup import Setup
 
 # Faults are made so long; then those that wait for a phase are called off.

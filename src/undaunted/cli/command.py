@@ -16,9 +16,13 @@ from undaunted.base.values import is_boolean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+
 T = TypeVar("T")
 
 USAGE_ERROR = 2  # exit code
+
+_WIDTH = 80
+_COLUMN = 28  # where the explanations begin
 
 
 class UsageError(Exception):
@@ -158,8 +162,6 @@ class Command(Generic[T]):
 
     def explain(self, asked: HelpAsked) -> int:
         """Print the help that was asked for; return the exit code."""
-        from undaunted.cli.help import help_text
-
         return show(self.name, help_text(self, everything=asked.everything))
 
     @cached_property
@@ -341,3 +343,59 @@ def _convert(option: Option, source: str, texts: list[str]) -> Any:
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
     return [one for value in values for one in value] if option.kind.repeat else values[-1]
+
+
+def help_text(command: Command[Any], *, everything: bool) -> str:
+    """Text of ``--help``, or of ``--help-all``; at most 80 columns wide."""
+    lines = [f"Usage: undaunted {command.name} {command.usage}".rstrip(), ""]
+    lines += command.about.strip("\n").splitlines()
+    defaults = command.schema()
+    more: list[str] = []
+    for group, options in groups(command):
+        shown = [option for option in options if everything or _is_shown(command, option)]
+        if shown:
+            lines += ["", f"{group}:"]
+            lines += [line for option in shown for line in _lines(option, defaults)]
+        else:
+            more.append(group.partition(",")[0].lower())
+    if command.tail:
+        lines += ["", *_wrapped(command.tail, _WIDTH)]
+    if more and not command.shown:
+        text = f"More options, also about {', '.join(more)}: undaunted {command.name} --help-all"
+        lines += ["", *_wrapped(text, _WIDTH)]
+    return "\n".join(lines) + "\n"
+
+
+def _is_shown(command: Command[Any], option: Option) -> bool:
+    return option.name in command.shown if command.shown else not option.about.rare
+
+
+def groups(command: Command[Any]) -> list[tuple[str, list[Option]]]:
+    """Headings with the options that work; empty ones are left out."""
+    built = [option for option in command.options if not option.about.not_built]
+    order = dict.fromkeys((*command.groups, *(option.about.group for option in built)))
+    found = [(name, [one for one in built if one.about.group == name]) for name in order]
+    return [(name, options) for name, options in found if options]
+
+
+def spellings(option: Option) -> str:
+    """All spellings of an option with what stands for its value."""
+    names = [f"-{option.about.short}"] if option.about.short else []
+    names += [f"--{name}" for name in option.names]
+    value = f"[={SWITCH}]" if option.kind.metavar == SWITCH else f" {option.metavar}".rstrip()
+    return ", ".join(names) + value
+
+
+def _lines(option: Option, defaults: object) -> list[str]:
+    default = option.default_of(defaults)
+    text = option.about.help + (f" [{default}]" if default not in {"", "none"} else "")
+    head = "  " + spellings(option)
+    body = _wrapped(text, _WIDTH - _COLUMN)
+    first = head.ljust(_COLUMN) + body.pop(0) if len(head) < _COLUMN - 1 else head
+    return [first, *(" " * _COLUMN + line for line in body)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap  # not on the way to a run
+
+    return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from simulator.coordination import ranks
+from simulator.coordination import cluster
 from simulator.coordination.setup import Setup
 from simulator.run import InvariantError
 from tests.simulator.coordination.jobs import S, at, finish, job, nodes_of_last_round
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def cut_off(patch: pytest.MonkeyPatch) -> Cluster:
     """The ranks of the node that is cut off ignore SIGTERM."""
-    patch.setattr(ranks, "_DEAF", 1.0)
+    patch.setattr(cluster, "_DEAF", 1.0)
     return job(Setup(1, 1, standalone=True), faults=[at(10, "isolate", "n000", lasts=60)])
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.coordination.ranks import RankEnded
+from simulator.coordination.cluster import RankEnded
 from simulator.coordination.trace import line
 from simulator.virtual import messages as s
 from undaunted.coordinator import protocol as p

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.inprocess import host
+from simulator.inprocess import cluster
 from simulator.inprocess.setup import Setup
 from undaunted.inprocess.core.call import Call
 from undaunted.inprocess.core.controller import Takeover
@@ -80,7 +80,7 @@ def a_reset_counts_as_the_end_of_a_guard(patch: pytest.MonkeyPatch) -> None:
         del unreachable_s, in_order, back
         return links.GRACE_S
 
-    patch.setattr(host, "patience_s", short)
+    patch.setattr(cluster, "patience_s", short)
 
 
 BUGS = [
