@@ -22,6 +22,7 @@ HEAVY = WORKLOADS / "torch_heavy.py"
 HANG_LIMIT_S = 2.0
 HANG_BEAT_S = 0.1  # between heartbeats of the ranks that do not hang
 IDLE_BEAT_S = 1.0
+SETTLE_S = 3.0  # the template tries imports in a child once the ranks run
 IDLE_WINDOW_S = 10.0
 
 Values = dict[str, float]
@@ -113,6 +114,7 @@ def idle(launcher: Launcher, *, ranks: int) -> Values:
     """Measure what the launcher's own processes use while the ranks beat."""
     with Stage(launcher, Job(TORCH, ranks)) as stage:
         start_beating(stage, ranks, IDLE_BEAT_S)
+        stage.watch_for(SETTLE_S)
         own, templates = launcher_processes(stage.launcher_pid, stage.pids(0))
         before, templates_before = usage(own), usage(templates)
         stage.watch_for(IDLE_WINDOW_S)
