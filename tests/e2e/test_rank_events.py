@@ -60,9 +60,10 @@ def test_the_launcher_is_stopped(tmp_path: Path) -> None:
 
 def test_the_disk_hangs(tmp_path: Path) -> None:
     """A pipe that nobody reads takes 64 KiB, then whoever writes waits for ever."""
-    (tmp_path / "run").mkdir(mode=0o700)
-    os.mkfifo(tmp_path / "run" / "journal-n0.jsonl", 0o600)
-    with launched(tmp_path, script(), *OPTIONS) as launcher:
+    path = str(tmp_path / "run" / "journal-n0.jsonl")
+    with launched(
+        tmp_path, script(f"os.unlink({path!r}); os.mkfifo({path!r}, 0o600)"), *OPTIONS
+    ) as launcher:
         assert launcher.finish() == 0, launcher.text
     assert "all told" in launcher.text
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CODE = """
@@ -26,7 +27,7 @@ def no_thread(self):
 directory, which = sys.argv[1:]
 if which == "process":
     os.fork = no_process
-else:
+elif which == "thread":
     threading.Thread.start = no_thread
 config = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target="true",
@@ -37,19 +38,36 @@ sys.exit(front.run(config))
 """
 
 
-@pytest.mark.parametrize(("which", "code"), [("process", 2), ("thread", 1)])
-def test_the_limit_of_processes_is_named_with_the_remedy(
-    tmp_path: Path, which: str, code: int
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(tmp_path), which],
+def launch(directory: Path, which: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a launcher that gets no further process or thread, where ``which`` says so."""
+    return subprocess.run(
+        [sys.executable, "-c", CODE, str(directory), which],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize(("which", "code"), [("process", 2), ("thread", 1)])
+def test_the_limit_of_processes_is_named_with_the_remedy(
+    tmp_path: Path, which: str, code: int
+) -> None:
+    done = launch(tmp_path, which)
     (line,) = done.stderr.splitlines()
     assert done.returncode == code
     assert line.startswith("[undaunted] ")
     assert "ulimit -u" in line
+
+
+@pytest.mark.parametrize("name", ["journal-here.jsonl", ".lock-here"])
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "FIFO"), (os.mkdir, "directory")])
+def test_what_is_no_file_is_named_with_the_remedy(
+    tmp_path: Path, name: str, make: Callable[[Path], None], kind: str
+) -> None:
+    make(tmp_path / name)
+    done = launch(tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith(f"[undaunted] {tmp_path / name} is a {kind}, not a file; remove it")

@@ -72,6 +72,9 @@ def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
     """
     for number in range(1, _MOST_LAUNCHERS + 1):
         node = config.node if number == 1 else f"{config.node}-{number}"
+        if problem := run_lock.no_file(config.run_dir, node):
+            print(f"[undaunted] {problem}", file=sys.stderr)
+            return config, False
         if run_lock.lock(config.run_dir, node, job=config.run_id) is not None:
             if number > 1:
                 print(

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import sys
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -20,6 +21,12 @@ WAIT_S = 10.0
 _SIGN_S = 1.0  # within which who has just taken the lock has said so
 NO_LOCKS = -1  # in place of a descriptor, where the file system has none
 _LONGEST_OWNER = 256  # bytes
+_KINDS = {
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFDIR: "directory",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFLNK: "symbolic link",
+}
 
 
 class Owner(NamedTuple):
@@ -73,6 +80,19 @@ def lock(run_dir: str, node: str, wait_s: float = WAIT_S, job: str = "") -> int 
         os.close(fd)
         return NO_LOCKS
     return fd
+
+
+def no_file(run_dir: str, node: str) -> str:
+    """Return what is in the place of the lock or the journal and is no file, with the remedy."""
+    for path in (_path(run_dir, node), f"{run_dir}/journal-{node}.jsonl"):
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "device")
+            return f"{path} is a {kind}, not a file; remove it, or give another --run-dir"
+    return ""
 
 
 def owner(run_dir: str, node: str) -> Owner | None:
