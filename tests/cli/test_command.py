@@ -156,6 +156,8 @@ def test_variables_give_defaults():
         (["--max-restart=3"], {}, "unknown option --max-restart; did you mean --max-restarts?"),
         (["-x"], {}, "unknown option -x; see --help"),
         (["--zzz"], {}, "unknown option --zzz; see --help"),
+        (["--seed"], {}, "unknown option --seed; see --help"),  # not --tee
+        (["--tea"], {}, "unknown option --tea; did you mean --tee?"),
         (["-nproc", "3"], {}, "unknown option -n"),
         (["--max-restarts"], {}, "--max-restarts needs a value (N)"),
         (["--max-restarts", "--tee", "3"], {}, "--max-restarts needs a value (N)"),
@@ -251,6 +253,7 @@ def test_any_command_line_is_read_or_refused(argv):
                 "did you mean PET_FT_RANK_HEARTBEAT_TIMEOUT?"
             ),
         ),
+        ("PET_VERBOSE", "the variable PET_VERBOSE sets no option"),  # not PET_ROLE
         ("PET_QQQQQQQQ", "the variable PET_QQQQQQQQ sets no option"),
         ("PET_MAX_RESTARTS", ""),
         ("PET_FT_STORAGE_HEALTH_CHECK_PATH", ""),  # of an alias

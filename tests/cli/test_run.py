@@ -52,6 +52,22 @@ def test_deprecated_variable_works_and_is_said(build):
     assert build("--ft-log-level=INFO", FT_LAUNCHER_LOGLEVEL="ERROR")[1] == ""
 
 
+def test_local_ranks_that_do_not_exist_are_named(build):
+    for name, text in (("tee", "0:3,5:1"), ("redirects", "5:1,1:2"), ("local-ranks-filter", "0,5")):
+        _, notice = build("--nproc-per-node=2", f"--{name}={text}")
+        assert notice.startswith(f"--{name} names local rank 5, which ")
+        assert "0 to 1" in notice
+    assert "names local ranks 4, 5, which" in build("--tee=5:1,4:1,0:1")[1]
+    assert build("--nproc-per-node=2", "--tee=1:3", "--redirects=3")[1] == ""
+
+
+def test_keys_of_rdzv_conf_that_mean_nothing_here_are_named(build):
+    _, notice = build("--rdzv-conf", "x=1,lease=5,is_host=1,y=2")
+    assert notice.startswith("--rdzv-conf: x, y mean nothing here; known are away_timeout, ")
+    assert build("--rdzv-conf", "timeout=5,use_libuv=1")[1] == ""
+    assert build("--standalone", "--rdzv-conf", "x=1")[1] == ""  # all of it is ignored
+
+
 def test_signals_and_virtual_local_ranks(build):
     assert build()[0].signals == (15, 2, 1, 3)
     assert build("--signals-to-handle=SIGTERM,usr1,TERM")[0].signals == (15, signal.SIGUSR1)

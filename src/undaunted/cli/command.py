@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 USAGE_ERROR = 2  # exit code
+_NEAR = 0.65  # as `difflib` measures it: one wrong letter of three is a slip
 
 _WIDTH = 80
 _COLUMN = 28  # where the explanations begin
@@ -333,8 +334,10 @@ def _normalised(spelling: str) -> str:
 def _nearest(name: str, names: Sequence[str] | set[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, sorted(names), 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    begin = "--" if name.startswith("--") else "PET_"  # alike in all: it makes none a near one
+    bare = sorted(other.removeprefix(begin) for other in names)
+    close = difflib.get_close_matches(name.removeprefix(begin), bare, 1, _NEAR)
+    return f"; did you mean {begin}{close[0]}?" if close else ""
 
 
 def _convert(option: Option, source: str, texts: list[str]) -> Any:

@@ -43,7 +43,7 @@ _TIMES = {
     "lease": "lease_s",
     "away_timeout": "away_timeout_s",
 }
-_KNOWN = {*_TIMES, *_NOT_USED, "is_host", "takeover", "replacement_group_size"}
+CONF_KEYS = {*_TIMES, *_NOT_USED, "is_host", "takeover", "replacement_group_size"}
 _SLURM_JOBS = ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")
 _TASKS = "SLURM_TASKS_PER_NODE"
 _ALLOW_SEVERAL = "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"
@@ -296,8 +296,8 @@ def _conf(parsed: RunParsed) -> dict[str, Any]:
     source = parsed.source("rdzv-conf")
     conf: dict[str, Any] = {}
     for name, text in given.items():
-        if name not in _KNOWN:
-            known = ", ".join(sorted(_KNOWN))
+        if name not in CONF_KEYS:
+            known = ", ".join(sorted(CONF_KEYS))
             raise UsageError(f"{source}: {name} is not known; known are {known}")
         try:
             if name in _TIMES:

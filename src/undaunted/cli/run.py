@@ -33,7 +33,7 @@ from undaunted.fault_tolerance.run_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from undaunted.cli.options import RunParsed
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
@@ -140,7 +140,8 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> tup
         launcher_log=options.ft_nvrx_logfile or launcher_messages(message_directory(environ, cwd)),
     )
     variables = (_old_variable(parsed), RUN.unknown_variables(environ))
-    notices = (*variables, file_notice, limits_notice, dir_notice)
+    ignored = (_unknown_keys(parsed, others), *_absent_ranks(parsed, nproc))
+    notices = (*variables, *ignored, file_notice, limits_notice, dir_notice)
     return config, "\n".join(filter(None, notices))
 
 
@@ -221,6 +222,41 @@ def _console_ranks(parsed: RunParsed, nproc: int) -> list[int] | None:
     return shown
 
 
+def _absent_ranks(parsed: RunParsed, nproc: int) -> Iterator[str]:
+    """Yield a line about each option that names local ranks beyond ``nproc``: it may be a slip.
+
+    They are not refused: torchrun ignores them as well, and nodes may differ in their ranks.
+    """
+    options = parsed.options
+    for name, given in (
+        ("redirects", options.redirects),
+        ("tee", options.tee),
+        ("local-ranks-filter", options.local_ranks_filter),
+    ):
+        ranks = [] if isinstance(given, int) else sorted(rank for rank in given if rank >= nproc)
+        if ranks:
+            there = "0" if nproc == 1 else f"0 to {nproc - 1}"
+            yield (
+                f"{parsed.source(name)} names local rank{'s' * (len(ranks) > 1)} "
+                f"{', '.join(map(str, ranks))}, which this node does not have (it has {there}): "
+                "ignored; correct it, or --nproc-per-node"
+            )
+
+
+def _unknown_keys(parsed: RunParsed, others: Nodes | None) -> str:
+    given = parsed.options.rdzv_conf
+    if not given or others is not None or parsed.options.standalone:
+        return ""  # `nodes` has looked at them; or all are ignored
+    from undaunted.cli.nodes import CONF_KEYS
+
+    if not (unknown := sorted(set(given) - CONF_KEYS)):
+        return ""
+    return (
+        f"{parsed.source('rdzv-conf')}: {', '.join(unknown)} mean"
+        f"{'s' * (len(unknown) == 1)} nothing here; known are {', '.join(sorted(CONF_KEYS))}"
+    )
+
+
 def _destinations(
     redirects: int | dict[int, int],
     tee: int | dict[int, int],
@@ -230,8 +266,7 @@ def _destinations(
 ) -> list[int]:
     """Say for each local rank where one of its streams goes.
 
-    Ranks beyond ``nproc`` in a map are ignored, as torchrun does. Output that is not to be shown is
-    kept in a file, not thrown away.
+    Output that is not to be shown is kept in a file, not thrown away.
     """
     destinations = []
     for rank in range(nproc):
