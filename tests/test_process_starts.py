@@ -31,9 +31,9 @@ NAMED = {
 
 # Everything that is started as a module.
 PROGRAMS = (
-    "undaunted.chaos.trials.nemesis.slow_network",
-    "undaunted.chaos.trials.nemesis.small_disk",
-    "undaunted.chaos.trials.nemesis.stage",
+    "undaunted.chaos.nemesis.slow_network",
+    "undaunted.chaos.nemesis.small_disk",
+    "undaunted.chaos.nemesis.stage",
     "undaunted.checkpointing.keeping.last",
     "undaunted.checkpointing.writer.program",
     "undaunted.cli.main",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.chaos.trials.kinds import KINDS
+from undaunted.chaos.kinds import KINDS
 from undaunted.cli.main import main
 
 if TYPE_CHECKING:

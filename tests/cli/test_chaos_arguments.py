@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from undaunted.chaos.trials.kinds import KINDS
+from undaunted.chaos.kinds import KINDS
 from undaunted.cli.chaos_arguments import DEFAULT_FAULTS, Arguments, read_arguments
 from undaunted.cli.command import HelpAsked, UsageError
 

@@ -17,9 +17,9 @@ import pytest
 
 from tests.e2e.launcher import wait_until_gone
 from undaunted.base import process
-from undaunted.chaos.trials.nemesis import stage
-from undaunted.chaos.trials.nemesis.helper import NotPossibleError
-from undaunted.chaos.trials.nemesis.small_disk import SmallDisk
+from undaunted.chaos.nemesis import stage
+from undaunted.chaos.nemesis.helper import NotPossibleError
+from undaunted.chaos.nemesis.small_disk import SmallDisk
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(400)]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.test_chaos import SCRIPT, TWO, Ended, chaos
-from undaunted.chaos.trials.nemesis import slow_disk, slow_network
-from undaunted.chaos.trials.outcome import read_outcome
+from undaunted.chaos.nemesis import slow_disk, slow_network
+from undaunted.chaos.outcome import read_outcome
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,1 +1,1 @@
-"""Is it true? Plans of faults, and what must hold while they happen."""
+"""`undaunted chaos`: a user's script under planned faults; see docs/design/chaos.md."""

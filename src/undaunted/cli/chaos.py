@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from undaunted import __version__
 from undaunted.base.ids import new_run_id
 from undaunted.base.streams import take_any_text
-from undaunted.chaos.trials.generator import wanted_of
-from undaunted.chaos.trials.kinds import KINDS
-from undaunted.chaos.trials.output import machine, page, terminal
-from undaunted.chaos.trials.places import ChaosDirectory, PlaceError
-from undaunted.chaos.trials.plan import PlanError
-from undaunted.chaos.trials.plan_file import read_plan, write_plan
-from undaunted.chaos.trials.reference import NoMeasureError
-from undaunted.chaos.trials.run import Campaign, ChaosError, Request
+from undaunted.chaos.generator import wanted_of
+from undaunted.chaos.kinds import KINDS
+from undaunted.chaos.output import machine, page, terminal
+from undaunted.chaos.places import ChaosDirectory, PlaceError
+from undaunted.chaos.plan import PlanError
+from undaunted.chaos.plan_file import read_plan, write_plan
+from undaunted.chaos.reference import NoMeasureError
+from undaunted.chaos.run import Campaign, ChaosError, Request
 from undaunted.cli.chaos_arguments import CHAOS, DEFAULT_SEED, Arguments, read_arguments
 from undaunted.cli.command import HelpAsked, UsageError, complain
 from undaunted.journal.files import write_output
@@ -25,8 +25,8 @@ from undaunted.journal.files import write_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.chaos.trials.generator import Wanted
-    from undaunted.chaos.trials.result import Result
+    from undaunted.chaos.generator import Wanted
+    from undaunted.chaos.result import Result
 
 CHAOS_RUNS = "undaunted-chaos"  # in the current directory
 RESULT_FILE = "result.json"

@@ -8,8 +8,8 @@ import msgspec
 from undaunted.base.durations import parse_seconds
 from undaunted.base.options import Kind, Opt
 from undaunted.base.values import Flag, OptionalDirectory, OptionalFile
-from undaunted.chaos.trials.generator import check_kind
-from undaunted.chaos.trials.kinds import KINDS
+from undaunted.chaos.generator import check_kind
+from undaunted.chaos.kinds import KINDS
 from undaunted.cli.command import Command, UsageError, Words
 from undaunted.cli.options import RUN
 from undaunted.cli.settings import with_file

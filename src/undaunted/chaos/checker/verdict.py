@@ -1,0 +1,350 @@
+"""The verdict about each fault of a run: puts together what the other modules find. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from undaunted.base.text import name_ranks, one_line
+from undaunted.chaos.checker import causes, ending
+from undaunted.chaos.checker.blame import blame_of
+from undaunted.chaos.checker.cuts import cuts
+from undaunted.chaos.checker.identity import Identity, after_faults, before_faults
+from undaunted.chaos.checker.lives import lives, reference_lines
+from undaunted.chaos.checker.recovery import recovery_of
+from undaunted.chaos.checker.trouble import trouble
+from undaunted.chaos.checker.values import Colour, Finding, Verdict
+from undaunted.chaos.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from undaunted.chaos.checker.cuts import Cut
+    from undaunted.chaos.checker.lives import Life, Line
+    from undaunted.chaos.checker.recovery import Recovery
+    from undaunted.chaos.history import History
+    from undaunted.chaos.plan import Planned
+
+# Beginning anew after a fault that late in the run is worth a word.
+_MUCH, _TOO_MUCH = 1 / 3, 1 / 2
+# Of a model that is not loaded: where the run is placed by its parameters, it seems to start anew.
+_CONSEQUENCES = ("started-anew", "ended-early")
+_DAMAGE = "corrupt-checkpoint"
+# Faults that end a save, so that what was removed before it is missing.
+_WHILE_SAVING = ("torn-write", "disk-full")
+_SAVE = "Save checkpoints more often, and load the newest at the start."
+_OR_REMOVED = ", or the one there was is removed before the next is complete"
+_KEEP = " Remove or replace the old checkpoint only when the new one is complete."
+_SEVERITIES = ("red", "yellow", "note")
+
+
+def judge(reference: History, history: History, planned: Sequence[Planned]) -> list[Verdict]:
+    """Say what became of each fault of one run.
+
+    Args:
+        reference: of the undisturbed run.
+        history: of the run.
+        planned: the faults of this run, by ascending iteration.
+
+    Returns:
+        One verdict per fault, in the order of ``planned``.
+    """
+    case = _Case.of(reference, history, planned)
+    judged = {cut.fault.id: case.judge(place) for place, cut in enumerate(case.cuts)}
+    return [judged.get(fault.id) or case.not_happened(fault) for fault in planned]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A run beside the undisturbed one."""
+
+    reference: History
+    history: History
+    lines: Mapping[int, Line]
+    by_rank: Mapping[int, Sequence[Life]]
+    cuts: Sequence[Cut]
+    end: Finding | None
+    before: Identity
+    after: Sequence[Identity]
+
+    @classmethod
+    def of(cls, reference: History, history: History, planned: Sequence[Planned]) -> _Case:
+        lines = reference_lines(reference)
+        by_rank = lives(history, lines)
+        found = cuts(history, planned, by_rank)
+        return cls(
+            reference=reference,
+            history=history,
+            lines=lines,
+            by_rank=by_rank,
+            cuts=found,
+            end=ending.ending(reference, history, lines, by_rank),
+            before=before_faults(by_rank, lines, found),
+            after=after_faults(by_rank, lines, found),
+        )
+
+    def judge(self, place: int) -> Verdict:
+        """The verdict about a fault that has happened."""
+        cut = self.cuts[place]
+        following = self.cuts[place + 1] if place + 1 < len(self.cuts) else None
+        recovery = recovery_of(cut, following, self.history, self.by_rank)
+        recovered, unrecovered = self._recovered(following)
+        blame, findings = blame_of(cut, self.cuts, self.history)
+        findings += trouble(
+            cut, following, self.cuts, self.history, recovered=recovered is not False
+        )
+        findings += unrecovered
+        findings += self._steps(cut, recovery)
+        findings += self._nothing_happened(cut, following, blame.kind)
+        findings += self._nan(cut)
+        findings += self._nemesis(cut)
+        same = self._identity(cut, self.after[place], recovery, recovered=recovered)
+        if following is None and recovered:
+            same += self._incomplete(self.after[place], recovery)
+        if any(finding.key == "checkpoint-not-loaded" for finding in same):
+            findings = [one for one in findings if one.key not in _CONSEQUENCES]
+        if any(finding.key == "exception-swallowed" for finding in findings):
+            same = []  # that the result differs follows from it
+        findings = sorted(findings + same, key=lambda finding: _SEVERITIES.index(finding.severity))
+        identity = self.after[place]
+        judged = identity.state == "identical" and self.before.difference is None
+        return Verdict(
+            fault=cut.fault,
+            colour=_colour(findings),
+            launch=cut.start.launch,
+            round=cut.start.round,
+            iteration=cut.iteration,
+            recovered=recovered,
+            blame=blame,
+            back_s=recovery.back_s,
+            phases=recovery.phases,
+            resumed_at=recovery.resumed_at,
+            steps_lost=recovery.steps_lost,
+            identical_from=identity.first if judged else None,
+            difference=identity.difference,
+            findings=tuple(findings),
+        )
+
+    def not_happened(self, fault: Planned) -> Verdict:
+        """The verdict about a fault that has not happened."""
+        outcome = self.history.outcome
+        why = outcome.skipped.get(fault.id, "")
+        if not why and outcome.interrupted:
+            why = "the user ended the run before"
+        if not why and self.end is not None and self.cuts:
+            why = f"the run did not get over {self.cuts[-1].fault.id} and ended before"
+        if why:
+            return Verdict(fault=fault, colour="skipped", skipped=why)
+        if self.end is not None:
+            finding = self.end
+        elif self.lines and fault.rank not in self.lines:
+            finding = Finding(
+                "did-not-happen",
+                "yellow",
+                f"The fault did not happen: rank {fault.rank} took no step in the undisturbed run "
+                "either. It is a reserve, or does other work.",
+                "Plan it on another rank.",
+            )
+        elif any(record.counted for records in self.history.records.values() for record in records):
+            finding = Finding(
+                "did-not-happen",
+                "yellow",
+                f"The fault did not happen: no process of rank {fault.rank} counted "
+                f"{fault.iteration} steps. The script does not tell its steps, so that they are "
+                "counted from 0 in every process.",
+                "Call undaunted.step(step) at the beginning of each step.",
+            )
+        else:
+            finding = Finding(
+                "did-not-happen",
+                "yellow",
+                f"The fault did not happen: rank {fault.rank} did not come to step "
+                f"{fault.iteration} after the faults before it, or the launcher's journal has "
+                "lost that it did.",
+            )
+        return Verdict(fault=fault, colour=_colour([finding]), findings=(finding,))
+
+    def _recovered(self, following: Cut | None) -> tuple[bool | None, list[Finding]]:
+        """Whether the run got over a fault: it ended well, or came to another fault."""
+        if self.end is None or following is not None:
+            return True, []
+        if self.history.outcome.interrupted:
+            return None, [Finding("interrupted", "yellow", "The user ended the run.")]
+        return False, [self.end]
+
+    def _steps(self, cut: Cut, recovery: Recovery) -> list[Finding]:
+        at, lost = recovery.resumed_at, recovery.steps_lost
+        if at is None or lost is None:
+            return []
+        if len(set(recovery.resumed.values())) > 1:
+            told = ", ".join(f"rank {rank} with {i}" for rank, i in recovery.resumed.items())
+            return [
+                Finding(
+                    "ranks-resume-apart",
+                    "red",
+                    f"The ranks went on with different steps: {told}.",
+                    "Let one rank choose the checkpoint for all:\n"
+                    "    dist.broadcast_object_list(newest, src=0)",
+                )
+            ]
+        firsts = [line.first for line in self.lines.values() if line.first is not None]
+        lasts = [line.last for line in self.lines.values() if line.last is not None]
+        if not firsts or at != min(firsts) or cut.iteration <= at:
+            return []
+        part = lost / (max(lasts) - min(firsts) + 1)
+        much, torn = part > _MUCH, cut.fault.kind in _WHILE_SAVING
+        return [
+            Finding(
+                "started-anew",
+                "red" if part > _TOO_MUCH else "yellow" if much else "note",
+                f"The program started from the beginning and did {lost} steps again: there was no "
+                f"checkpoint yet, or none is loaded{_OR_REMOVED if torn else ''}.",
+                _SAVE + (_KEEP if torn else "") if much else "",
+            )
+        ]
+
+    def _nothing_happened(self, cut: Cut, following: Cut | None, blamed: str) -> list[Finding]:
+        if cut.fault.kind != "torn-write" or blamed:
+            return []
+        until = "to the end" if following is None else f"to {following.fault.id}"
+        return [
+            Finding(
+                "nothing-torn",
+                "yellow",
+                f"Rank {cut.fault.rank} wrote no file of more than 64 KiB from there {until}, so "
+                "that nothing was torn.",
+                "Plan it on a rank that writes checkpoints, well before its next one. Small "
+                "ones are not torn.",
+            )
+        ]
+
+    def _nemesis(self, cut: Cut) -> list[Finding]:
+        """What the nemesis could not do."""
+        return [
+            Finding("not-made", "yellow", f"The fault could not be made: {one_line(note.text)}")
+            for note in self.history.outcome.notes
+            if note.fault == cut.fault.id and note.what == "failed"
+        ]
+
+    def _nan(self, cut: Cut) -> list[Finding]:
+        suspects = [one for one in self.cuts if one.fault.kind == "nan"] or self.cuts
+        ranks = ending.nan_kept(self.reference, self.history)
+        if not ranks or cut is not suspects[-1]:
+            return []
+        return [
+            Finding(
+                "nan-kept",
+                "red",
+                f"The run ended with NaN or infinity in the parameters or gradients of "
+                f"{name_ranks(ranks)}: nobody noticed, and checkpoints hold it too.",
+                "Look before each update, and go back to a checkpoint or leave the batch out:\n"
+                "    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+                "    if not torch.isfinite(norm): ...",
+            )
+        ]
+
+    def _identity(
+        self, cut: Cut, found: Identity, recovery: Recovery, *, recovered: bool | None
+    ) -> list[Finding]:
+        """What is to be said about the result being the same."""
+        if self.before.difference is not None:
+            return [_not_deterministic(self.before)]
+        if found.state == "differs" and recovery.lost_ranks:
+            return [
+                Finding(
+                    "fewer-ranks",
+                    "note",
+                    f"The others went on without {name_ranks(recovery.lost_ranks)}, so that the "
+                    "result rightly differs.",
+                )
+            ]
+        missing = ending.ranks_missing(self.lines, self.by_rank)
+        if found.state == "differs" and KINDS[cut.fault.kind].alters:
+            if ending.nan_kept(self.reference, self.history):
+                return []  # that is said, and worse
+            return [
+                Finding(
+                    "altered",
+                    "note",
+                    "The result differs from here on, as it may: an update was left out.",
+                )
+            ]
+        if found.state == "differs" and cut.fault.kind == _DAMAGE and found.fresh:
+            return [_damage_not_noticed(self.history, cut)]
+        if found.state in ("random", "differs"):
+            return causes.explain(found, self.lines)
+        if found.state == "inherited":
+            text = "The run differed from the undisturbed one already before this fault."
+            return [Finding("differed-before", "yellow", text)]
+        if recovered and (found.state == "unknown" or missing):
+            return [self._unknown(missing)]
+        return []
+
+    def _incomplete(self, found: Identity, recovery: Recovery) -> list[Finding]:
+        """What is to be said where the end of the run is equal as far as it was recorded."""
+        last = max((line.last for line in self.lines.values() if line.last is not None), default=-1)
+        silent = sorted(set(self.lines) - {*found.ranks, *recovery.lost_ranks})
+        if found.state not in ("identical", "random") or ending.ranks_missing(
+            self.lines, self.by_rank
+        ):
+            return []
+        if silent:
+            text = f"After this fault nothing was recorded by {name_ranks(silent)}."
+        elif found.last is not None and found.last < last:
+            text = f"It is as far as it was recorded: up to step {found.last} of {last}."
+        else:
+            return []
+        return [_not_known(text)]
+
+    def _unknown(self, missing: Sequence[int]) -> Finding:
+        if not self.lines:
+            text = "The undisturbed run recorded nothing to compare with."
+        elif missing:
+            text = f"In this run nothing was recorded by {name_ranks(missing)}."
+        else:
+            text = "Nothing was recorded from this fault to the next, or to the end."
+        return _not_known(text)
+
+
+def _not_known(text: str) -> Finding:
+    return Finding(
+        "identity-unknown",
+        "yellow",
+        f"It is not known whether the result is the same. {text}",
+        "Give what makes up the state to undaunted.step(step, digest=model); look into the output "
+        "of the run for a rank that could not record.",
+    )
+
+
+def _not_deterministic(before: Identity) -> Finding:
+    assert before.difference is not None
+    first = before.difference
+    return Finding(
+        "not-deterministic",
+        "yellow",
+        f"The script is not deterministic by itself: {', '.join(first.parts)} of rank {first.rank} "
+        f"differed at step {first.iteration} already, before any fault. So it is not known whether "
+        "the result is the same.",
+        "Seed everything, and choose deterministic algorithms:\n"
+        "    torch.manual_seed(seed); random.seed(seed); numpy.random.seed(seed)\n"
+        "    torch.use_deterministic_algorithms(True)",
+    )
+
+
+def _colour(findings: Iterable[Finding]) -> Colour:
+    severities = {finding.severity for finding in findings}
+    return "red" if "red" in severities else "yellow" if "yellow" in severities else "green"
+
+
+def _damage_not_noticed(history: History, cut: Cut) -> Finding:
+    notes = history.outcome.notes
+    what = next((note.text for note in notes if note.fault == cut.fault.id and note.text), "")
+    where = f" ({what})" if what else ""
+    return Finding(
+        "damage-not-noticed",
+        "red",
+        f"The ranks went on with a checkpoint that was damaged{where}: nothing checks what is "
+        "loaded, so that a bit that a disk loses changes the result.",
+        "Keep a checksum with each file and compare it before loading; torch.load does not. "
+        "undaunted's Checkpointer checks every byte and falls back to an older checkpoint.",
+    )

@@ -1,0 +1,171 @@
+"""One run with a real launcher; its script does nothing but count steps and keep the number."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.chaos.history import read_history
+from undaunted.chaos.nemesis import slow_network
+from undaunted.chaos.nemesis.conduct import OUTPUT_FILE, Trial, conduct
+from undaunted.chaos.nemesis.small_disk import not_possible
+from undaunted.chaos.outcome import read_outcome
+from undaunted.chaos.plan import Planned
+from undaunted.chaos.reference import first_iteration, iterations_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from undaunted.chaos.outcome import Outcome
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = """
+    import os, signal, sys, threading, undaunted
+    from pathlib import Path
+    file = Path(sys.argv[1], "done")
+    first = int(file.read_text() or 0) if file.exists() else 0
+    for step in range(first, 20):
+        undaunted.step(step)
+        if sys.argv[3:] == ["leave"]:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        if first == 0 and sys.argv[2] == str(step):
+            threading.Event().wait(300)
+        if step % 5 == 4:
+            new = file.with_suffix(".new")
+            new.write_bytes(str(step + 1).encode() + b" " * 5000)
+            new.replace(file)
+"""
+
+
+def trial(
+    tmp_path: Path, *faults: Planned, deadline_s: float = 60.0, disk: int = 0, wait_at: int = -1
+) -> Trial:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    directory = tmp_path / "run-1"
+    work = directory / "work"
+    work.mkdir(parents=True)
+    return Trial(
+        directory=directory,
+        options=["--worker-start", "fresh", "--max-restarts", "3"],
+        program=[str(tmp_path / "train.py"), str(work), str(wait_at)],
+        environ={name: text for name, text in os.environ.items() if not name.startswith("PET_")},
+        deadline_s=deadline_s,
+        place=work,
+        faults=faults,
+        small_disk_bytes=disk,
+        disk_full_s=30.0,
+    )
+
+
+def planned(kind: str, iteration: int) -> Planned:
+    return Planned(f"{kind}-1", kind, 0, iteration, 1)
+
+
+def made(outcome: Outcome) -> list[str]:
+    return [note.what for note in outcome.notes]
+
+
+def test_undisturbed(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path))
+
+    history = read_history(tmp_path / "run-1")
+    assert outcome.exit_codes == [0]
+    assert outcome.in_time
+    assert not outcome.interrupted
+    assert outcome == read_outcome(tmp_path / "run-1") == history.outcome
+    assert iterations_of(history) == (0, 19)
+    assert first_iteration(history) == 0
+    assert "finished" in (tmp_path / "run-1" / OUTPUT_FILE).read_text()
+
+
+def test_a_fault_of_the_rank_itself(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("kill", 12)))
+
+    (launch,) = read_history(tmp_path / "run-1").launches
+    assert outcome.exit_codes == [0]
+    assert [fault.text for fault in launch.faults()] == ["kill-1"]
+    assert [one.iterations for one in launch.summary.rounds] == [[0], [10]]
+
+
+def test_a_launcher_that_was_told_to_stop_is_started_again(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("sigterm", 7), planned("kill", 12), wait_at=7))
+
+    assert outcome.exit_codes == [75, 0]
+    assert made(outcome) == ["terminated", "restarted"]
+    assert (outcome.notes[0].rank, outcome.notes[0].iteration) == (0, 7)
+    first, second = read_history(tmp_path / "run-1").launches
+    assert [fault.text for fault in first.faults()] == ["sigterm-1"]
+    assert [fault.text for fault in second.faults()] == ["kill-1"]
+
+
+@pytest.mark.parametrize(("last", "codes"), [(19, [0, 0]), (7, [0])])
+def test_a_launcher_whose_ranks_leave_with_0_is_started_again_if_work_is_left(
+    last: int, codes: list[int], tmp_path: Path
+) -> None:
+    one = trial(tmp_path, planned("sigterm", 7), wait_at=7)
+
+    outcome = conduct(replace(one, program=[*one.program, "leave"], last=last))
+
+    assert outcome.exit_codes == codes
+    assert made(outcome)[0] == "terminated"
+    assert iterations_of(read_history(tmp_path / "run-1")) == (0, last)
+
+
+def test_a_damaged_checkpoint(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("corrupt-checkpoint", 7)))
+
+    assert made(outcome) == ["damaged"]
+    assert outcome.notes[0].text.startswith("done: ")
+
+
+def test_no_checkpoint_to_damage(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("corrupt-checkpoint", 2)))
+
+    assert made(outcome) == ["failed"]
+    assert outcome.notes[0].text == "no checkpoint yet"
+
+
+def test_a_full_disk_is_emptied_when_the_launcher_has_ended(tmp_path: Path) -> None:
+    probe = tmp_path / "probe"
+    probe.mkdir()
+    if reason := not_possible(probe, 1 << 20):
+        pytest.skip(reason)
+
+    outcome = conduct(trial(tmp_path, planned("disk-full", 7), disk=1 << 20))
+
+    assert outcome.exit_codes == [1, 0]  # all restarts were used while it was full
+    assert made(outcome) == ["filled", "emptied", "restarted"]
+    assert "No space left on device" in (tmp_path / "run-1" / OUTPUT_FILE).read_text()
+    assert (tmp_path / "run-1" / "work" / "done").read_text().split() == ["20"]
+
+
+def test_a_slow_network_is_as_before_when_its_time_is_over(tmp_path: Path) -> None:
+    if reason := slow_network.not_possible():
+        pytest.skip(reason)
+    fault = Planned("slow-network-1", "slow-network", 0, 7, 1, seconds=0.01)
+
+    outcome = conduct(replace(trial(tmp_path, fault), slow_network=True))
+
+    assert outcome.exit_codes == [0]
+    assert made(outcome) == ["slowed", "lifted"]
+    assert outcome.notes[0].text.startswith("for 0.01 s: ")
+
+
+def test_a_run_with_nothing_that_can_be_slow(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, planned("slow-disk", 7)))
+
+    assert outcome.exit_codes == [0]
+    assert made(outcome) == ["failed"]
+
+
+def test_a_run_whose_time_is_up_is_ended(tmp_path: Path) -> None:
+    outcome = conduct(trial(tmp_path, deadline_s=1.5, wait_at=10))
+
+    assert not outcome.in_time
+    assert len(outcome.exit_codes) == 1
+    assert outcome.exit_code != 0
