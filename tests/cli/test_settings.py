@@ -8,8 +8,7 @@ from undaunted.cli import run, settings
 from undaunted.cli.command import UsageError
 from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig
-from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
-from undaunted.fault_tolerance.run_config import TO_BOTH, TO_FILE
+from undaunted.fault_tolerance.run_config import TO_BOTH, TO_FILE, CycleInfoPlace
 from undaunted.health.check import Settings
 
 HEARTBEAT = "ft-rank-heartbeat-timeout"

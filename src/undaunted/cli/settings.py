@@ -18,9 +18,9 @@ from undaunted.base import values
 from undaunted.cli.command import UsageError, refuse_not_built
 from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig, known_settings, settings
-from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 from undaunted.fault_tolerance.monitoring_config import others
+from undaunted.fault_tolerance.run_config import CycleInfoPlace
 from undaunted.health.check import Settings
 from undaunted.journal.metrics import exposition, otlp
 from undaunted.progress.limits import Limits

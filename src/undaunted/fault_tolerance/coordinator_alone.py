@@ -19,17 +19,17 @@ from undaunted.coordinator.service.leading import Leading, Listener, job_server
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
-from undaunted.fault_tolerance import cycle_info_files, job_access
+from undaunted.fault_tolerance import cycle_info, job_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.coordinator.protocol import Ledger
     from undaunted.fault_tolerance.config import FaultToleranceConfig
-    from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
     from undaunted.fault_tolerance.funnel.config import FunnelConfig
     from undaunted.fault_tolerance.funnel.process import LogServer
     from undaunted.fault_tolerance.nodes_config import Nodes
+    from undaunted.fault_tolerance.run_config import CycleInfoPlace
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.host import ControllerHost
 
@@ -78,7 +78,7 @@ async def _serve(config: AloneConfig) -> int:
     leader = _leader(config, known)
     kept = ledger_file.LedgerFile(config.run_dir, endpoint)
     listener = Listener()
-    files = cycle_info_files.of(config.cycle_info, _say)
+    files = cycle_info.of(config.cycle_info, _say)
     listener.leading = Leading(
         leader,
         terms,

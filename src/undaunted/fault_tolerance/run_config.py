@@ -1,14 +1,15 @@
 """Everything one launcher needs to know about its run, after parsing and validation."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from undaunted.base import values
+from undaunted.base.ids import file_name
 from undaunted.base.options import Kind, Opt, Part
 from undaunted.base.values import Count, Flag, OptionalSeconds, Port, Seconds, Text
 from undaunted.fault_tolerance.config import HEALTH, NODES, OUTPUT, FaultToleranceConfig
-from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
 from undaunted.fault_tolerance.funnel.config import FunnelConfig
 from undaunted.fault_tolerance.metrics_config import MetricsConfig
 from undaunted.fault_tolerance.nodes_config import Nodes
@@ -25,6 +26,8 @@ STOP_SIGNALS = (15, 2, 1, 3)
 TO_CONSOLE = 0  # straight through, nobody in between
 TO_FILE = 1
 TO_BOTH = 3
+# Holds the path of the file about the newest round, in the environments of the ranks.
+CYCLE_INFO_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -140,6 +143,34 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     ft: Annotated[FaultToleranceConfig, Part("ft")] = msgspec.field(
         default_factory=FaultToleranceConfig
     )
+
+
+class CycleInfoPlace(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the files about the rounds of the job are, and what they are named after.
+
+    Attributes:
+        directory: absolute path.
+        job_id: of the job, the same on all its nodes.
+        attempt: how often the scheduler has started the job again.
+        log_prefix: of the logs per round, "" = there are none.
+    """
+
+    directory: str
+    job_id: str
+    attempt: int = 0
+    log_prefix: str = ""
+
+    @property
+    def current(self) -> str:
+        """Path of the link to the file about the newest round."""
+        return self._path("current")
+
+    def path(self, number: int) -> str:
+        """Path of the file about a round."""
+        return self._path(f"{self.attempt}.{number}")
+
+    def _path(self, what: str) -> str:
+        return str(Path(self.directory, f"cycle_info.{file_name(self.job_id)}.{what}"))
 
 
 class RunConfig(RunSettings, kw_only=True, frozen=True):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator import epoch
-from undaunted.fault_tolerance import cycle_info_place
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE
+from undaunted.fault_tolerance.run_config import CYCLE_INFO_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,7 @@ def worker_environment(
     if config.virtual_local_rank:
         env |= _alone(shared.get("CUDA_VISIBLE_DEVICES"), place.local_rank)
     if config.cycle_info is not None:
-        env[cycle_info_place.VARIABLE] = config.cycle_info.current
+        env[CYCLE_INFO_VARIABLE] = config.cycle_info.current
     if config.node_health_socket:
         env["UNDAUNTED_NODE_HEALTH_CHECK_ENDPOINT"] = config.node_health_socket
     if faults:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.tasks import Turns
-    from undaunted.fault_tolerance.cycle_info_files import OwnRounds
+    from undaunted.fault_tolerance.cycle_info import OwnRounds
     from undaunted.fault_tolerance.run_config import RunConfig
 
 
@@ -86,7 +86,7 @@ class OwnOrders:
     ) -> None:
         self._rounds: OwnRounds | None = None
         if config.cycle_info is not None:
-            from undaunted.fault_tolerance.cycle_info_files import OwnRounds
+            from undaunted.fault_tolerance.cycle_info import OwnRounds
 
             self._rounds = OwnRounds(config.cycle_info, say)
         self._info = job.NodeInfo(config.node, config.nproc_per_node)

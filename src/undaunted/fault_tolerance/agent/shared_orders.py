@@ -37,7 +37,7 @@ from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.credentials import TlsError, TokenError
 from undaunted.coordinator.wire.handshake import Terms
-from undaunted.fault_tolerance import cycle_info_files, job_access
+from undaunted.fault_tolerance import cycle_info, job_access
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.reader import find_journals, read_journal
 from undaunted.journal.summary import JobOutcome, job_outcome, summarize
@@ -83,7 +83,7 @@ class SharedOrders:
         self._config, self._nodes = config, config.nodes
         self._turns, self._obey, self._reserve, self._say = turns, obey, reserve, say
         self._inprocess = inprocess
-        self._cycle_info = cycle_info_files.of(config.cycle_info, say)
+        self._cycle_info = cycle_info.of(config.cycle_info, say)
         self._incarnation = os.urandom(8).hex()
         self._settings = job_access.settings(config, config.nodes)
         self._terms = Terms(config.run_id, build, node=config.node)

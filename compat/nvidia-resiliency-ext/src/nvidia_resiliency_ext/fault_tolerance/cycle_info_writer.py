@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from undaunted.coordinator.cycle_info import CycleInfo, node_ranges
-from undaunted.fault_tolerance.cycle_info_files import read
-from undaunted.fault_tolerance.cycle_info_place import CycleInfoPlace
+from undaunted.fault_tolerance.cycle_info import CycleInfo, node_ranges, read
+from undaunted.fault_tolerance.run_config import CycleInfoPlace
 
 __all__ = ["CycleInfo", "CycleInfoPlace", "node_ranges", "read"]
