@@ -114,6 +114,8 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # Or the end of a shell may continue stopped ranks: they would be in its session.
+                start_new_session=True,
             )
 
     def _log(self, number: int) -> Path:

@@ -38,14 +38,14 @@ class TimerFired(_Struct, frozen=True):
 
 
 class Unreachable(_Struct, frozen=True):
-    """The link to a guard has broken and nobody has come back over a new one in time.
+    """The link to a guard has broken, and the guard has not come back in time.
 
-    Said no sooner than ``heartbeat_timeout`` after the link was last known to work from both sides:
-    by then the guard has ended these ranks' calls. At once where it is certain that they are gone.
+    Comes at least ``heartbeat_timeout`` after the link last worked in both directions: by then the
+    guard has ended its ranks' calls. At once where it is certain that the ranks are gone.
 
     Attributes:
         job_ranks: the ranks that the guard served.
-        text: what is known, for people.
+        text: the reason, for people.
     """
 
     job_ranks: tuple[int, ...]
@@ -53,7 +53,7 @@ class Unreachable(_Struct, frozen=True):
 
 
 class Look(_Struct, frozen=True):
-    """The page was read, as `LookIn` asked; None = it is no page of this version."""
+    """The page was read, as `LookIn` asked; ``reading`` None = it is no page of this version."""
 
     reading: Reading | None
 
@@ -62,8 +62,8 @@ class ProcessEnded(_Struct, frozen=True):
     """The rank's process has ended.
 
     Attributes:
-        text: how, such as ``was killed by SIGKILL``.
-        reading: of the page it has left, None = there is none.
+        text: the reason, such as ``its process (pid 12) has ended``.
+        reading: of its page, None = there is none.
     """
 
     text: str
@@ -71,18 +71,18 @@ class ProcessEnded(_Struct, frozen=True):
 
 
 class LinkUp(_Struct, frozen=True):
-    """The guard is connected to a controller, perhaps to another one than before."""
+    """The guard is connected to a controller, which may be another one than before."""
 
 
 class LinkDown(_Struct, frozen=True):
-    """The guard is not connected any more. A guard begins like that."""
+    """The guard is not connected any more. At first it is not connected either."""
 
 
 # --- commands of the controller -------------------------------------------------------------------
 
 
 class Tell(_Struct, frozen=True):
-    """Send a message to some ranks by way of their guards; unreachable ranks are skipped."""
+    """Send a message to some ranks, through their guards; unreachable ranks are skipped."""
 
     job_ranks: tuple[int, ...]
     message: ToRank
@@ -102,14 +102,14 @@ class Note(_Struct, frozen=True, omit_defaults=True):
         what: "recorded" (an epoch begins), "stopped" (it is over, another one follows), "finished"
             (its call has returned), "ended" (its call has failed everywhere), "resumed" (this
             controller has taken over).
-        call, epoch: the call and the epoch that it is about.
+        call, epoch: their numbers.
         members: ranks that take part.
         reasons: why the epoch was stopped.
-        text: for people: what has ended the call.
-        took_s: "recorded": since the epoch before was stopped, in epoch 0 since the first rank
-            came; otherwise since the epoch was recorded. 0 = not known.
-        last: "recorded": job rank that the others have waited for, -1 = none.
-        phases: "recorded": by name of a recovery phase, its longest time, seconds, and the rank.
+        text: for people: why the call has ended.
+        took_s: "recorded": seconds since the epoch before was stopped, in epoch 0 since the first
+            rank entered; otherwise since the epoch was recorded. 0 = not known.
+        last: "recorded": job rank that joined last, -1 = none.
+        phases: "recorded": longest time of each recovery phase, seconds, and its rank, by name.
     """
 
     what: str
@@ -144,7 +144,7 @@ def _line_of(reason: Reason) -> str:
 
 
 class Over(_Struct, frozen=True):
-    """No process is left that could call anything."""
+    """No process of the job is left."""
 
 
 # --- commands of a guard --------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Pass(_Struct, frozen=True):
 
 
 class LookIn(_Struct, frozen=True):
-    """Read the page after ``delay_s`` and feed `Look`; replaces an earlier one."""
+    """Read the page after ``delay_s`` and feed `Look`; replaces an earlier `LookIn`."""
 
     delay_s: float
 
@@ -175,9 +175,9 @@ class Signal(_Struct, frozen=True):
 
 
 class Finish(_Struct, frozen=True):
-    """The process has ended, and that was reported where it could be: a guard of its own may exit.
+    """The process has ended, and a connected controller has heard of it: the guard may end.
 
-    Where the controller may move, the guard is kept: after `LinkUp` it says all again.
+    An agent keeps the guard, as the controller may move: after `LinkUp` the guard reports again.
     """
 
 

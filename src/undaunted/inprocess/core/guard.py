@@ -1,7 +1,7 @@
-"""One rank as its guard sees it: what it was told, what must be said again, whether it hangs.
+"""The guard's state machine for one rank: its call, its progress, its end.
 
 No clock, socket, page or process in here. While the link to the controller is down nothing is
-reported; all that matters is said again when it is up.
+reported; when it is up again, the guard reports the rank's state as a whole (`Resume`).
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _NS = 1_000_000_000
 UNKILLABLE_AFTER_S = 10.0
 # Before the rank's first call.
 _DEFAULT_LIMITS = m.Limits()
-# Where a look comes later than this, the guard itself stood still.
+# If a look comes later than this, the guard itself has stood still.
 _STOOD_STILL_NS = 500_000_000
 # Timers may fire early by their resolution: a look just before a limit would find nothing.
 _MARGIN_S = 0.001
-# What a rank has not done, for people.
+# For people: the progress that a rank has not shown.
 _TURNS = "its Python interpreter has not turned"
 _PINGS = "it has not called ping()"
 
 
 @dataclass(slots=True)
 class RankCall:
-    """One rank in one call: what it was told, and what it has said since.
+    """One rank in one call: what it has heard last, and its own messages since.
 
-    That is enough to tell a new controller. Keeps out messages of another call or of an earlier
-    epoch, and repetitions.
+    A new controller needs no more. Drops messages of another call or of an earlier epoch, and
+    repetitions.
 
     Attributes:
         enter: the rank's first message in this call.
-        ended: how the last call ended that has ended for this rank.
-        record: the last record that the rank was told.
+        ended: the last outcome of a call that the rank has heard, of this call or an earlier one.
+        record: the last record that the rank has heard.
         stop: of that record's epoch.
-        said: what the rank has said since the record.
-        over: whether the call is over for this rank: it was told so, or has left.
+        said: the rank's messages since that record.
+        over: whether the call is over for this rank: it has heard the outcome, or has left.
     """
 
     enter: m.Enter
@@ -61,25 +61,25 @@ class RankCall:
 
     @property
     def epoch(self) -> int:
-        """The epoch it is in or joins; that of the last record, 0 before the first."""
+        """The epoch of the last record; 0 before the first one."""
         return 0 if self.record is None else self.record.epoch
 
     @property
     def running(self) -> bool:
-        """Whether the epoch of the last record is on, as far as the rank knows."""
+        """Whether the epoch of the last record still runs, as far as the rank knows."""
         return self.record is not None and self.stop is None and not self.over
 
     @property
     def on(self) -> bool:
-        """Whether the call has begun, and was not said to have ended; the rank may have left it.
+        """Whether the call has begun, and has not ended for the others; the rank may have left it.
 
-        One that is to take the place of a lost rank is in the others' call from the beginning.
+        A process that takes the place of a lost rank is in the others' call from the beginning.
         """
         ended = self.ended is not None and self.ended.call == self.enter.call
         return (self.record is not None or self.enter.rejoin) and not ended
 
     def hear(self, message: m.Said) -> bool:
-        """Take what the rank says; return whether it is news."""
+        """Take a message of the rank; return whether it is new."""
         mine = message.call == self.enter.call and message.job_rank == self.enter.job_rank
         late = message.epoch < self.epoch and not isinstance(message, m.Leave)
         if self.over or not mine or late:
@@ -91,7 +91,7 @@ class RankCall:
         return True
 
     def tell(self, message: m.ToRank) -> bool:
-        """Take what the controller says; return whether the rank must hear of it."""
+        """Take a message of the controller; return whether the rank must hear it."""
         if self.over or not self._concerns(message):
             return False
         match message:
@@ -108,16 +108,16 @@ class RankCall:
         return True
 
     def leave(self, text: str) -> None:
-        """The rank is told to take no part any more: that counts as if it had said so."""
+        """The rank is told to leave: from now on it counts as having said `Leave`."""
         reason = m.Reason("UNRESPONSIVE", self.enter.job_rank, text=text)
         self.hear(m.Leave(self.enter.call, self.enter.job_rank, self.epoch, reason))
 
     def resume(self) -> m.Resume:
-        """All of it."""
+        """Return all of it as a message for a controller."""
         return m.Resume(self.enter, self.record, self.stop, tuple(self.said), self.ended)
 
     def has_left(self, epoch: int) -> bool:
-        """Whether it has said that it is done with an epoch, for the next one or for good."""
+        """Whether the rank has left an epoch: it has joined a later one, or has left the call."""
         return any(
             isinstance(each, m.Leave) or (isinstance(each, m.Join) and each.epoch > epoch)
             for each in self.said
@@ -130,7 +130,7 @@ class RankCall:
         match message:
             case m.Record(epoch=epoch, members=members, joined=joined):
                 newer = self.record is None or epoch > self.record.epoch
-                # A record that was on its way to the process before means that one.
+                # A record may have been on its way to the process before this one.
                 return newer and self.enter.job_rank in (joined if searching else members)
             case m.Stop(epoch=epoch):
                 return self.running and epoch == self.epoch
@@ -142,7 +142,7 @@ class RankCall:
 
 
 def _kind(message: m.Said) -> Hashable:
-    """What a rank says once only in an epoch."""
+    """Return the key of a message that a rank says only once in an epoch."""
     kind = message.reason.kind if isinstance(message, m.Fault) else ""
     return type(message), message.epoch, kind
 
@@ -151,13 +151,13 @@ def _kind(message: m.Said) -> Hashable:
 
 
 class Ages(msgspec.Struct, frozen=True):
-    """How long ago something was, in seconds; None = it was not, and limits nothing.
+    """Seconds since the last signs of progress; None = there is no such sign, and no limit on it.
 
     Attributes:
         auto: since the interpreter turned.
         ping: since ``ping`` was called.
         atomic: since the outermost ``atomic`` began.
-        owed: since the rank was told something that it has not done yet.
+        owed: since a message to the rank that it has not obeyed yet.
     """
 
     auto: float
@@ -179,8 +179,8 @@ class Judgement(msgspec.Struct, frozen=True):
 
     Attributes:
         passed: the limit that the rank has passed.
-        look_in_s: when to look next.
-        text: what the rank has not done for how long; "" = nothing was passed.
+        look_in_s: when to look next, in seconds.
+        text: the missing progress and for how long; "" = no limit was passed.
     """
 
     passed: Passed
@@ -193,10 +193,10 @@ def judge(reading: Reading, ages: Ages, limits: m.Limits, *, soft: bool) -> Judg
 
     Args:
         reading: of the rank's page.
-        ages: of what it shows.
+        ages: of the times on the page.
         limits: of the call.
-        soft: whether the soft timeout counts: not if it was reported in this epoch, or the epoch is
-            over.
+        soft: whether the soft timeout counts: False if it was reported in this epoch already, or
+            the epoch is over.
     """
     if reading.unguarded > 0:
         return Judgement(Passed.NONE, limits.soft_timeout / 2)
@@ -220,7 +220,7 @@ def judge(reading: Reading, ages: Ages, limits: m.Limits, *, soft: bool) -> Judg
 
 
 def _stamps(phase: Phase, ages: Ages) -> list[tuple[float, str]]:
-    """The ages that a limit is compared with in this phase, and what they say of the rank."""
+    """The ages that count in this phase, each with its words for people."""
     if phase is Phase.RUNNING:
         return [(ages.auto, _TURNS)] + ([(ages.ping, _PINGS)] if ages.ping is not None else [])
     return [(ages.auto, _TURNS)] if phase is Phase.RECOVERING else []
@@ -228,31 +228,31 @@ def _stamps(phase: Phase, ages: Ages) -> list[tuple[float, str]]:
 
 @dataclass(slots=True)
 class Patience:
-    """Ages of moments, without the time for which the guard itself stood still.
+    """Measures ages, without the time for which the guard itself stood still.
 
-    What stops a guard (a stopped container, a host that swaps) has often stopped its rank as well.
+    A guard stands still in a stopped container, or on a host that swaps; so does its rank, mostly.
     """
 
     _due_ns: int | None = None
-    _still_ns: int = 0  # all the time for which it stood still
-    _still_since_ns: int = 0  # the last time
-    _still_before_ns: int = 0  # all the time, without the last
+    _still_ns: int = 0  # sum of the times for which it stood still
+    _still_since_ns: int = 0  # when it stood still last
+    _still_before_ns: int = 0  # the sum without that last time
     _known: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def expect(self, delay_s: float, now: int) -> None:
-        """The guard will look after so long."""
+        """The guard will look in ``delay_s``."""
         self._due_ns = now + round(delay_s * _NS)
 
     def looked(self) -> None:
-        """It has looked, and will not before it is expected to again."""
+        """The guard has looked; it will not look again before the next `expect`."""
         self._due_ns = None
 
     def looks_within(self, delay_s: float, now: int) -> bool:
-        """Whether it will look no later than after so long anyway."""
+        """Whether it will look within ``delay_s`` anyway."""
         return self._due_ns is not None and self._due_ns <= now + round(delay_s * _NS)
 
     def wake(self, now: int) -> None:
-        """Something happens: notice if a look is overdue by far."""
+        """Called at every event: notices a look that is long overdue."""
         due = self._due_ns
         if due is not None and now - due > _STOOD_STILL_NS:
             self._still_before_ns = self._still_ns
@@ -261,7 +261,7 @@ class Patience:
             self._due_ns = None  # until it looks again
 
     def age(self, name: str, moment: int, now: int) -> float:
-        """Seconds since a moment, the last of its kind."""
+        """Return the seconds since ``moment``, the last one called ``name``."""
         known = self._known.get(name)
         if known is None or known[0] != moment:
             before = moment <= self._still_since_ns
@@ -278,8 +278,8 @@ class RankGuard:
     """See the module's documentation. Feed events to `handle`, carry out what it returns.
 
     Attributes:
-        call: the rank in the call it is in, or was in last; None = it has called nothing yet.
-        lost: what was, or will be, reported when the rank is gone.
+        call: the rank in its present or last call; None = it has called nothing yet.
+        lost: the report of its end; None = it has not ended.
     """
 
     call: RankCall | None = None
@@ -287,8 +287,8 @@ class RankGuard:
     _linked: bool = False
     _downs: int = 0  # how often a wait for the link has begun: tells timers apart
     _patience: Patience = field(default_factory=Patience)
-    _told_ns: int = 0  # when the rank was told something last
-    _owed: m.ToRank | None = None  # what that was, until it was seen that the rank has done it
+    _told_ns: int = 0  # when the last message went to the rank
+    _owed: m.ToRank | None = None  # that message, until its page shows that the rank has obeyed
     _soft: bool = True  # the soft timeout of this epoch was not reported yet
     _killed: str = ""  # why it was ended by this guard
     _reading: Reading | None = None  # the last one
@@ -315,7 +315,7 @@ class RankGuard:
             case c.TimerFired(name=name):
                 return self._timer(name, now)
 
-    # --- what the rank says, and is told --------------------------------------------------------
+    # --- messages from the rank, and to it ------------------------------------------------------
 
     def _enter(self, enter: m.Enter, now: int) -> list[c.GuardCommand]:
         before = self.call
@@ -408,7 +408,7 @@ class RankGuard:
         )
 
     def _counts(self, reading: Reading) -> bool:
-        """Whether the soft timeout does: the page shows an epoch that is on."""
+        """Whether the soft timeout counts: the page shows an epoch that still runs."""
         call = self.call
         if call is None or not call.running or not self._soft:
             return False
@@ -479,12 +479,12 @@ class RankGuard:
 
 
 def _has_done(told: m.ToRank, call: RankCall, reading: Reading) -> bool:
-    """Whether a rank has done what a message demands, as far as its page and its messages show."""
+    """Whether a rank has obeyed a message, as far as its page and its own messages show."""
     if isinstance(told, m.Record):
         up = (reading.call, reading.epoch) == (told.call, told.epoch)
         return up or bool(call.said)
     if isinstance(told, m.Stop):
         return reading.phase is Phase.RECOVERING or call.has_left(told.epoch)
-    # One that is dismissed while it recovers must come to an end with that as well.
+    # A rank that is dismissed while it recovers must finish recovering in time as well.
     busy = reading.phase is Phase.RECOVERING and not isinstance(told, m.Dismissed)
     return reading.phase is Phase.OUTSIDE or busy

@@ -1,9 +1,8 @@
-"""What ranks, guards and the controller of in-process restart say to each other.
+"""The messages between ranks, guards and the controller of in-process restart.
 
-A rank talks to its guard, a guard to the controller, with the same messages. All carry the job
-rank, which names a process for its whole life, and the number of the call. MessagePack on the wire.
-
-Times are durations in seconds; they never leave the host whose clock they were taken from.
+A rank talks to its guard, a guard to the controller, with the same messages. They carry the number
+of the call, and the job rank: ``RANK`` as the launcher has set it, which names a process for its
+whole life. MessagePack on the wire. Times are durations in seconds.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         kind: name of an `undaunted.inprocess.attribution.Interruption`.
-        job_rank: the rank that it is about.
-        rank: the rank it had in that epoch, -1 = none yet.
+        job_rank: the rank that has failed.
+        rank: its rank in that epoch, -1 = none yet.
         text: for people; at most 1000 characters.
         fingerprint: equal for two failures that are probably the same, "" = unknown.
         where: the innermost place in the user's code, ``step (train.py:23)``, "" = unknown.
-        consequence: it tells that a peer is gone or has failed: what happened to that one is the
-            cause.
+        consequence: the rank has failed because a peer is gone or has failed: the cause is there.
     """
 
     kind: str
@@ -41,7 +39,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Of one call; as given to `Wrapper`, in seconds."""
+    """The limits of one call, as given to `Wrapper`, in seconds."""
 
     soft_timeout: float = 60.0
     hard_timeout: float = 90.0
@@ -58,17 +56,17 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
     """A rank calls a wrapped function. The first message of a call.
 
     Attributes:
-        call: from 0, how many calls this process has made before.
-        job_rank: its name; 0 <= job_rank < world_size.
-        world_size: how many processes the job has; all must say the same.
+        call: how many calls this process has made before.
+        job_rank: 0 <= job_rank < world_size.
+        world_size: number of processes of the job; the same in all ranks.
         pid: of the process, in its guard's namespace.
         node: name of its host.
         limits: of this call.
-        repeats: the call is ended when the same fault has come so often in a row, without progress
-            in between; 0 = never.
-        rejoin: the process takes the place of a lost one, and may join a call that is on. It does
-            not know which: it says call 0 (and joins epoch 0 as rank -1), waits for a record, and
-            goes on with the numbers of that one.
+        repeats: the call is ended when the same fault has come this often in a row, without
+            progress in between; 0 = never.
+        rejoin: the process takes the place of a lost one, and may join a call that has begun. It
+            does not know the call's number: it says call 0, and joins epoch 0 as rank -1; the
+            record that it hears then has the right numbers.
         version: of these messages.
     """
 
@@ -84,16 +82,16 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """It is ready for an epoch: nothing of the one before runs in it any more.
+    """The rank is ready for an epoch: nothing of the epoch before runs in it any more.
 
     Attributes:
-        rank: its rank in the epoch before, as assigned; in epoch 0 the one it began with; -1 = it
-            takes the place of a lost process.
-        world_size: of the epoch before, as assigned; in epoch 0 that of the job.
+        rank: as assigned in the epoch before; in epoch 0 the rank it began with; -1 = the process
+            takes the place of a lost one.
+        world_size: as assigned in the epoch before; in epoch 0 that of the job.
         store: ``HOST:PORT`` where it would serve the epoch's store, "" = it cannot.
-        info: what rank assignments want all to know of it; None = nothing. JSON-able.
-        progress: grows when the rank has made progress: how often it has called ``ping``.
-        phases: how long the phases of the recovery took, seconds, by name.
+        info: `RankAssignment.info` of the rank, for all ranks; JSON can hold it; None = nothing.
+        progress: how often the rank has called ``ping``.
+        phases: durations of the phases of its recovery, seconds, by name.
     """
 
     call: int
@@ -108,7 +106,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
-    """The epoch cannot go on; the rank can. Also said by guards (soft timeout)."""
+    """The epoch cannot go on, but the rank can. Guards say it too (soft timeout)."""
 
     call: int
     job_rank: int
@@ -117,10 +115,11 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 class Completed(msgspec.Struct, frozen=True, tag=True):
-    """The function has returned in this rank, or it is a reserve and has nothing to return.
+    """The function has returned in this rank, or the rank is a reserve that does not call it.
 
     Attributes:
-        reserve: said at the beginning of the epoch; `completion_timeout` does not run from here.
+        reserve: the rank is a reserve, and says it at the beginning of the epoch;
+            `completion_timeout` does not run from here.
     """
 
     call: int
@@ -130,11 +129,11 @@ class Completed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
-    """The rank takes no part in the call any more, and says so itself.
+    """The rank takes no part in the call any more, by its own decision.
 
     Attributes:
-        discarded: the rank assignment of this epoch has left it out, in every rank alike: the epoch
-            goes on without it. Otherwise it has failed, and the epoch is stopped.
+        discarded: the rank assignment of this epoch has left it out, with the same result in every
+            rank: the epoch goes on without it. False = it has failed, and the epoch is stopped.
     """
 
     call: int
@@ -148,11 +147,11 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """A rank's process is gone, or as good as gone.
+    """A rank's process has ended, or cannot be ended and counts as ended.
 
     Attributes:
-        pid: which process; said late or again, it must not concern the one that has taken its
-            place. 0 = whichever there is.
+        pid: of the process: a late or repeated message must not concern the process that has taken
+            its place. 0 = the rank's present process.
     """
 
     call: int
@@ -167,20 +166,19 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
 class Record(msgspec.Struct, frozen=True, tag=True):
     """The agreed beginning of an epoch.
 
-    Ranks in here are those of the epoch before; the rank assignment of each member, given the same
-    record, turns them into those of this epoch. Whose rank is lost is found without its word: the
-    terminated ranks are those below ``world_size`` that no member has.
+    Ranks in a record are ranks of the epoch before; the rank assignment of each member, given the
+    same record, turns them into ranks of this epoch. A lost rank need not report itself:
+    terminated = the ranks below ``world_size`` that no member has.
 
     Attributes:
-        members: job ranks of who takes part, ascending.
-        world_size: how many ranks there were in the epoch before, those that come to replace lost
-            ones beyond that number included.
+        members: job ranks of the ranks that take part, ascending.
+        world_size: number of ranks in the epoch before, and of processes that join beyond it.
         terminated: ranks that are gone, ascending.
-        joined: by job rank, the rank that a process begins with which replaces a lost one.
+        joined: first ranks of processes that replace lost ones, by job rank.
         reasons: why the epoch before was stopped.
-        store: where the first member that can serves this epoch's store, ``HOST:PORT``, as it has
-            said in `Join`; "" = nowhere.
-        info: what members have said of themselves in `Join`, by rank; empty = nothing.
+        store: ``HOST:PORT`` of this epoch's store, which the first member serves that can (see
+            `Join`); "" = there is none.
+        info: of the members, from `Join`, by rank; empty = there is none.
     """
 
     call: int
@@ -195,7 +193,7 @@ class Record(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """The epoch is over, for these reasons so far."""
+    """The epoch is over, for these reasons; later ones are in the next record."""
 
     call: int
     epoch: int
@@ -206,7 +204,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     """All members have completed the epoch: the call returns.
 
     Attributes:
-        members: the next call does not wait for others.
+        members: of the epoch; the next call waits for these ranks only.
     """
 
     call: int
@@ -245,15 +243,15 @@ class Dismissed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
-    """A guard is connected anew: what one of its ranks was told, and has said since.
+    """A guard has connected again, and says what one of its ranks has heard and said.
 
     Attributes:
-        enter: of the call that is on, or was last.
-        record: the last it was told, None = none yet.
+        enter: of the present call, or of the last one.
+        record: the last record that the rank has heard, None = none yet.
         stop: of that record's epoch, None = it was not stopped.
-        said: what the rank has said since the record, in order.
-        ended: how the last call ended that has ended for this rank, None = none has; the one of
-            ``enter``, or the one before.
+        said: the rank's messages since that record, in order.
+        ended: the last outcome of a call that the rank has heard, None = none; of the call of
+            ``enter``, or of the call before.
     """
 
     enter: Enter

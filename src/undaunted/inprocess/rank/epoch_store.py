@@ -1,11 +1,11 @@
-"""The store of an epoch: served by the member that comes first in its record, when it is wanted.
+"""The store of an epoch, served by the first member in its record, once a rank wants it.
 
-Every rank listens at a port of its own, and says so when it joins. If it listened only when the
-epoch begins, others could be quicker; they would be refused, and torch tries again half a second
-later. The server itself is made when somebody asks the first member for it.
+Every rank listens at a port of its own, and says the address when it joins. If it listened only
+when the epoch begins, quicker ranks would be refused, and torch tries again only half a second
+later. The server itself is made when a rank connects.
 
-Server and connections last for as long as the first member is the same, and nobody has waited in
-them when an epoch ended; each epoch has keys of its own.
+Server and connections are kept from epoch to epoch, as long as the first member stays the same and
+no rank waited in them when an epoch ended; each epoch has keys of its own.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class EpochStore:
         """Prepare.
 
         Args:
-            host: under which others reach this machine; "" = nobody has to.
+            host: where other ranks reach this machine; "" = there are no other ranks.
             timeout: of the store's operations.
-            base_store: what a custom `store_factory` has made; used for all epochs.
+            base_store: result of a custom `store_factory`; used in all epochs.
         """
         self.base = base_store
         self._host = host
@@ -74,8 +74,8 @@ class EpochStore:
 
         Args:
             prefix: of its keys.
-            address: where the epoch's store is, "" = this rank is alone.
-            serve: here.
+            address: of the epoch's store, "" = this rank is alone.
+            serve: this rank serves it.
         """
         before, self._prefix = self._prefix, prefix
         self._address, self._serves = address, serve
@@ -87,20 +87,20 @@ class EpochStore:
 
     @property
     def listening_fd(self) -> int:
-        """Readable when somebody wants the store that is to be served here; -1 = there is none."""
+        """Readable when a rank connects to the store to be served here; -1 = there is none."""
         listening = self._listening
         return listening.fileno() if self._serves and listening is not None else -1
 
     @property
     def port(self) -> int:
-        """Of the epoch's store, 0 = it has none."""
+        """The port of the epoch's store, 0 = it has none."""
         return parse_address(self._address).port if self._own and self._address else 0
 
     def get(self) -> Any:
-        """Return the epoch's store, connected to.
+        """Return the epoch's store, with a connection to it.
 
         Raises:
-            InternalError: nobody serves one, or the epoch is over.
+            InternalError: no rank serves it, or the epoch is over.
         """
         import torch.distributed as dist
 
@@ -154,7 +154,7 @@ class EpochStore:
         """End all waits for the epoch's store, in any thread of this process.
 
         Args:
-            surely: end the connection even if it looks as if nobody waits in it.
+            surely: end the connection even if no thread seems to wait in it.
         """
         self._over = True
         if (attempt := self._attempt) is not None:

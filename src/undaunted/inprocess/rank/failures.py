@@ -1,7 +1,7 @@
-"""Exceptions of the user's code: what is said of them, and how little is kept of them.
+"""Exceptions of the user's code: their lines in the log, their reasons for other ranks.
 
-What an exception tells by itself: where it was raised, and whether it is a consequence of another
-rank's failure.
+Finds out from an exception where it was raised, and whether it is a consequence of another rank's
+failure. Also clears the frames that an exception keeps alive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEXT = 1000  # characters
 _OURS = f"{Path(__file__).parents[2]}/"
 _STDLIB = f"{Path(os.__file__).parent}/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-# What gloo, NCCL and torch's store say when a peer is gone.
+# Errors of gloo, NCCL and torch's store when a peer is gone.
 _PEER_LOST = re.compile(
     r"[Cc]onnection (?:closed|reset) by peer|[Cc]onnection was likely closed|Connection refused"
     r"|Broken pipe|Socket closed|pair closure|ncclRemoteError|remote process exited"
@@ -51,7 +51,7 @@ def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
     Args:
         level: of the logging module.
         rank: of this process.
-        tag: what has raised, for example ``fn_ex``.
+        tag: of the code that has raised, for example ``fn_ex`` for the function.
         error: the exception.
     """
     now = dt.datetime.now(dt.timezone.utc).isoformat(sep=" ", timespec="milliseconds")
@@ -61,7 +61,7 @@ def log_failure(level: int, rank: int, tag: str, error: BaseException) -> None:
 
 
 def log_restart(record: Record, rank: int) -> None:
-    """Say once in the job, in the new rank 0, why the function runs again; a launcher says it too.
+    """Log in the new rank 0 why the function runs again. Under `undaunted run`, the launcher does.
 
     Args:
         record: of the iteration that begins.
@@ -84,7 +84,7 @@ def log_restart(record: Record, rank: int) -> None:
 
 
 def log_too_late(job_rank: int) -> None:
-    """Say that a process which takes the place of a lost rank has nothing to do, and ends well."""
+    """Log that a process in the place of a lost one has nothing to do, and ends with 0."""
     _log.warning(
         "[undaunted] rank %d was started again, but the others had finished before it could join "
         "them: it ends with exit code 0",
@@ -93,7 +93,7 @@ def log_too_late(job_rank: int) -> None:
 
 
 def reason_of(error: BaseException, kind: Interruption, job_rank: int, rank: int) -> Reason:
-    """Return what the other ranks are told of an exception that was raised here."""
+    """Return the reason that the other ranks get for an exception of this rank."""
     return Reason(
         kind=kind.name,
         job_rank=job_rank,
@@ -115,7 +115,7 @@ def _fingerprint(error: BaseException) -> str:
 
 
 def message_of(verdict: Verdict) -> str:
-    """Say why the epoch is over, in the words that interruptions carry."""
+    """Return the text of the interruption for a verdict."""
     if not isinstance(verdict, Stop):
         return getattr(verdict, "text", "")
     return format_interruption_records(
@@ -134,7 +134,7 @@ def clear(error: BaseException | None, outer: BaseException | None) -> None:
 
     Args:
         error: the exception.
-        outer: what was being handled when the user's code was called: not part of it.
+        outer: the exception that was being handled when the user's code was called; it is left.
     """
     for one in _chain(error, outer):
         if one.__traceback__ is not None:
@@ -155,8 +155,8 @@ def _chain(error: BaseException | None, outer: BaseException | None) -> Iterator
 def where(error: BaseException) -> str:
     """Return the innermost place in the user's code, ``step (train.py:23)``; "" = there is none.
 
-    A program that is itself an installed package has none: then it is the innermost place outside
-    of Python's own library, torch and this package.
+    If all code is in installed packages, it is the innermost place outside of Python's own library,
+    torch and this package.
     """
     frames = list(traceback.walk_tb(error.__traceback__))[::-1]
     for is_library in (_is_installed, _is_known):
@@ -167,16 +167,16 @@ def where(error: BaseException) -> str:
 
 
 def names_lost_peer(error: BaseException) -> bool:
-    """Whether it is an error that communication raises in the peers of a rank that is gone.
+    """Whether it is an error of communication with a rank that is gone.
 
-    The same words of Python's own sockets (a download, say) are the rank's own failure.
+    The same words from Python's own sockets (a download, say) are the rank's own failure.
     """
     from_torch = type(error) is RuntimeError or type(error).__module__.startswith("torch")
     return from_torch and bool(_PEER_LOST.search(str(error)))
 
 
 def names_failed_peer(error: BaseException, rank: int) -> bool:
-    """Whether it is an error of a save that another rank has failed with: all ranks raise it.
+    """Whether it is the error of a save that has failed in another rank; all ranks raise it.
 
     Args:
         error: the exception.

@@ -1,7 +1,7 @@
-"""Things that a forked child of a rank must not keep: it would disturb its parent.
+"""Objects that a forked child of a rank must let go of, or it would disturb its parent.
 
 A child of the user's code, such as a worker of a DataLoader, has copies of all descriptors and
-shares the page. It forgets them at once.
+shares the page. It lets go of them at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Forgetful(Protocol):
-    """Something that is only of use in the process that has made it."""
+    """An object that is of use only in the process that has made it."""
 
     def after_fork(self) -> None:
         """In the child: let go of everything, and do no harm when used. May be closed already."""

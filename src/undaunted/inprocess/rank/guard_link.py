@@ -1,6 +1,6 @@
-"""What a process keeps between its calls: the link to its guard, its page, its name in the job.
+"""The link of a process to its guard, with its page and its name in the job; outlives calls.
 
-Also what it does where the guard is gone or stopped: nobody else would end it.
+Also the end of this process, or of its guard, where the guard is gone or was stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-# They name the job and the rank. The wrapper itself writes the last two.
+# Variables that name the job and the rank. The wrapper itself writes the last two.
 _NAMES = (
     VARIABLE,
     "MASTER_ADDR",
@@ -41,18 +41,18 @@ _NAMES = (
     "WORLD_SIZE",
 )
 _READ_BYTES = 64 * 1024
-# A guard reads at once; one that has not read for so long has failed.
+# A guard reads at once; if it has not read for this long, it has failed.
 _SEND_S = 30.0
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class GuardLinkError(InternalError):
-    """The guard cannot be reached any more; says why."""
+    """The guard cannot be reached any more; the message has the reason."""
 
 
 class GuardLink:
-    """Owns the socket and the page. Any thread sends, one receives.
+    """Owns the socket and the page. Any thread may send; one thread receives.
 
     Attributes:
         job_rank: ``RANK`` as the launcher has set it.
@@ -61,7 +61,7 @@ class GuardLink:
         world_size: as assigned last.
         calls: how many calls have begun.
         guard: the process at the other end.
-        page: what the guard sees of this process.
+        page: shows the guard the state of this process.
     """
 
     def __init__(self, sock: socket.socket, job_rank: int, job_size: int) -> None:
@@ -82,7 +82,7 @@ class GuardLink:
     # --- messages ---------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when something has come."""
+        """Return the descriptor, which becomes readable when a message has come."""
         return self._socket.fileno()
 
     def send(self, message: FromRank, fd: int | None = None) -> None:
@@ -103,7 +103,7 @@ class GuardLink:
         """Return the messages that have come, once the socket is readable.
 
         Raises:
-            GuardLinkError: the guard is gone, or what it has sent is no message.
+            GuardLinkError: the guard is gone, or has sent something that is no message.
         """
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -133,19 +133,19 @@ class GuardLink:
         return self.is_ours and self._identity == _identity()
 
     def keep(self, rank: int, world_size: int) -> None:
-        """These were assigned, and the environment was changed accordingly."""
+        """Keep the rank and world size that were assigned and written into the environment."""
         self.rank, self.world_size = rank, world_size
         self._identity = _identity()
 
     # --- its end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End it: the guard takes it for the end of this rank."""
+        """Close the link: for the guard, this is the end of the rank."""
         self._socket.close()
         self.page.close()
 
     def after_fork(self) -> None:
-        """In a child: the link is its parent's; the page forgets by itself."""
+        """In a child: let go of the link, which is the parent's. The page has its own method."""
         self._pid = -1
         self._socket.close()
 
@@ -154,12 +154,12 @@ _current: list[GuardLink] = []  # at most one
 
 
 def current() -> GuardLink | None:
-    """Return this process's link, None = there is none yet, or it is another job's."""
+    """Return this process's link, None = there is none yet, or it belongs to another job."""
     return next((link for link in _current if link.usable), None)
 
 
 def replace(make: Callable[[], GuardLink]) -> GuardLink:
-    """Make a link, in place of the one there may be."""
+    """Close the link that there may be, and make a new one."""
     close()
     _current.append(make())
     return _current[0]
@@ -186,7 +186,7 @@ atexit.register(close)
 class LostGuard:
     """Kills this process if it stays in the call for too long after its guard has ended.
 
-    Used in the watcher's thread, which needs the GIL: a rank that holds the GIL stays.
+    Used in the watcher's thread, which needs the GIL: it cannot end a rank that holds the GIL.
     """
 
     def __init__(self, page: Page, limit_s: float) -> None:
@@ -217,8 +217,8 @@ class LostGuard:
 class StoppedGuard:
     """Kills a guard that was stopped (SIGSTOP): the rank would hear nothing, and wait for ever.
 
-    What is left to do is what follows the death of any guard. Looks are counted, not time: whoever
-    stops a whole job and lets it go on may wake the rank before the guard.
+    Then the rank leaves, as after the death of any guard. It counts looks, not time: when a whole
+    job was stopped and is continued, the rank may wake before its guard.
     """
 
     def __init__(self, guard: subprocess.Popen[bytes] | None, looks: int) -> None:
@@ -226,14 +226,14 @@ class StoppedGuard:
 
         Args:
             guard: of this rank; None = this process has not started it, and must not kill it.
-            looks: so often in a row it may be seen stopped.
+            looks: how often in a row the guard may be seen stopped.
         """
         self._guard = guard
         self._looks = looks
         self._seen = 0
 
     def look(self) -> None:
-        """Called again and again, in the same intervals."""
+        """Look at the guard; called at regular intervals."""
         if self._guard is None:
             return
         stat = read_stat(self._guard.pid)

@@ -1,13 +1,13 @@
 """Getting the user's thread out of the user's code: where it may be interrupted, and how.
 
 Where: the `Gate` is open while the frame of `Gate.run` is on the stack. An interruption is raised
-only in code *below* that frame: a late one never hits what comes after the user's code. The gate is
+only in code *below* that frame: a late one never hits code that runs after the user's. The gate is
 read from a signal handler, which may run in the middle of any of its methods: there it takes no
 lock.
 
-How: the `Interrupter` sends a real-time signal if the user's thread is the main thread: its handler
-raises there, and whatever the thread waits for in the kernel is interrupted. Otherwise by an
-asynchronous exception, which the thread sees when it executes Python code again.
+How: if the user's thread is the main thread, the `Interrupter` sends a real-time signal, which ends
+waits in the kernel, and whose handler raises. Otherwise it sets an asynchronous exception, which
+the thread raises when it executes Python code again.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ T = TypeVar("T")
 
 SIGNAL = signal.SIGRTMIN + 9
 
-# Interrupted in the middle, these modules may keep a lock for ever. They are left alone for
+# Interrupted in the middle, code of these modules may keep a lock for ever. It is left alone for
 # `GRACE_S`.
 _DELICATE = frozenset({"logging", "threading", "queue", "importlib", "_frozen_importlib"})
 GRACE_S = 0.02
-# The half of a package that an interrupted import leaves behind is of no use any more: whoever
-# imports it again gets errors, in every iteration. So an import is left alone for longer.
+# An interrupted import leaves half of a package behind, and every later import of it fails, in all
+# later iterations. So an import is left alone for longer.
 IMPORT_S = 10.0
-# Code that handles the interruption (finally, __exit__) is left alone for as long, and finalizers
-# (__del__), where Python would print the exception and go on: the clean-up would not be finished.
+# Code that cleans up after the interruption (finally, __exit__) is left alone for this long. So are
+# finalizers (__del__), where Python would print the exception and drop it.
 CLEAN_UP_S = 1.0
-# Entering `atomic` waits for an abort that is on; an abort that hangs is ended by the hard timeout.
+# Longest wait of `atomic` for an abort; if the abort hangs, the hard timeout ends the rank.
 _ABORT_S = 3600.0
 
 
@@ -63,8 +63,8 @@ class Gate:
         self._depth = 0  # of atomic, in all threads
         self._own_depth = 0  # in the user's thread
         self._wanted = False  # the epoch is over, see `terminate`
-        self._terminating = False  # nobody enters `atomic` any more
-        self._raising = threading.Event()  # communication is aborted: the user's code may go
+        self._terminating = False  # no code enters `atomic` any more
+        self._raising = threading.Event()  # communication is aborted: interruptions may be raised
         self._message = ""
         self._refused_at = 0.0
         self._refused: tuple[int, int] | None = None  # frame, instruction
@@ -82,7 +82,7 @@ class Gate:
         self._refused = None
 
     def run(self, body: Callable[[], T], close: Callable[[], None]) -> T:
-        """Return what ``body`` returns; it may be interrupted.
+        """Run ``body``, which may be interrupted, and return its result.
 
         Args:
             body: the user's code.
@@ -90,7 +90,7 @@ class Gate:
 
         Raises:
             RankShouldRestart: it was interrupted, or the epoch is over already.
-            BaseException: whatever ``body`` raises.
+            BaseException: any other error of ``body``.
         """
         try:
             try:
@@ -104,7 +104,7 @@ class Gate:
             raise
 
     def _raise_if_over(self) -> None:
-        """Do not begin if an abort has: it would not see the groups that the user's code makes."""
+        """Keep the user's code from starting after an abort, which would miss its groups."""
         with self._lock:
             over = self._terminating
         if over:
@@ -115,7 +115,7 @@ class Gate:
         with self._lock:
             self._marker = None
             self._raised_in = []
-            # What the function has left open is over with it; other threads are still in theirs.
+            # The function's own `atomic` sections end with it; those of other threads go on.
             self._change_depth(-self._own_depth)
             close()
             wanted = self._wanted
@@ -123,7 +123,7 @@ class Gate:
             self._wake()
 
     def enter_atomic(self) -> None:
-        """Hold off aborts and interruptions, until as many `leave_atomic`.
+        """Hold off aborts and interruptions, until `leave_atomic` was called as often.
 
         Raises:
             RankShouldRestart: an interruption is under way.
@@ -150,10 +150,10 @@ class Gate:
         self._page.set_atomic(self._depth)
 
     def raise_if_wanted(self) -> None:
-        """After `leave_atomic`, in the user's thread: an interruption that it held off comes now.
+        """Raise an interruption that `atomic` has held off; for the user's thread, after it.
 
         Raises:
-            RankShouldRestart: if there is one.
+            RankShouldRestart: there is such an interruption.
         """
         if self._wanted and not self._depth and threading.get_ident() == self._ident:
             self._raising.wait(_ABORT_S)
@@ -162,7 +162,7 @@ class Gate:
     # --- the watcher ------------------------------------------------------------------------------
 
     def terminate(self, message: str) -> bool:
-        """Let nobody enter `atomic` any more. False = somebody is in it: try again when woken."""
+        """Let no code enter `atomic` any more. False = some code is in it: try again when woken."""
         with self._lock:
             self._message = message
             self._wanted = True
@@ -173,7 +173,7 @@ class Gate:
 
     @property
     def over(self) -> bool:
-        """Whether the epoch is being ended: what fails now fails for that reason."""
+        """Whether the epoch is being ended: an error from now on is a consequence of that."""
         return self._terminating
 
     def let_raise(self) -> None:
@@ -182,22 +182,22 @@ class Gate:
 
     @property
     def must_interrupt(self) -> bool:
-        """Whether user code still runs that should not."""
+        """Whether user code still runs and is to be interrupted."""
         return self._raising.is_set() and self._marker is not None
 
     def take_swallower(self) -> str | None:
-        """Return the code that has caught an interruption without letting it pass, once."""
+        """Return the name of code that has caught an interruption and gone on; each only once."""
         with self._lock:
             found, self._swallower = self._swallower, None
             return found
 
     def while_open(self, action: Callable[[], None]) -> None:
-        """Do something unless the gate is shut; it is not shut meanwhile."""
+        """Call ``action`` if user code is to be interrupted; the gate is not shut meanwhile."""
         with self._lock:
             if self.must_interrupt:
                 action()
 
-    # --- whoever interrupts -----------------------------------------------------------------------
+    # --- the interrupter --------------------------------------------------------------------------
 
     @property
     def message(self) -> str:
@@ -205,11 +205,11 @@ class Gate:
         return self._message
 
     def may_raise(self, frame: FrameType | None, handled: BaseException | None) -> bool:
-        """Whether code may be interrupted here and now; if so, it must be.
+        """Whether the user's code may be interrupted here and now; True = the caller does it.
 
         Args:
-            frame: the innermost one of the user's thread.
-            handled: the exception that is being handled there.
+            frame: the innermost frame of the user's thread.
+            handled: the exception that this thread is handling.
         """
         if not self.must_interrupt or frame is None or not self._is_below(frame):
             return False
@@ -232,7 +232,7 @@ class Gate:
         return at is not None
 
     def _is_delicate(self, frame: FrameType, now: float) -> bool:
-        """Whether code must be left alone: unless it waits there, or has had its time."""
+        """Whether code must be left alone: not if it waits there, or has had its time."""
         patience_s = self._patience_s(frame)
         if not patience_s:
             return False
@@ -252,9 +252,10 @@ class Gate:
         return GRACE_S if _module(frame).partition(".")[0] in _DELICATE else 0.0
 
     def _find_swallower(self, frame: FrameType) -> None:
-        """It was raised before, and user code runs: name the frame that both have in common.
+        """Name the code that has caught the last interruption, if user code still runs after it.
 
-        Python itself has dropped what left a finalizer: that is named.
+        That is the innermost frame of the stack where it was raised that still runs; or a finalizer
+        on that stack that has ended, as Python drops exceptions that leave a finalizer.
         """
         stack = _stack(frame, self._marker)
         ended = [each for each in self._raised_in if _is_finalizer(each) and each not in stack]
@@ -264,24 +265,24 @@ class Gate:
             self._swallower = f"{code.co_name} ({code.co_filename}, line {at.f_lineno})"
 
     def not_raised(self) -> None:
-        """The last interruption that was allowed has not been raised yet: nobody has caught it."""
+        """The last interruption that was allowed is not raised yet: no code has caught it."""
         self._raised_in = []
 
     @property
     def refused(self) -> bool:
-        """Whether the last interruption was refused for the place where it came."""
+        """Whether the last interruption came at a place where code is left alone."""
         return self._refused is not None and not self._raised_at
 
 
 def _comes_from_us(handled: BaseException | None) -> bool:
-    """Whether an interruption is being handled: by finally, __exit__, or except."""
+    """Whether code handles an interruption: in finally, __exit__, or except."""
     while handled is not None and not isinstance(handled, RankShouldRestart):
         handled = handled.__context__
     return handled is not None
 
 
 def _is_finalizer(frame: FrameType) -> bool:
-    """Whether it runs where exceptions are lost."""
+    """Whether Python drops exceptions that leave this frame."""
     return frame.f_code.co_name == "__del__" or _module(frame) == "weakref"
 
 
@@ -306,7 +307,7 @@ class Interrupter:
 
         Args:
             gate: says where that thread may be interrupted.
-            wake: called in the signal handler when it is refused at the place where it came.
+            wake: called in the signal handler when the code at that place is left alone.
         """
         self._gate = gate
         self._wake = wake
@@ -322,16 +323,16 @@ class Interrupter:
             self._previous = signal.signal(SIGNAL, self._handler)
 
     def remove(self) -> None:
-        """Give the signal back, unless the user's code has taken it. Nobody may interrupt now."""
+        """Give the signal back, unless the user's code has taken it. Not while `interrupt` runs."""
         if self._by_signal and signal.getsignal(SIGNAL) is self._handler:
             signal.signal(SIGNAL, signal.SIG_DFL if self._previous is None else self._previous)
 
     def interrupt(self) -> None:
-        """Try it once, from another thread; nothing happens if the gate is shut."""
+        """Try once to interrupt, from another thread; does nothing if the gate is shut."""
         self._gate.while_open(self._send)
 
     def clear(self) -> None:
-        """The gate is shut: nothing that was sent may arrive any more."""
+        """Take back an asynchronous exception: the gate is shut, none may be raised any more."""
         _raise_in(self._ident, None)
         self._pending = False
 
@@ -346,7 +347,7 @@ class Interrupter:
             _raise_in(self._ident, self._exception())
 
     def _exception(self) -> type[RankShouldRestart]:
-        """Asynchronous exceptions are raised by their type, and made without arguments."""
+        """Return a type with the message in it: asynchronous exceptions get no arguments."""
         message = self._gate.message
 
         def make(error: RankShouldRestart) -> None:

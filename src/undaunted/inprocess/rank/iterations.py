@@ -1,6 +1,10 @@
-"""One call in one rank, from the first record to its end: joins epochs and runs the function.
+"""The iterations of one call in one rank, from the first record to the end of the call.
 
-docs/design/inprocess.md, "One rank", says what happens in which order.
+An *epoch* is what the ranks agree on: it begins with a record, and ends when it is stopped or the
+call ends. An *iteration* is the same for users: one run of their function. Both have the same
+number, from 0. In the code it is an epoch; in `State`, plug-ins and text for users an iteration.
+
+docs/design/inprocess.md, "One rank", describes the order of events.
 """
 
 from __future__ import annotations
@@ -52,12 +56,12 @@ if TYPE_CHECKING:
     from undaunted.inprocess.rank.verdict import Verdict
     from undaunted.inprocess.state import State
 
-# How much longer than the controller's own timeouts a rank waits for its messages.
+# A rank waits for the controller's messages longer than the controller's own timeouts, by this.
 _MARGIN_S = 10.0
 
 
 class Iterations:
-    """One call in this rank. The user's code is called in the thread that calls `run`."""
+    """One call in this rank. The user's code runs in the thread that calls `run`."""
 
     def __init__(
         self,
@@ -71,19 +75,19 @@ class Iterations:
         self._session = session
         self._state = state
         self._limits = parameters.limits()
-        self._error: BaseException | None = None  # the error that the epoch has ended with here
+        self._error: BaseException | None = None  # that ended the function in this epoch
         self._outer = sys.exc_info()[1]
         self._result: Any = None
         self._phases: dict[str, float] = {}
         self._tag = "other_ex"  # of the code that runs, for log lines
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """Run the function until all ranks have completed it, and return what it returns.
+        """Run the function until all ranks have completed it, and return its result.
 
         Raises:
             RestartAbort: the call is given up in all ranks.
             RestartError: this rank cannot go on; the message says why.
-            BaseException: whatever is fatal in this rank.
+            BaseException: another error that is fatal for this rank.
         """
         try:
             self._state.iteration = 0
@@ -111,7 +115,7 @@ class Iterations:
         session.link.send(self._ready())
         limits = self._limits
         longest = limits.barrier_timeout + limits.heartbeat_timeout + _MARGIN_S
-        # Who takes the place of a lost process waits until the others need to be restarted.
+        # A process that takes the place of a lost one waits until the others are restarted.
         news = session.inbox.wait_for_record(None if session.rejoins else longest)
         if not isinstance(news, Record):
             raise self._ending(news, "the record of the next iteration")
@@ -162,7 +166,7 @@ class Iterations:
             log_swallower(session.gate)
 
     def _prefix(self) -> str:
-        """Return the prefix of keys in stores that outlive the iteration."""
+        """Return the prefix of this epoch's keys, in stores that outlive it."""
         return f"inprocess_{self._session.call}_{self._state.iteration}"
 
     def _call_user(self, function: Callable[[], Any]) -> Any:
@@ -177,7 +181,7 @@ class Iterations:
         return function() if self._state.mode is Mode.ACTIVE else None
 
     def _has_failed(self, error: BaseException) -> None:
-        """The user's code has raised: by itself, or because the epoch is over."""
+        """The user's code has raised: its own error, or because the epoch is over."""
         self._error = error
         if self._session.gate.over:
             failures.log_failure(logging.INFO, self._state.rank, "async_ex", error)
@@ -201,7 +205,7 @@ class Iterations:
     # --- between two epochs -----------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Make this rank ready for the next epoch. What fails here is fatal for it."""
+        """Make this rank ready for the next epoch. An error in here is fatal for the rank."""
         times, state = self._session.termination, self._state
         over_at = self._phases.pop("interrupted_at")
         self._session.page.set_phase(Phase.RECOVERING)
@@ -221,7 +225,7 @@ class Iterations:
         state.advance()
 
     def _forget(self) -> None:
-        """Release all that the function has left behind."""
+        """Release everything that the function has left behind."""
         self._result = None
         failures.clear(self._error, self._outer)
         self._error = self._state.fn_exception = None
@@ -244,7 +248,7 @@ class Iterations:
                 failures.log_failure(logging.ERROR, self._state.rank, "completion_ex", error)
 
     def _leave(self, error: BaseException) -> None:
-        """This rank takes no part any more; the others are told."""
+        """This rank takes no part in the call any more; tell the others."""
         session = self._session
         if not isinstance(error, _OthersFinished):
             failures.log_failure(logging.ERROR, self._state.rank, self._tag, error)
@@ -264,7 +268,12 @@ class Iterations:
                 raise
 
     def _ending(self, verdict: Verdict | None, what: str) -> BaseException:
-        """Return the exception for what ends the call, None = nothing has come in time."""
+        """Return the exception for the verdict that ends the call.
+
+        Args:
+            verdict: None = no verdict has come in time.
+            what: the rank has waited for.
+        """
         match verdict:
             case End(kind="abort", text=text):
                 return RestartAbort(text)
@@ -280,10 +289,10 @@ class Iterations:
             case _:
                 return InternalError(f"rank {self._state.rank} has waited in vain for {what}")
 
-    # --- what is said -----------------------------------------------------------------------------
+    # --- messages to the guard --------------------------------------------------------------------
 
     def _say(self, message: Fault | Completed) -> None:
-        """Tell the guard. If the guard is gone, the watcher notices it as well, and says why."""
+        """Tell the guard. If the guard is gone, the watcher notices it as well, with the reason."""
         with contextlib.suppress(GuardLinkError):
             self._session.link.send(message)
 
@@ -296,7 +305,7 @@ class Iterations:
 
 
 class _OthersFinished(SystemExit):
-    """Nothing is left to do for a process that takes the place of a lost rank."""
+    """The others have finished: this process, in the place of a lost one, ends with exit code 0."""
 
 
 def _check(health_check: Callable[..., Any], state: State) -> None:
@@ -331,9 +340,9 @@ def _assign(parameters: Parameters, state: State, record: Record, session: Sessi
     """Give this process its rank of the epoch, in ``state`` and in the environment.
 
     Raises:
-        RankDiscarded: it gets none.
-        RestartAbort: nobody would call the function.
-        Exception: whatever the rank assignment raises.
+        RankDiscarded: the rank assignment has left it out.
+        RestartAbort: no rank would call the function.
+        Exception: any error of the rank assignment.
     """
     state.world_size = record.world_size
     if record.joined:
@@ -343,7 +352,7 @@ def _assign(parameters: Parameters, state: State, record: Record, session: Sessi
     context = parameters.rank_assignment(context)
     state.copy_from(context.state)
     if session.all_active or state.mode is Mode.INITIALIZED:
-        session.all_active = True  # it gives ranks only, and leaves the rest to a filter
+        session.all_active = True  # the assignment only gives ranks; a filter may do the rest
         activate(state, state.world_size)
     if parameters.rank_filter is not None:
         state.copy_from(parameters.rank_filter(state))

@@ -1,4 +1,4 @@
-"""The rank's side of its page: see `undaunted.inprocess.core.reading` for what it shows."""
+"""The rank's side of its page; `undaunted.inprocess.core.reading` describes the page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Page:
         self.words[reading.AUTO_NS] = time.monotonic_ns()
 
     def ping(self) -> None:
-        """The function makes progress. From the first time on in an epoch, it must go on to."""
+        """The function makes progress. After the first call in an epoch, more must follow."""
         words = self.words
         words[reading.PINGS] += 1
         words[reading.PING_NS] = time.monotonic_ns()
@@ -72,7 +72,7 @@ class Page:
         self.words[reading.RANK] = rank
 
     def set_phase(self, phase: Phase) -> None:
-        """Say what the main thread does from now on; limits run anew."""
+        """Show the new phase of the main thread; limits run anew."""
         words = self.words
         words[reading.AUTO_NS] = time.monotonic_ns()
         words[reading.PING_NS] = 0
@@ -80,18 +80,18 @@ class Page:
 
     @property
     def phase(self) -> Phase:
-        """What `set_phase` has said last."""
+        """The phase that was set last."""
         return reading.Phase(self.words[reading.PHASE])
 
     def set_atomic(self, depth: int) -> None:
-        """How deep in atomic sections the user's code is."""
+        """Show how deep in atomic sections the user's code is."""
         words = self.words
         if depth and not words[reading.ATOMIC]:
             words[reading.ATOMIC_SINCE_NS] = time.monotonic_ns()
         words[reading.ATOMIC] = depth
 
     def set_unguarded(self, depth: int) -> None:
-        """How many sections without hang protection the user's code is in; limits run anew."""
+        """Show in how many sections without hang protection the code is; limits run anew."""
         words = self.words
         now = time.monotonic_ns()
         words[reading.AUTO_NS] = now
@@ -102,7 +102,7 @@ class Page:
     # --- its end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give the memory back; later writes are seen by nobody."""
+        """Give the memory back; later writes have no effect."""
         self.words.release()
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()

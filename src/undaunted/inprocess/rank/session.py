@@ -1,4 +1,4 @@
-"""What one call of a wrapped function needs in its process: made together, given back together."""
+"""The objects that one call of a wrapped function needs in its process."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ REJOIN = "UNDAUNTED_INPROCESS_REJOIN"
 
 
 class _OneAtATime:
-    """A process takes part in one call at a time; a forked child begins anew."""
+    """A process takes part in one call at a time; a forked child has taken part in none."""
 
     def __init__(self) -> None:
         self._holder = 0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Take part, until it ends.
+        """Take part in a call.
 
         Raises:
-            RestartAbort: a call is on.
+            RestartAbort: this process is in a call already.
         """
         if self._holder == os.getpid():
             raise RestartAbort(
@@ -61,20 +61,20 @@ class _OneAtATime:
 
 
 _ONE_AT_A_TIME = _OneAtATime()
-# For threads that give back what torch had, at the end of a call.
+# Longest wait, at the end of a call, for threads that release objects of torch.
 _SETTLE_S = 1.0
 _STORE_TIMEOUT = dt.timedelta(seconds=300)
 
 
 class Session:
-    """Of one call.
+    """The objects of one call.
 
     Attributes:
-        link: of the process to its guard; it stays after the call.
-        call: which call of the process this is, from 0.
-        rejoins: the process takes the place of a lost one, and does not know of the call that is on
-            before it is told a record.
-        all_active: the rank assignment does not say which ranks call the function: all do.
+        link: of the process to its guard; outlives the call.
+        call: number of the call, from 0.
+        rejoins: the process takes the place of a lost one, and has not heard a record yet, from
+            which it learns the number of the others' call.
+        all_active: all ranks call the function, as the rank assignment does not choose any.
         page: of the link.
         gate, inbox, store, termination, interrupter: of this call.
         wake: wakes the watcher.
@@ -92,13 +92,13 @@ class Session:
 
         Args:
             parameters: of the wrapper.
-            base_store: what a custom `store_factory` has made, None = there is none.
+            base_store: result of a custom `store_factory`, None = there is none.
             abort: aborts communication; must not raise.
-            message_of: what interruptions say.
+            message_of: returns the text of the interruption for a verdict.
 
         Raises:
             InternalError: there is no guard.
-            RestartAbort: a call is on in this process already; to try again would not help.
+            RestartAbort: this process is in a call already; to try again would not help.
         """
         with contextlib.ExitStack() as undo:
             undo.enter_context(_ONE_AT_A_TIME.held())
@@ -164,7 +164,7 @@ class Session:
         known.calls += 1
 
     def take_up(self, record: Record) -> None:
-        """Take part in an epoch: of the call that the others are in, if this process rejoins."""
+        """Take part in an epoch; a process that rejoins enters the others' call with it."""
         if self.rejoins:
             self.rejoins = False
             self.call = record.call
@@ -179,9 +179,9 @@ class Session:
 
 @contextlib.contextmanager
 def _collecting_what_is_new() -> Iterator[None]:
-    """Have the garbage collector skip all objects that there are already.
+    """Have the garbage collector skip the objects that exist already.
 
-    To look at all that torch has loaded takes a tenth of a second, in every restart.
+    To look at all objects of torch takes a tenth of a second, in every restart.
     """
     if gc.get_freeze_count():  # somebody else does it
         yield
@@ -210,13 +210,13 @@ def _connect(parameters: Parameters, base_store: Any) -> GuardLink:
 
 
 def _lost_guard(page: Page, parameters: Parameters) -> LostGuard:
-    """The rank has as long to leave as a guard would give it."""
+    """Return the limit for leaving without a guard: the same as a guard would set."""
     limit = parameters.hard_timeout + parameters.termination_grace_time
     return LostGuard(page, limit.total_seconds())
 
 
 def _stopped_guard(pid: int, parameters: Parameters) -> StoppedGuard:
-    """It is killed when the others take this rank for lost."""
+    """Return the watch that kills a stopped guard when the others count the rank as lost."""
     looks = parameters.heartbeat_timeout / parameters.progress_watchdog_interval
     return StoppedGuard(start.own_guard(pid), round(looks))
 

@@ -1,8 +1,8 @@
 """The verdict on an epoch: `Termination` carries it out, `Inbox` hands it to the user's thread.
 
 In this order: the user's code leaves `atomic`; communication is aborted, in a thread of its own, as
-that may hang; the verdict is put into the inbox, and the user's thread is interrupted until it has
-come out of the user's code.
+an abort may hang; the verdict is put into the inbox; the user's thread is interrupted until it has
+left the user's code.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from undaunted.inprocess.rank.guard_link import LostGuard
     from undaunted.inprocess.rank.interrupt import Gate, Interrupter
 
-# How soon a thread is interrupted again, seconds: where the signal came at a place that must not be
-# interrupted, and where the interruption was swallowed.
+# Seconds until a thread is interrupted again: where its code must not be interrupted at that place,
+# and where it has caught the interruption.
 _SOON_S = 0.002
 _AGAIN_S = 0.05
 _LONGEST_S = 1.0
-# When the pause has become that long, seconds, the thread may have begun to wait for others again.
+# After a pause this long, in seconds, the thread may have begun to wait for other ranks again.
 _INSIST_S = 0.2
 
 _log = logging.getLogger("undaunted")
@@ -59,14 +59,14 @@ class Inbox:
         self._taken = False
 
     def begin_epoch(self) -> None:
-        """Forget the epoch that is over; an end of the call stays."""
+        """Forget the verdict on the epoch that is over; the end of the call stays."""
         with self._changed:
             self._record = None
             if isinstance(self._verdict, Stop):
                 self._verdict = None
 
     def put(self, news: Record | Verdict) -> None:
-        """A record, or a verdict on the epoch that is on. What comes last counts."""
+        """Put a record, or a verdict on the present epoch. The last one counts."""
         with self._changed:
             if isinstance(news, Record):
                 self._record = news
@@ -77,13 +77,14 @@ class Inbox:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict, None = the epoch is on."""
+        """The verdict on the present epoch, None = there is none yet."""
         return self._verdict
 
     def wait_for_record(self, timeout_s: float | None) -> Record | Verdict | None:
         """Return the record, or the verdict if the call has ended; None = time is over.
 
-        An epoch that was stopped before this rank has looked is taken up all the same, and left.
+        The record of an epoch that is stopped already is returned too: the rank enters the epoch,
+        and leaves it at once.
         """
 
         def look() -> Record | Verdict | None:
@@ -103,7 +104,7 @@ class Inbox:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the user's thread knows the verdict on the epoch."""
+        """Whether the user's thread has taken the verdict."""
         return self._taken
 
     def _wait(self, look: Callable[[], T], timeout_s: float | None) -> T:
@@ -113,20 +114,20 @@ class Inbox:
 
 
 class _Stage(enum.Enum):
-    LISTENING = enum.auto()  # the epoch is on
-    ATOMIC = enum.auto()  # it is over; the user's code is in `atomic`
+    LISTENING = enum.auto()  # the epoch runs
+    ATOMIC = enum.auto()  # there is a verdict, but the user's code is in `atomic`
     ABORTING = enum.auto()
     INTERRUPTING = enum.auto()
-    DONE = enum.auto()  # no epoch is on
+    DONE = enum.auto()  # no epoch runs
 
 
 class Termination:
     """Carries out the verdicts of one call; used in the watcher's thread.
 
     Attributes:
-        ruled_at: when the last verdict that stops an epoch came, seconds of the monotonic clock.
+        ruled_at: when the last verdict came that stops an epoch, seconds of the monotonic clock.
         aborted_at: when communication was aborted for it.
-        again_at: when `go_on` has something to do again, 0 = when something happens.
+        again_at: when to call `go_on` again at the latest, 0 = at the next event.
     """
 
     def __init__(
@@ -149,10 +150,10 @@ class Termination:
             interrupter: of the user's thread.
             wake: has the watcher call `go_on`.
             abort: aborts communication; may hang, and must not raise.
-            insist: called when the user's thread does not come, again and again: it may have begun
-                to wait for others after the abort.
-            lost_guard: ends this process when nobody else would.
-            message_of: what interruptions say.
+            insist: called again and again when the user's thread does not leave the user's code: it
+                may have begun to wait for other ranks after the abort.
+            lost_guard: ends this process in place of a guard that is gone.
+            message_of: returns the text of the interruption for a verdict.
         """
         self.ruled_at = self.aborted_at = self.again_at = 0.0
         self._inbox = inbox
@@ -174,7 +175,7 @@ class Termination:
         self.again_at = 0.0
 
     def rule(self, verdict: Verdict) -> None:
-        """Take up a verdict: the first one of an epoch, or one that ends the call."""
+        """Take a verdict: the first one of an epoch, or one that ends the call."""
         if isinstance(verdict, Broken):
             self._lost_guard.begin()
         if self._stage is _Stage.LISTENING and not isinstance(verdict, Finished):
@@ -188,7 +189,7 @@ class Termination:
             self._inbox.put(verdict)
 
     def go_on(self) -> None:
-        """Carry the verdict further, as far as that is possible now."""
+        """Do the next steps of the verdict, as far as they are possible now."""
         if self._stage is _Stage.ATOMIC:
             self._begin_abort()
         if self._stage is _Stage.ABORTING and self._aborted.is_set():
@@ -220,7 +221,7 @@ class Termination:
         self._inbox.put(self._verdict)
 
     def _interrupt(self) -> None:
-        """Interrupt the user's thread if it is time to, and say when to do so again."""
+        """Interrupt the user's thread if it is time, and set the time of the next interruption."""
         log_swallower(self._gate)
         if self._inbox.is_taken:
             self._stage = _Stage.DONE
@@ -239,7 +240,7 @@ class Termination:
 
 
 def log_swallower(gate: Gate) -> None:
-    """Name the code that has kept an interruption to itself, if any has."""
+    """Log the name of the code that has caught an interruption, if there is any."""
     if (culprit := gate.take_swallower()) is not None:
         _log.warning(
             "%s has caught RankShouldRestart without raising it on; the rank is interrupted again, "

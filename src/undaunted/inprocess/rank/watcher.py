@@ -1,8 +1,7 @@
-"""The thread beside the user's: listens to the guard, and shows that the interpreter turns.
+"""The thread beside the user's thread: listens to the guard, and shows that the interpreter turns.
 
-The interpreter turns if the main thread runs what it was asked to between two bytecodes. That is a
-function of the C library, which raises a semaphore: no Python code is put into the middle of the
-user's.
+The interpreter turns if the main thread runs a pending call between two bytecodes. The pending call
+is a function of the C library that raises a semaphore: no Python code gets into the user's code.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _log = logging.getLogger("undaunted")
 
 _SEM_BYTES = 32  # sizeof(sem_t), on 64 bits; smaller elsewhere
 _libc = ctypes.CDLL(None, use_errno=True)
-# For ever: an interpreter that does not turn now may do so when nobody waits for it any more.
+# Never freed: a blocked interpreter may make the pending call long after the end of the watcher.
 _semaphore = ctypes.create_string_buffer(_SEM_BYTES)
 _libc.sem_init(_semaphore, 0, 0)
 _sem_post = ctypes.cast(_libc.sem_post, ctypes.c_void_p)
@@ -83,10 +82,10 @@ class Watcher:
             link: to the guard.
             page: is stamped.
             inbox: where records are put.
-            store: is served here when somebody asks for it.
-            wake: what this thread is woken with.
+            store: of the epoch; its server is made when the first client connects.
+            wake: wakes this thread.
             termination: carries out verdicts.
-            call: which one this is; what is about others is not listened to. None = the one of the
+            call: number of this call; messages of other calls are dropped. None = the number in the
                 first record that comes.
             interval_s: how often the page is stamped, seconds.
             look: called as often.
@@ -104,14 +103,14 @@ class Watcher:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="undaunted-inprocess")
 
-    # --- its owner --------------------------------------------------------------------------------
+    # --- for the owner ----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to listen."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and wait for the end of the thread; it never blocks for long."""
+        """Stop listening, and wait for the thread's end, which comes soon: it never blocks."""
         self._closing = True
         self._wake()
         if self._thread.ident is not None:
@@ -155,7 +154,7 @@ class Watcher:
         _ask_to_turn()
 
     def _listen(self) -> bool:
-        """Take in the guard's messages. False = no more will come."""
+        """Take the guard's messages. False = the guard is gone."""
         try:
             for message in self._link.receive():
                 self._take(message)
@@ -165,10 +164,10 @@ class Watcher:
         return True
 
     def _serve(self) -> None:
-        """Somebody asks for the epoch's store: make it."""
+        """A client has connected to the epoch's store: make the server."""
         try:
             self._store.serve()
-        except Exception:  # noqa: BLE001 - who has asked gets an error
+        except Exception:  # noqa: BLE001 - the client gets an error
             _log.exception("the store of the epoch cannot be served")
 
     def _take(self, message: ToRank) -> None:
@@ -203,12 +202,12 @@ def _poll_also(poll: select.poll, before: int, fd: int) -> int:
 
 
 def _ask_to_turn() -> None:
-    """Have the main thread's interpreter raise the semaphore when it turns."""
+    """Ask the main thread's interpreter to raise the semaphore when it turns."""
     ctypes.pythonapi.Py_AddPendingCall(_sem_post, ctypes.byref(_semaphore))
 
 
 def _has_turned() -> bool:
-    """Whether the main thread's interpreter has turned since this was asked last."""
+    """Whether the main thread's interpreter has turned since the last call of this function."""
     turned = False
     while _libc.sem_trywait(_semaphore) == 0:
         turned = True
