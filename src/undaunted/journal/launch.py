@@ -173,17 +173,24 @@ class RoundState:
         if (add := _ADD.get(type(event))) is not None:
             add(self, (event,), thin)
 
-    def take_all(self, kinds: Mapping[type[e.Event], Sequence[e.Event]]) -> None:
-        """Take in events by their kind, the same as each of them alone in their order."""
-        times = [event.t for events in kinds.values() for event in events]
-        self.last_ns = max([self.last_ns, *times])
-        self._earliest_ns = min([self._earliest_ns, *times])
+    def take_all(
+        self, kinds: Mapping[type[e.Event], Sequence[e.Event]], first_ns: int, last_ns: int
+    ) -> None:
+        """Take in events by their kind, the same as each of them alone in their order.
+
+        Args:
+            kinds: the events, in their order.
+            first_ns: when the earliest of them was.
+            last_ns: when the latest was.
+        """
+        self.last_ns = max(self.last_ns, last_ns)
+        self._earliest_ns = min(self._earliest_ns, first_ns)
         for kind, events in kinds.items():
             if (add := _ADD.get(kind)) is not None:
                 add(self, events, False)
 
     def _add_milestones(self, events: Sequence[e.RankMilestone], _thin: bool) -> None:
-        milestones, latest, passed = self.milestones, self._latest, self.passed
+        milestones, latest = self.milestones, self._latest
         for event in events:
             name, rank, at_ns = event.name, event.rank, event.at_ns
             moments = milestones.get(name)
@@ -193,11 +200,11 @@ class RoundState:
             if rank not in moments:
                 moments[rank] = at_ns
                 self.kept += 1
-            passed[rank] = event
             if at_ns > latest[name]:  # noqa: PLR1730
                 latest[name] = at_ns
             if name == "first_step" and event.iteration is not None:
                 self.iterations.add(event.iteration)
+        self.passed.update({event.rank: event for event in events})
 
     def _add_exits(self, events: Sequence[e.RankExited], _thin: bool) -> None:
         self.exits += events
@@ -250,6 +257,12 @@ class RoundState:
             if event.phase in ("detect", "re-enter"):
                 self.restarts_inside = event.phase == "detect"
         self.kept += len(self.inprocess) - before
+
+
+def _times(kinds: Mapping[type[e.Event], Sequence[e.Event]]) -> tuple[int, int]:
+    """Return when the earliest and the latest of events were; there is one at least."""
+    times = [event.t for events in kinds.values() for event in events]
+    return min(times), max(times)
 
 
 # What a round does with events of a kind, at least one; of all others it takes the time only.
@@ -454,15 +467,15 @@ class LaunchState:
                 kinds = rounds.setdefault(number, defaultdict(list))
             kinds[type(event)].append(event)
         for number, kinds in rounds.items():
+            first_ns, last_ns = _times(kinds)
+            self.first_ns, self.last_ns = min(self.first_ns, first_ns), max(self.last_ns, last_ns)
             if number >= 0:
                 self.rounds[number] = RoundState(number, self.reached)
-                self.rounds[number].take_all(kinds)
+                self.rounds[number].take_all(kinds, first_ns, last_ns)
             for kind, some in kinds.items():
                 self._kinds[kind] = self._kinds.get(kind, 0) + len(some)
             reached = [one.last_iteration for one in kinds.get(e.RoundProgress, ())]
             self.reached = max([self.reached, *reached])
-        times = [event.t for event in events]
-        self.first_ns, self.last_ns = min(times, default=sys.maxsize), max(times, default=0)
         begun = next((event for event in events if event.wall > 0), None)
         if begun is not None:
             self.first_wall = begun.wall

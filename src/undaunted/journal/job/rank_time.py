@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -117,18 +118,23 @@ def _reached(world: World) -> int:
 
 def _enter(found: RankTime, attempt: int, launch: Launch, lane: Sequence[Span]) -> None:
     """Add up what a launch has spent, multiplied by its ranks."""
+    spent: dict[tuple[int, str], int] = defaultdict(int)  # a lane has hundreds of thousands
     for number, kind, start, end in lane:
-        key = (attempt, number)
+        spent[number, kind] += end - start
+    for (number, kind), ns in spent.items():
         if kind == SPARE:
-            found.spare[key] += (end - start) * launch.slots
+            found.spare[attempt, number] += ns * launch.slots
             continue
         seated = number in launch.state.rounds  # else it waits for its first or next seat
-        spent_ns = (end - start) * (len(launch.ranks(number)) if seated else launch.slots)
-        name = f"{kind}_ns"
-        setattr(found.total, name, getattr(found.total, name) + spent_ns)
+        ranks = len(launch.ranks(number)) if seated else launch.slots
+        _add(found.total, kind, ns * ranks)
         if number >= 0:
-            times = found.times[key]
-            setattr(times, name, getattr(times, name) + spent_ns)
+            _add(found.times[attempt, number], kind, ns * ranks)
+
+
+def _add(times: Times, kind: str, ns: int) -> None:
+    name = f"{kind}_ns"
+    setattr(times, name, getattr(times, name) + ns)
 
 
 class Course(NamedTuple):
