@@ -26,11 +26,14 @@ class Kind(NamedTuple):
         metavar: what stands for the value in the help; "" = a flag, which takes none; ``SWITCH`` =
             the value may be left out, which means true.
         repeat: the option may be given several times; ``read`` makes lists, which are joined.
+        choices: words that shells offer, () = none; ``read`` may take others, or several of them
+            separated by commas.
     """
 
     read: Callable[[Any], Any]
     metavar: str = ""
     repeat: bool = False
+    choices: tuple[str, ...] = ()
 
 
 class Opt(NamedTuple):

@@ -24,10 +24,10 @@ _WORDS.update({"0": False, "false": False, "no": False, "off": False})
 _NOTHING = frozenset({"", "none", "null"})
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}  # as in `logging`
 _OTHER_NAMES = {"DBG": 10, "WARN": 30}
-_DEVICES = ("auto", "cpu", "gpu")
+DEVICES = ("auto", "cpu", "gpu")
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 _NODES = re.compile(r"(\d+)(?::(\d+))?")
-_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
+PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
 # By default these stop a process, or do nothing to it.
 _HARMLESS = ("STOP", "TSTP", "TTIN", "TTOU", "CONT", "CHLD", "URG", "WINCH")
 
@@ -275,7 +275,7 @@ def address(text: str) -> str:
 
 def nproc(text: str) -> int | str:
     """Read a number of workers: positive, or the kind of device to count."""
-    if text in _DEVICES:
+    if text in DEVICES:
         return text
     if text == "xpu":
         raise ValueError("'xpu' devices cannot be counted yet; give the number of workers")
@@ -334,8 +334,8 @@ def signals(text: str) -> tuple[int, ...]:
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
     names = [name if name.startswith("SIG") else f"SIG{name}" for name in names]
     for name in names:
-        if name not in _PASSED_ON:
-            raise ValueError(f"{name} cannot be passed on; choose from {', '.join(_PASSED_ON)}")
+        if name not in PASSED_ON:
+            raise ValueError(f"{name} cannot be passed on; choose from {', '.join(PASSED_ON)}")
     if not names:
         raise ValueError("no signal is named; leave it out for SIGTERM,SIGINT,SIGHUP,SIGQUIT")
     return tuple(int(signal.Signals[name]) for name in dict.fromkeys(names))
@@ -373,8 +373,15 @@ def one_more(text: str) -> list[str]:
 
 # --- kinds ----------------------------------------------------------------------------------------
 
+
+def one_of(metavar: str, *words: str, nothing: bool = False) -> Kind:
+    """Make a kind of these words; with ``nothing`` it also takes none, as None."""
+    read = choice(*words)
+    return Kind(optional(read) if nothing else read, metavar, choices=words)
+
+
 Flag = Annotated[bool, Kind(boolean)]
-Switch = Annotated[bool, Kind(boolean, SWITCH)]
+Switch = Annotated[bool, Kind(boolean, SWITCH, choices=("true", "false"))]
 Count = Annotated[int, Kind(whole(0), "N")]
 Port = Annotated[int, Kind(port, "PORT")]
 Seconds = Annotated[float, Kind(seconds, "TIME")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from undaunted.base.options import SWITCH
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from undaunted.base.options import Option
+    from undaunted.base.options import Kind, Option
     from undaunted.cli.command import Command
 
 # Other names of commands, as in pyproject.toml.
@@ -123,7 +124,23 @@ def _add_options(
             about |= {"nargs": "?", "const": True}
         elif option.kind.repeat:
             about["action"] = "extend"
-        parser.add_argument(*names, **about)
+        action = parser.add_argument(*names, **about)
+        if option.kind.choices:
+            action.completer = partial(_offer, option.kind)  # type: ignore[attr-defined]
+
+
+def _offer(kind: Kind, prefix: str, **_: object) -> list[str]:
+    """Return how a value may go on, for argcomplete; in a list, by one more word."""
+    head = prefix[: prefix.rfind(",") + 1]
+    return [head + word for word in kind.choices if not head or _takes(kind, head + word)]
+
+
+def _takes(kind: Kind, text: str) -> bool:
+    try:
+        kind.read(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _reader(read: Callable[[Any], Any]) -> Callable[[str], Any]:

@@ -69,7 +69,7 @@ class ChaosOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     faults: Annotated[
         tuple[str, ...],
-        Kind(_kinds, "KINDS"),
+        Kind(_kinds, "KINDS", choices=(_ALL, *KINDS)),
         Opt(
             "Kinds of faults, separated by commas; all = every kind",
             FAULTS,

@@ -75,7 +75,7 @@ class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     features: Annotated[
         frozenset[str],
-        Kind(_features, "FEATURE,..."),
+        Kind(_features, "FEATURE,...", choices=tuple(FEATURES)),
         Opt(
             "Look also for problems of these features: "
             + "; ".join(f"{name} = {text}" for name, text in FEATURES.items()),

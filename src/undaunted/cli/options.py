@@ -45,7 +45,9 @@ GROUPS = (
 )
 
 _AbsoluteFile = Annotated[str, Kind(values.optional(values.absolute_path, ""), "FILE")]
-_Streams = Annotated[int | dict[int, int], Kind(values.streams, "STREAMS")]
+_Streams = Annotated[
+    int | dict[int, int], Kind(values.streams, "STREAMS", choices=("0", "1", "2", "3"))
+]
 
 
 class RunOptions(RunSettings, kw_only=True, frozen=True):
@@ -53,7 +55,7 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
 
     nproc_per_node: Annotated[
         int | str,
-        Kind(values.nproc, "N"),
+        Kind(values.nproc, "N", choices=values.DEVICES),
         Opt("Number of workers: N, auto (one per GPU, else per CPU), cpu, gpu", WORKERS),
     ] = 1
     # --- program ---
@@ -126,7 +128,7 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
     ] = ""
     ft_restart_policy: Annotated[
         Literal["any-failed", "min-healthy"],
-        Kind(values.choice("any-failed", "min-healthy"), "POLICY"),
+        values.one_of("POLICY", "any-failed", "min-healthy"),
         Opt(
             "any-failed: any failure restarts all ranks; min-healthy: only once fewer than MIN "
             "nodes have all their ranks"
@@ -286,16 +288,18 @@ REFUSED = {
 
 
 def _accepted(line: str) -> Option:
-    name, choices, reason = line.split(maxsplit=2)
+    name, metavar, reason = line.split(maxsplit=2)
+    choices = tuple(metavar.split("|"))
 
     def read(text: str) -> str:
-        if text.strip() not in choices.split("|"):
-            either = " or ".join(choices.split("|"))
-            raise ValueError(f"{text!r} is unknown; choose {either}: {reason}")
+        if text.strip() not in choices:
+            raise ValueError(f"{text!r} is unknown; choose {' or '.join(choices)}: {reason}")
         return text
 
     readers = {"TIME": parse_seconds, "N": values.whole(-1)}
-    kind = Kind(readers.get(choices, read), choices)
+    kind = Kind(readers.get(metavar, read), metavar)
+    if metavar not in readers:
+        kind = kind._replace(choices=choices)
     return Option(name, "", kind, Opt(reason[0].upper() + reason[1:], UNUSED, rare=True))
 
 

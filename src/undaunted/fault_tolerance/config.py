@@ -156,7 +156,7 @@ class FaultToleranceConfig:
     # --- output ---
     log_level: Annotated[
         int,
-        Kind(values.log_level, "LEVEL"),
+        Kind(values.log_level, "LEVEL", choices=tuple(values.LEVELS)),
         Opt(
             "Lowest level of the launcher's lines: INFO (DEBUG is the same), WARNING, ERROR",
             OUTPUT,
@@ -229,7 +229,7 @@ class FaultToleranceConfig:
     ] = None
     attribution_stop_action: Annotated[
         str | None,
-        Kind(values.optional(values.choice("log", "no-restart")), "ACTION"),
+        values.one_of("ACTION", "log", "no-restart", nothing=True),
         Opt(
             "When the service advises to stop: log = say so; no-restart = end the job with 93",
             rare=True,

@@ -41,7 +41,7 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     ] = 0
     worker_start: Annotated[
         Literal["warm", "fresh"],
-        Kind(values.choice("warm", "fresh"), "HOW"),
+        values.one_of("HOW", "warm", "fresh"),
         Opt(
             "warm: fork workers from a process that has imported torch; fresh: a new interpreter "
             "each"
@@ -75,7 +75,7 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     ] = 0
     signals: Annotated[
         tuple[int, ...],
-        Kind(values.signals, "SIGNALS"),
+        Kind(values.signals, "SIGNALS", choices=values.PASSED_ON),
         Opt(
             "Signals to the launcher that stop the job and are passed on to the workers",
             STOPPING,
