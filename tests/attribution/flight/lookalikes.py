@@ -93,6 +93,9 @@ class Form:
     tuples: bool  # sizes as tuples
     eager: bool  # communicators exist before their first use
     described: bool  # the job gave its groups descriptions
+    # Retired entries that are not completed: "timed out" ones wait; as torch goes on after them
+    # (TORCH_NCCL_ASYNC_ERROR_HANDLING=0) they are counted as the last completed as well. Those
+    # "left behind" are done: there is a later one that is the last completed.
     retired: Literal["as is", "timed out", "timed out and counted", "left behind"]
     ring: int  # entries kept at most
     protocol: int
@@ -572,14 +575,23 @@ class _Plan:
     traits: set[str] = field(default_factory=set)
     # Ranks among whom the dumps cannot tell, whatever they show; empty: they may tell.
     suspects: frozenset[int] = frozenset()
+    # Peers who are done with the message the culprit is stuck in, where that cannot be seen: both
+    # sides number their messages for themselves, and an entry that is gone has no other trace.
+    partners: frozenset[int] = frozenset()
 
 
 def _is_call(step: Call | str) -> bool:
     return not isinstance(step, str)
 
 
-def _strike(fault: Fault, job: _Job, span: dict[int, tuple[int, int]], timing: bool) -> _Plan:
-    """Choose culprits and moments. ``span``: of each rank the steps in which the fault strikes."""
+def _strike(
+    fault: Fault, job: _Job, span: dict[int, tuple[int, int]], form: Form, whole: bool
+) -> _Plan:
+    """Choose culprits and moments.
+
+    ``span``: of each rank the steps in which the fault strikes. ``whole``: the dumps hold all that
+    was ever called.
+    """
     rng, world = job.rng, len(job.ranks)
     match fault:
         case "host_lag" | "p2p_host_lag" | "lost_dump" | "two_host_lag":
@@ -602,7 +614,8 @@ def _strike(fault: Fault, job: _Job, span: dict[int, tuple[int, int]], timing: b
         case "two_no_dump":
             return _kill(job, sorted(rng.sample(range(world), 2)), span)
         case "device_lag" | "p2p_device_lag":
-            return _stop_device(job, rng.randrange(world), span, timing, fault == "p2p_device_lag")
+            steps = _moments(job, culprit := rng.randrange(world), span, fault[:3] == "p2p")
+            return _stop_device(job, culprit, rng.choice(steps), form.timing, whole)
         case "mismatch":
             return _mismatch(job, rng.randrange(world), span)
 
@@ -638,17 +651,12 @@ def _kill(job: _Job, ranks: list[int], span: dict[int, tuple[int, int]]) -> _Pla
     return plan
 
 
-def _stop_device(
-    job: _Job, number: int, span: dict[int, tuple[int, int]], timing: bool, at_p2p: bool
-) -> _Plan:
+def _stop_device(job: _Job, number: int, step: int, timing: bool, whole: bool) -> _Plan:
     plan = _Plan("device_lag", [number])
     rank = job.ranks[number]
-    step = job.rng.choice(_moments(job, number, span, at_p2p))
     call = rank.program[step]
     assert isinstance(call, Call)
-    members = (
-        {number, *(peer for _, peer in call.legs)} if call.legs else {*job.groups[call.group].ranks}
-    )
+    peers = frozenset(peer for _, peer in call.legs)
     kind = job.rng.choices(("before", "inside", "jam"), (55, 30, 15))[0]
     if call.kind == "broadcast" and job.small_broadcasts:
         kind = "inside"  # the others need not wait for it
@@ -657,10 +665,12 @@ def _stop_device(
         rank.device_stop = step
     elif kind == "inside":  # the peers are done, it is not
         rank.stuck_at = step
+        if not whole:
+            plan.partners = peers
     else:  # all are in it, nobody gets out: a link between any two of them may be it
         rank.jams_at = step
     if kind == "jam" or (kind == "before" and not timing):
-        plan.suspects = frozenset(members)
+        plan.suspects = peers | {number} if peers else frozenset(job.groups[call.group].ranks)
     return plan
 
 
@@ -734,7 +744,8 @@ def _truth(plan: _Plan, job: _Job) -> Truth:
     elif plan.cause == "host_lag":
         must, may = _seen(culprits, job, frozenset(plan.missing))
     elif plan.cause == "device_lag":
-        may = culprits | _ahead_of_stop(job.ranks[plan.culprits[0]])
+        (culprit,) = plan.culprits
+        may = culprits | _ahead_of_stop(job.ranks[culprit]) | plan.partners
         must = culprits if may == culprits else frozenset()
     lost = frozenset(plan.missing) - culprits
     if lost:
@@ -910,7 +921,12 @@ class _Writer:
         for work in rank.works:
             if work.ids[3] + len(work.call.legs) < kept_from:
                 continue
-            left = bool(work.done) and form.retired == "left behind" and rng.random() < 0.1
+            left = (
+                form.retired == "left behind"
+                and bool(work.done)
+                and work.ids[1 if work.call.legs else 0] < status[work.call.group][2]
+                and rng.random() < 0.1
+            )
             if form.only_active and work.done and not left and work.call.kind != "coalesced":
                 continue
             entries += [
@@ -1037,7 +1053,8 @@ def generate(seed: int, world: int, version: Version, fault: Fault) -> Lookalike
     rng = Random(f"{seed} {world} {version} {fault}")
     form = _form(rng, version)
     job, span, ran_before = _start_job(rng, world, seed >= DEEP, fault.startswith("p2p"))
-    plan = _strike(fault, job, span, form.timing)
+    whole = not ran_before and not form.only_active and seed < DEEP
+    plan = _strike(fault, job, span, form, whole)
     job.run()
     truth = _truth(plan, job)
     if any(w.call.kind == "coalesced" for rank in job.ranks for w in rank.works[-20:]):

@@ -31,9 +31,12 @@ from tests.attribution.flight.lookalikes import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHALLOW = [scenario for scenario in SCENARIOS if scenario.seed < DEEP]
 # Whose dumps are read: all small jobs, and a large one of each fault.
-READ = [s for s in SHALLOW if s.world == 16 or (s.seed == 0 and s.version == "2.9")]
+READ = [
+    s
+    for s in SCENARIOS
+    if s.seed < DEEP and (s.world == 16 or (s.seed == 0 and s.version == "2.9"))
+]
 
 
 @cache
@@ -59,7 +62,7 @@ def test_scenarios_cover_every_fault_version_and_form() -> None:
     assert {(s.world, s.version, s.fault) for s in SCENARIOS} == {
         (world, version, fault) for world in LAYOUTS for version in VERSIONS for fault in FAULTS
     }
-    forms = [look(scenario).form for scenario in SHALLOW]
+    forms = [look(scenario).form for scenario in READ]
     assert {f.encoding for f in forms} == {"torch", "torch json", "pickle", "json"}
     assert {f.protocol for f in forms if f.encoding == "pickle"} == {2, 3, 4, 5}
     assert {f.retired for f in forms} == {
@@ -70,11 +73,11 @@ def test_scenarios_cover_every_fault_version_and_form() -> None:
     }
     for setting in ("timing", "only_active", "frames", "tuples", "eager", "described"):
         assert {getattr(f, setting) for f in forms} == {False, True}, setting
-    traits = set().union(*(look(scenario).traits for scenario in SHALLOW))
+    traits = set().union(*(look(scenario).traits for scenario in READ))
     assert traits >= {"before", "inside", "jam", "half done", "size", "dtype", "type", "order"}
-    causes = Counter(look(scenario).truth.cause for scenario in SHALLOW)
+    causes = Counter(look(scenario).truth.cause for scenario in READ)
     assert set(causes) == {"host_lag", "device_lag", "no_dump", "mismatch"}
-    assert sum(look(scenario).truth.ambiguous for scenario in SHALLOW) < len(SHALLOW) / 2
+    assert sum(look(scenario).truth.ambiguous for scenario in READ) < len(READ) / 2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -141,7 +144,7 @@ def test_local_group_ids_differ_between_ranks() -> None:
 
 
 def test_truth_is_consistent() -> None:
-    for scenario in SHALLOW:
+    for scenario in READ:
         truth = look(scenario).truth
         culprits = set(truth.culprits)
         assert culprits, scenario
@@ -260,6 +263,17 @@ def test_a_stopped_device_leaves_its_rank_behind_its_peers() -> None:
             if entry["process_group"] == first["process_group"]
         ]
         assert "started" in states, scenario
+
+
+def test_only_a_stopped_device_has_started_nothing_that_waits() -> None:
+    for scenario, made, dumps in jobs("device_lag", "p2p_device_lag"):
+        if honest(made) and made.form.timing and "before" in made.traits:
+            none_started = {
+                rank
+                for rank, dump in dumps.items()
+                if all(entry["state"] == "scheduled" for entry in pending(made, dump))
+            }
+            assert none_started == set(made.truth.culprits), scenario
 
 
 def test_without_timing_nothing_is_started() -> None:
