@@ -276,7 +276,8 @@ class Cluster(World):
         """The job is over for an agent."""
         self.note(agent.name, f"ends as {agent.outcome}: {reason}")
         by = agent.follower.leader.partition(":")[0]
-        if self.checker.ended(agent.seat, agent.outcome, reason, by):
+        unbegun = agent.knows_round < 0 and bool(why_beyond_help(self))
+        if self.checker.ended(agent.seat, agent.outcome, reason, by, unbegun=unbegun):
             epoch, others = agent.follower.knows.epoch, self.agents.values()
             self.checker.followed = {each.seat for each in others if each.follows == epoch}
             lost = {each.name for each in others if cut_off_for_good(each, self)}

@@ -267,8 +267,18 @@ class Checker:
         if p.newer(ledger, self.ledger):
             self.ledger = ledger
 
-    def ended(self, seat: Seat, outcome: str, reason: str, by: str = "") -> bool:
-        """The job is over for an agent; ``by`` names the node of the leader that has said so.
+    def ended(
+        self, seat: Seat, outcome: str, reason: str, by: str = "", *, unbegun: bool = False
+    ) -> bool:
+        """The job is over for an agent.
+
+        Args:
+            seat: the agent's.
+            outcome: how it ended.
+            reason: why.
+            by: the node of the leader that has said so.
+            unbegun: that leader knows of no round, and this job has no quorum any more: a leader
+                without one tells nobody that it leads.
 
         Returns:
             Whether this is the verdict for all from now on.
@@ -283,8 +293,8 @@ class Checker:
             return False
         if self.job_outcome and not (self.could_be_told(node) and self.could_be_told(by)):
             return False
-        if self.job_outcome and self._leads_another_job(by):
-            return False
+        if self.job_outcome and self.disk_lost and (unbegun or self._launched_after_the_end(by)):
+            return False  # it leads another job
         if self.job_outcome and self.could_be_told(self._ended_by):
             self._fail(
                 f"one verdict: the job ended as {outcome} for {node} ({reason}), as "
@@ -307,9 +317,9 @@ class Checker:
         since, until = self._ended_at - _TOLD_SINCE_NS, self._ended_at + _TOLD_UNTIL_NS
         return all(to < since or at > until for at, to in self._faults.get(node, ()))
 
-    def _leads_another_job(self, node: str) -> bool:
-        """Whether its launcher was started after the end, and may know nothing of that job."""
-        return self.disk_lost and self._launched_at.get(node, 0) > self._ended_at
+    def _launched_after_the_end(self, node: str) -> bool:
+        """Whether its launcher may know nothing of the job that has ended."""
+        return self._launched_at.get(node, 0) > self._ended_at
 
     def untouched_for(self, node: str, seconds: float) -> bool:
         """Whether no fault has concerned a node for so long."""
