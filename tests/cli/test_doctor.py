@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from undaunted.cli import doctor as module
-from undaunted.cli import doctor_output
+from undaunted.cli.doctor import show
 from undaunted.coordinator.wire.address import Address
 from undaunted.doctor import examine as examine_module
 from undaunted.doctor.facts import Facts
@@ -175,7 +177,7 @@ def test_a_reader_that_has_enough(
     def broken(render: Any) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(doctor_output, "_print", broken)
+    monkeypatch.setattr(module, "_print", broken)
     with (tmp_path / "out").open("w") as stream:
         monkeypatch.setattr("sys.stdout", stream)
         assert module.main([]) == 0
@@ -185,3 +187,49 @@ def test_sigterm_ends_what_was_started() -> None:
     with pytest.raises(SystemExit) as ended:
         module._terminated(15, None)
     assert ended.value.code == 143
+
+
+def lines(*, width: int | None = None) -> list[list[tuple[str, str]]]:
+    return [[("FAIL  ", "bold red"), (f"{width} \u2713 ", "")]]
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    show(None, lines, as_json=False)
+    assert capsys.readouterr().out == "FAIL  None \u2713\n"
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"a": 1}, lines, as_json=True)
+    assert capsys.readouterr().out == '{\n  "a": 1\n}\n'
+
+
+def test_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "77")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    show(None, lines, as_json=False)
+    assert "\x1b[1;31mFAIL  \x1b[0m77 \u2713" in terminal.getvalue()
+
+
+def test_any_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "out").open("w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        show(None, lines, as_json=False)
+    assert (tmp_path / "out").read_text() == "FAIL  None \\u2713\n"
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, os.strerror(28))
+
+    full: Any = Full()
+    monkeypatch.setattr(sys, "stdout", full)
+    show(None, lines, as_json=False)
+    assert "standard output: No space left on device" in capsys.readouterr().err

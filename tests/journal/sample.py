@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from undaunted.journal import events as e
-from undaunted.journal.checkpoints import told_of
+from undaunted.journal.checkpoints import reports_of
 from undaunted.journal.goodput import Account, account
 from undaunted.journal.launch import LaunchState
 from undaunted.journal.summary import RunSummary, summarize
@@ -31,7 +31,7 @@ def account_of(events: Sequence[e.Event], *about: Any, **more: Any) -> Account:
 
 def summary_of(events: Sequence[e.Event], **about: Any) -> RunSummary:
     """The summary of a launch with these events."""
-    return summarize(LaunchState.of(events), told=told_of(events), **about)
+    return summarize(LaunchState.of(events), reports=reports_of(events), **about)
 
 
 def begin(ms: float, number: int) -> list[e.AnyEvent]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from undaunted.journal.checkpoints import advice, checkpoints, cost, joined, told_of
+from undaunted.journal.checkpoints import advice, checkpoints, cost, joined, reports_of
 from undaunted.journal.events import FailureDetected, RankEvent
 from undaunted.journal.render import checkpoint_lines, plain
 
@@ -30,7 +30,7 @@ def test_the_slowest_rank_of_a_save_counts() -> None:
         saved(0, 200, 40, 0.2, 1.5),
         saved(1, 200, 40, 0.1, 1.0),
     ]
-    found = checkpoints(told_of(events), 100 * S)
+    found = checkpoints(reports_of(events), 100 * S)
     assert found is not None
     assert (found.saved, found.failed, found.loaded) == (2, 0, 0)
     assert found.stall_s == pytest.approx(0.25)
@@ -48,7 +48,7 @@ def test_failures_and_loads_make_an_advice() -> None:
         told("loaded step=200 bytes=1024 seconds=2.5"),
         told("failed step=300 no room"),
     ]
-    found = checkpoints(told_of(events), 400 * S)
+    found = checkpoints(reports_of(events), 400 * S)
     assert found is not None
     assert (found.failed, found.loaded, found.load_s) == (1, 1, 2.5)
     assert found.between_failures_s == 400
@@ -61,12 +61,15 @@ def test_failures_and_loads_make_an_advice() -> None:
 
 def test_runs_without_checkpoints_have_none() -> None:
     other = RankEvent(t=1, rank=0, name="mine", at_ns=1, text="saved step=1")
-    assert checkpoints(told_of([other]), S) is None
+    assert checkpoints(reports_of([other]), S) is None
 
 
 def test_of_many_launches_the_slowest_rank_counts_and_attempts_are_told_apart() -> None:
-    one, other = told_of([saved(0, 100, 10, 0.1, 1.0)]), told_of([saved(1, 100, 10, 0.3, 2.0)])
-    broken = told_of([FailureDetected(t=50 * S, round=0, kind="crash", rank=1)])
+    one, other = (
+        reports_of([saved(0, 100, 10, 0.1, 1.0)]),
+        reports_of([saved(1, 100, 10, 0.3, 2.0)]),
+    )
+    broken = reports_of([FailureDetected(t=50 * S, round=0, kind="crash", rank=1)])
     same = checkpoints(joined([(0, one), (0, other), (0, broken)]), 100 * S)
     assert same is not None
     assert (same.saved, same.stall_s, same.between_failures_s) == (1, 0.3, 100.0)
@@ -78,14 +81,14 @@ def test_of_many_launches_the_slowest_rank_counts_and_attempts_are_told_apart() 
 
 def test_the_words_of_an_error_are_no_numbers() -> None:
     errors = ["failed step=300 of step=200: seconds=9", "failed step=400 of step=200"]
-    found = checkpoints(told_of([told(text) for text in errors]), S)
+    found = checkpoints(reports_of([told(text) for text in errors]), S)
     assert found is not None
     assert found.failed == 2
 
 
 @pytest.mark.parametrize("text", ["", "saved", "saved step=x", "saved step=1 stall_s=", "loaded"])
 def test_damaged_events_do_no_harm(text: str) -> None:
-    assert checkpoints(told_of([told(text)]), S) is not None
+    assert checkpoints(reports_of([told(text)]), S) is not None
 
 
 def test_the_advice_is_the_minimum_of_the_cost() -> None:

@@ -1,22 +1,23 @@
 """`undaunted doctor`: is this a good place to train?"""
 
 import os
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 import msgspec
 
 from undaunted import __version__
 from undaunted.base import values
 from undaunted.base.options import Kind, Opt
+from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag, Seconds, Text
-from undaunted.cli.command import Command, Parsed, UsageError
-from undaunted.cli.doctor_output import show
+from undaunted.cli.command import Command, Parsed, UsageError, printing
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked
@@ -24,7 +25,7 @@ from undaunted.doctor.known_issues import FEATURES
 
 if TYPE_CHECKING:
     from undaunted.doctor.meeting.meet import Meeting
-    from undaunted.doctor.report import Report
+    from undaunted.doctor.report import Line, Report
 
 _FAILURES = 1
 _TERMINATED = 143  # as shells have it
@@ -301,3 +302,39 @@ def _read_log(name: str, *, as_json: bool) -> int:
     findings = findings_of(seen)
     show(findings, partial(render_messages, findings), as_json=as_json)
     return 0
+
+
+class Render(Protocol):
+    """Makes lines for a terminal with so many columns, None = for none."""
+
+    def __call__(self, *, width: int | None = None) -> "list[Line]":
+        """Return the lines."""
+
+
+def show(value: object, render: Render, *, as_json: bool) -> None:
+    """Print a value as JSON, or what ``render`` makes of it; a pager may end before."""
+    take_any_text(for_programs=as_json)
+    try:
+        with printing():
+            if as_json:
+                print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+            else:
+                _print(render)
+    except UsageError as error:
+        print(f"undaunted doctor: {error}", file=sys.stderr)
+
+
+def _print(render: Render) -> None:
+    if not sys.stdout.isatty():
+        sys.stdout.write("".join(f"{_plain(line)}\n" for line in render()))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in render(width=shutil.get_terminal_size().columns):
+        console.print(Text.assemble(*line), soft_wrap=True)
+
+
+def _plain(line: "Line") -> str:
+    return "".join(text for text, _ in line).rstrip()

@@ -33,7 +33,7 @@ _Rows = dict[tuple[int, str], dict[str, float]]
 _ATTEMPT = 1_000_000_000
 
 
-class Told(NamedTuple):
+class Reports(NamedTuple):
     """What ranks have told of checkpoints, of the slowest rank each.
 
     Attributes:
@@ -80,12 +80,12 @@ class Checkpoints(msgspec.Struct, kw_only=True, frozen=True):
     present_cost: float | None = None
 
 
-def told_of(events: Sequence[Event]) -> Told:
+def reports_of(events: Sequence[Event]) -> Reports:
     """Return what the ranks of one launch have told of checkpoints."""
-    told = [event for event in every(events, RankEvent) if event.name == EVENT]
+    reports = [event for event in every(events, RankEvent) if event.name == EVENT]
     rows: dict[str, _Rows] = {kind: {} for kind in _KINDS}
     times: dict[tuple[int, int], list[int]] = {}
-    for event in told:
+    for event in reports:
         kind = event.text.partition(" ")[0]
         if (of_kind := rows.get(kind)) is None:
             continue
@@ -97,16 +97,16 @@ def told_of(events: Sequence[Event]) -> Told:
             times.setdefault((event.round, event.rank), []).append(event.at_ns)
     gaps_s = [(b - a) / _NS for one in times.values() for a, b in pairwise(one)]
     failed = {event.round for event in every(events, FailureDetected)}
-    return Told(len(told), rows, gaps_s, failed)
+    return Reports(len(reports), rows, gaps_s, failed)
 
 
-def joined(told: Iterable[tuple[int, Told]]) -> Told:
+def joined(reports: Iterable[tuple[int, Reports]]) -> Reports:
     """Return what the ranks of many launches have told, each with the number of its attempt."""
     rows: dict[str, _Rows] = {kind: {} for kind in _KINDS}
     gaps_s: list[float] = []
     failed: set[int] = set()
     count = 0
-    for attempt, one in told:
+    for attempt, one in reports:
         count += one.events
         add = attempt * _ATTEMPT
         gaps_s += one.gaps_s
@@ -116,28 +116,28 @@ def joined(told: Iterable[tuple[int, Told]]) -> Told:
                 row = rows[kind].setdefault((number + add, step), {})
                 for name, value in numbers.items():
                     row[name] = max(value, row.get(name, 0.0))
-    return Told(count, rows, gaps_s, failed)
+    return Reports(count, rows, gaps_s, failed)
 
 
-def checkpoints(told: Told, duration_ns: int) -> Checkpoints | None:
+def checkpoints(reports: Reports, duration_ns: int) -> Checkpoints | None:
     """Return what checkpoints have cost; None if no rank has told of any.
 
     Args:
-        told: by the ranks.
+        reports: by the ranks.
         duration_ns: how long training took.
     """
-    if not told.events:
+    if not reports.events:
         return None
-    saves, loads = told.rows["saved"].values(), told.rows["loaded"].values()
-    between_s = duration_ns / _NS / len(told.failed) if told.failed else None
+    saves, loads = reports.rows["saved"].values(), reports.rows["loaded"].values()
+    between_s = duration_ns / _NS / len(reports.failed) if reports.failed else None
     stall_s = _median(saves, "stall_s")
     total_s = _median(saves, "total_s")
     load_s = _median(loads, "seconds")
-    interval_s = median(told.gaps_s) if told.gaps_s else None
+    interval_s = median(reports.gaps_s) if reports.gaps_s else None
     advice_s = advice(stall_s, between_s, total_s)
     return Checkpoints(
         saved=len(saves),
-        failed=len(told.rows["failed"]),
+        failed=len(reports.rows["failed"]),
         loaded=len(loads),
         stall_s=stall_s,
         total_s=total_s,

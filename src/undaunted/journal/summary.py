@@ -12,7 +12,7 @@ import msgspec
 
 from undaunted.base.text import count, format_duration
 from undaunted.journal import events as e
-from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints
+from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints
 from undaunted.journal.goodput import Account, Times, account, limit_of, times_of
 from undaunted.journal.query import every
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from undaunted.journal.launch import LaunchState, RoundState
 
 FOR_ALL = ("finished", "no_restart")
-"""Said by one node, these outcomes hold for the job: nobody is told so without the others."""
+"""Said by one node, these outcomes hold for the job: no node hears of them alone."""
 
 _NS = 1_000_000_000
 _INSIDE = ("abort", "stop", "finalize", "health", "collect", "agree")
@@ -207,7 +207,7 @@ def summarize(
     *,
     running: bool | None = None,
     spent: Account | None = None,
-    told: Told | None = None,
+    reports: Reports | None = None,
 ) -> RunSummary:
     """Return the summary of one launch.
 
@@ -215,7 +215,7 @@ def summarize(
         launch: what its journal tells.
         running: whether its launcher still runs, None = not known.
         spent: where its time went, if more is known about that than its journal tells.
-        told: what its ranks have told of checkpoints.
+        reports: of its ranks about checkpoints.
     """
     opened = launch.opened or e.JournalOpened(t=0)
     job, end = launch.job, launch.ended
@@ -244,7 +244,7 @@ def summarize(
         goodput=spent.goodput,
         log_dir=job.log_dir if job else "",
         rounds=rounds,
-        checkpoints=None if told is None else checkpoints(told, spent.total.total_ns),
+        checkpoints=None if reports is None else checkpoints(reports, spent.total.total_ns),
         notes=_notes(launch),
     )
 
@@ -429,9 +429,9 @@ def job_outcome(launches: Iterable[RunSummary]) -> JobOutcome | None:
         for _, launch in ends:
             if launch.outcome == outcome:
                 return _of(launch)
-    told = [each for each in ends if not each[1].alone]
-    if any(launch.outcome == "failed" for _, launch in told):
-        ends = told  # who was cut off may have ended later, and knows less
+    for_all = [each for each in ends if not each[1].alone]
+    if any(launch.outcome == "failed" for _, launch in for_all):
+        ends = for_all  # a node that was cut off may have ended later, and knows less
     return _of(max(ends, key=lambda each: each[0])[1])
 
 

@@ -126,7 +126,7 @@ class Node:
         """The scribe."""
         return lambda *about: self.heard.append((name, *about))
 
-    def told_of(self, name: str) -> list[Any]:
+    def reports_of(self, name: str) -> list[Any]:
         return [one[1:] for one in self.heard if isinstance(one, tuple) and one[0] == name]
 
 
@@ -147,7 +147,7 @@ def test_the_end_of_a_process(node: Node, *, spare: bool) -> None:
         node.ranks.limits.end_round()
 
     run()
-    assert node.told_of("rank_exited") == [(node.current, node.all[1])]
+    assert node.reports_of("rank_exited") == [(node.current, node.all[1])]
     assert m.RankExited(1, -9, spare, spare) in node.heard
 
 
@@ -169,7 +169,7 @@ async def test_a_rank_that_has_ended_hangs_no_more(node: Node) -> None:
     node.all[1].code = 0
     node.ranks.watch.callbacks.limit_passed(1, EXPIRED)
     node.ranks.limits.end_round()
-    assert node.told_of("hang_detected") == []
+    assert node.reports_of("hang_detected") == []
     assert not any(isinstance(one, m.LimitPassed) for one in node.heard)
 
 
@@ -212,7 +212,7 @@ async def test_a_fault_that_happened_is_known_of_the_round(node: Node) -> None:
     node.ranks.watch.callbacks.ring_events(1, ring, 2)
     node.ranks.limits.end_round()
     assert node.current.faults == [(1, "f1")]
-    assert node.told_of("ring_events") == [(5, ring, 2)]
+    assert node.reports_of("ring_events") == [(5, ring, 2)]
 
 
 @on_loop
@@ -257,7 +257,7 @@ class TestRequests:
     def test_control_of_the_workload(self, node, monkeypatch, action, posted) -> None:
         request = WorkloadControlRequest(action, "why")
         assert self.ask(node, encode_request(request), monkeypatch) == b"ok"
-        assert node.told_of("control_requested") == [(5, request)]
+        assert node.reports_of("control_requested") == [(5, request)]
         assert [one for one in node.heard if not isinstance(one, tuple)] == posted
 
     def test_limits_are_for_their_keeper(self, node, monkeypatch) -> None:
@@ -320,7 +320,7 @@ async def test_a_hang_is_judged_by_its_evidence(
     node.begin_round()
     await node.ranks.examine_hang()
     node.ranks.limits.end_round()
-    ((seen, path, _),) = node.told_of("evidence_collected")
+    ((seen, path, _),) = node.reports_of("evidence_collected")
     assert (seen, path) == (["seen"], "/stacks")
     assert node.heard[1:] == [("verdict", judgement), m.HangJudged(2, (1,), "rank 5 hangs")]
 

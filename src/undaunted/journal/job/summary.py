@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.base.text import format_duration, format_ranges
-from undaunted.journal.checkpoints import Checkpoints, Told, checkpoints, joined, told_of
+from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints, joined, reports_of
 from undaunted.journal.events import RoundStopped
 from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
 from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _UNCERTAIN_NS = 1_000_000_000
 _SHOWN = 5
 # What a node tells of each round: by index of the launch and number of the round.
-_Told = dict[tuple[int, int], RoundSummary]
+_ByRound = dict[tuple[int, int], RoundSummary]
 
 
 def summarize_job(
@@ -51,18 +51,18 @@ def summarize_job(
 
     Args:
         launches: of all nodes, see `launches_of`; all of one directory are taken for one job.
-        price: of a rank for an hour, None = costs are not told.
+        price: of a rank for an hour, None = costs are not shown.
         is_running: tells whether a launcher still runs, None = that is not known.
     """
     attempts, places = attempts_of(launches)
     spent = rank_time(launches, attempts)
-    told = [told_of(launch.events) for launch in launches]
+    reports = [reports_of(launch.events) for launch in launches]
     runs = [
         summarize(
             launch.state,
             running=is_running(opened) if is_running and (opened := launch.state.opened) else None,
             spent=spent.accounts[launch.index],
-            told=told[launch.index],
+            reports=reports[launch.index],
         )
         for launch in launches
     ]
@@ -97,7 +97,7 @@ def summarize_job(
         ettr=_ettr(spent, rounds, duration_ns),
         failures=_failures(rounds, spent, attempts, runs),
         cost=None if price is None else cost_of(price, spent.total, spare_ns),
-        checkpoints=_checkpoints(attempts, told, duration_ns - between_ns),
+        checkpoints=_checkpoints(attempts, reports, duration_ns - between_ns),
         rounds=rounds,
         clocks=clocks,
         launches=runs,
@@ -116,12 +116,12 @@ def _rounds(
     attempts: Sequence[Attempt], spent: RankTime, runs: Sequence[RunSummary]
 ) -> list[JobRound]:
     """Return all rounds with their rank-time and what their failures cost in steps."""
-    told = {(index, one.round): one for index, run in enumerate(runs) for one in run.rounds}
+    by_round = {(index, one.round): one for index, run in enumerate(runs) for one in run.rounds}
     rounds = []
     for index, attempt in enumerate(attempts):
         for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
             broke = spent.broken.get((index, world.number))
-            rounds.append(_round(index, world, following, broke, told))
+            rounds.append(_round(index, world, following, broke, by_round))
     return [
         msgspec.structs.replace(
             one,
@@ -176,11 +176,11 @@ def _failures(
 
 
 def _checkpoints(
-    attempts: Sequence[Attempt], told: Sequence[Told], ran_ns: int
+    attempts: Sequence[Attempt], reports: Sequence[Reports], ran_ns: int
 ) -> Checkpoints | None:
-    """Return what the ranks of all nodes have told of checkpoints, None if that is nothing."""
+    """Return what the ranks of all nodes have told of checkpoints, None = nothing."""
     of_job = joined(
-        (number, told[launch.index])
+        (number, reports[launch.index])
         for number, attempt in enumerate(attempts)
         for launch in attempt.launches
     )
@@ -217,7 +217,7 @@ def _clocks(launches: Iterable[Launch], places: Sequence[Place]) -> list[Clock]:
 
 
 def _round(
-    attempt: int, world: World, following: World | None, broke: Broken | None, told: _Told
+    attempt: int, world: World, following: World | None, broke: Broken | None, by_round: _ByRound
 ) -> JobRound:
     """Return a round without its rank-time.
 
@@ -226,10 +226,10 @@ def _round(
         world: the round on all its nodes.
         following: the next round of the attempt, None if there is none.
         broke: how it failed.
-        told: what the nodes tell.
+        by_round: what each launch says of its rounds.
     """
-    parts = _parts(world, told)
-    of_nodes = [told[one.index, world.number] for one in world.launches]
+    parts = _parts(world, by_round)
+    of_nodes = [by_round[one.index, world.number] for one in world.launches]
     firsts = [one.iterations[0] for one in of_nodes if one.iterations]
     lasts = [one.last_iteration for one in of_nodes if one.last_iteration is not None]
     stops = [part.stopped_ns for part in parts if part.stopped_ns is not None]
@@ -258,7 +258,7 @@ def _lost_steps(one: JobRound, following: JobRound) -> int | None:
     return max(0, one.last_iteration - following.first_iteration)
 
 
-def _parts(world: World, told: _Told) -> list[NodePart]:
+def _parts(world: World, by_round: _ByRound) -> list[NodePart]:
     parts = []
     for launch in world.launches:
         one = launch.state.rounds[world.number]
@@ -270,7 +270,7 @@ def _parts(world: World, told: _Told) -> list[NodePart]:
                 ranks=one.ranks,
                 began_ns=launch.on_axis(one.began_ns),
                 stopped_ns=None if stopped is None else launch.on_axis(stopped),
-                times=told[launch.index, world.number].times,
+                times=by_round[launch.index, world.number].times,
             )
         )
     return parts
