@@ -356,7 +356,7 @@ class Node:
         self._carry(self.host.received(connection, message, self._now))
 
     def _carry(self, commands: list[s.Command | Told]) -> None:
-        """What the controller commands; what it tells ranks of this node is heard at once."""
+        """Carry out commands of the controller; ranks of this node hear of theirs at once."""
         for command in commands:
             if isinstance(command, Told):
                 self.told(command)
@@ -565,7 +565,7 @@ class Rank:
         self._now = 0
 
     def read(self, now: int) -> Reading:
-        """Its page."""
+        """The page of the rank, as its guard reads it."""
         return Reading(
             auto_ns=now if self.frozen_ns is None else self.frozen_ns,
             ping_ns=self._ping_ns,
@@ -779,16 +779,16 @@ class Checker:
         self.alive.add(rank)
 
     def gone(self, rank: Rank) -> None:
-        """It has ended."""
+        """The process has ended."""
         self.alive.discard(rank)
         self.rests(rank)
 
     def joins(self, rank: Rank, call: int, epoch: int) -> None:
-        """It says that nothing of the epoch before runs in it any more."""
+        """The rank says that nothing of the epoch before runs in it any more."""
         self._joined.setdefault((call, epoch), set()).add(rank.pid)
 
     def told(self, rank: Rank, record: m.Record) -> None:
-        """It acts on a record."""
+        """The rank acts on a record."""
         key = (record.call, record.epoch)
         known = self.records.setdefault(key, record)
         holders = self._holders.setdefault(key, [])
@@ -808,7 +808,7 @@ class Checker:
         self._earlier_members(rank, record)
 
     def _earlier_members(self, rank: Rank, record: m.Record) -> None:
-        """Who was left out of a record does not come back."""
+        """A rank that was left out of a record does not come back."""
         key = (record.call, record.epoch)
         first = self._first.setdefault(rank.pid, key)
         for other, between in self.records.items():
@@ -816,7 +816,7 @@ class Checker:
                 self._fail(f"terminated ranks never return: {rank.name} was not in {between}")
 
     def runs(self, rank: Rank, record: m.Record) -> None:
-        """It enters the function."""
+        """The rank enters the function."""
         key = (record.call, record.epoch)
         self._running[rank] = key
         for other, its in self._running.items():

@@ -29,14 +29,14 @@ class TimerFired(_Message, frozen=True):
 
 
 class Connected(_Message, frozen=True):
-    """The connection asked for as ``label`` is there; the other end may not know it yet."""
+    """The connection that was asked for as ``label`` stands; the other end may not know it yet."""
 
     label: str
     connection: int
 
 
 class ConnectFailed(_Message, frozen=True):
-    """It is not. ``reason``: refused, or timed out."""
+    """The connection does not stand. ``reason``: refused, or timed out."""
 
     label: str
     reason: str

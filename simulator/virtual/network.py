@@ -289,7 +289,7 @@ class Network:
         return delay * trips
 
     def listener(self, address: str) -> Running | None:
-        """Who listens on an address, None = nobody."""
+        """The process that listens on an address, None = none."""
         return self._listeners.get(address)
 
     def blocked(self, source: str, target: str) -> bool:

@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last launcher, None if none has ended."""
+        """Exit code of the last launcher, None if none has ended."""
         return self.exit_codes[-1] if self.exit_codes else None
 
 

@@ -1,4 +1,4 @@
-"""What the undisturbed run is the measure of."""
+"""What is measured in the undisturbed run: iterations and times."""
 
 from __future__ import annotations
 

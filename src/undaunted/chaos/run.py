@@ -44,7 +44,7 @@ PLAN_FILE = "plan.yaml"
 
 
 class ChaosError(Exception):
-    """It cannot go on; the message says why and what to do."""
+    """Chaos cannot go on; the message says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ _ROUNDS = 1 << 24
 
 
 def number(epoch: int, round_number: int) -> int:
-    """Of a round that the leader of ``epoch`` has started; more than 0, which means no launcher."""
+    """Number a round that the leader of ``epoch`` has started; above 0, which means no launcher."""
     return epoch * _ROUNDS + round_number + 1
 
 

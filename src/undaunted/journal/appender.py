@@ -100,7 +100,7 @@ class Appender:
         self.note_lost(before - len(self._kept), self._reason)
 
     def give_up(self) -> None:
-        """What is kept is lost."""
+        """Count the lines that are kept as lost."""
         self.note_lost(len(self._kept), self._reason)
         self._kept.clear()
         self._kept_bytes = 0

@@ -219,7 +219,7 @@ class _Case:
         ]
 
     def _nemesis(self, cut: Cut) -> list[Finding]:
-        """What the nemesis could not do."""
+        """Findings about faults that the nemesis could not make."""
         return [
             Finding("not-made", "yellow", f"The fault could not be made: {one_line(note.text)}")
             for note in self.history.outcome.notes
@@ -246,7 +246,7 @@ class _Case:
     def _identity(
         self, cut: Cut, found: Identity, recovery: Recovery, *, recovered: bool | None
     ) -> list[Finding]:
-        """What is to be said about the result being the same."""
+        """Findings about whether the result is the same."""
         if self.before.difference is not None:
             return [_not_deterministic(self.before)]
         if found.state == "differs" and recovery.lost_ranks:
@@ -281,7 +281,7 @@ class _Case:
         return []
 
     def _incomplete(self, found: Identity, recovery: Recovery) -> list[Finding]:
-        """What is to be said where the end of the run is equal as far as it was recorded."""
+        """Findings where the end of the run is equal as far as it was recorded."""
         last = max((line.last for line in self.lines.values() if line.last is not None), default=-1)
         silent = sorted(set(self.lines) - {*found.ranks, *recovery.lost_ranks})
         if found.state not in ("identical", "random") or ending.ranks_missing(

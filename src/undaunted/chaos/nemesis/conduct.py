@@ -80,7 +80,7 @@ class Trial:
 
 @dataclass
 class _State:
-    """What has happened so far."""
+    """What has happened in the run so far."""
 
     exit_codes: list[int] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)

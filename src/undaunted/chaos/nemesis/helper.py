@@ -19,7 +19,7 @@ _ANSWER_BYTES = 1000
 
 
 class NotPossibleError(Exception):
-    """This machine does not allow it; the message says why."""
+    """This machine does not allow a fault; the message says why."""
 
 
 @contextlib.contextmanager

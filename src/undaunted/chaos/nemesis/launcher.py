@@ -74,7 +74,7 @@ class Launcher:
 
     @property
     def pid(self) -> int:
-        """Of the front."""
+        """Pid of the front."""
         return self._process.pid
 
     def send(self, number: int) -> bool:

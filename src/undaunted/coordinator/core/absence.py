@@ -85,7 +85,7 @@ class Absence:
         return [*self.ask(now), self.stop_in_time(now)]
 
     def begin_as_successor(self, now: int) -> list[f.Command]:
-        """The same where this node leads in a moment: nobody has to be asked before."""
+        """Begin where this node leads in a moment: nobody has to be asked before."""
         return [f.SetTimer("ask", ASK_AGAIN_S), self.stop_in_time(now)]
 
     def stop_in_time(self, now: int) -> f.Command:
@@ -162,7 +162,7 @@ class Absence:
         return self._granted(answer, now) if isinstance(answer, p.Grant) else []
 
     def claim(self, now: int) -> list[f.Command]:
-        """It is this node's turn: claim to lead."""
+        """Claim to lead: it is this node's turn."""
         knows = self.knows
         if not self.counts_quorum(now) or self._other_may_succeed(now):
             return []
@@ -284,7 +284,7 @@ class Missing:
         return True
 
     def members(self, table: tuple[p.Seat, ...], now: int) -> Collection[election.Voter]:
-        """Those of the table that have lost the leader."""
+        """Members of the table that have lost the leader."""
         self._look_at(table)
         self._lost_ns.pop(self._me, None)
         if self._me in election.electorate(table).seats:
@@ -293,7 +293,7 @@ class Missing:
         return self._lost_ns.keys()
 
     def quorum_is_told(self, now: int) -> bool:
-        """Whether another one says that it has heard of a quorum that has."""
+        """Whether another member says that a quorum of them has lost the leader."""
         _forget(self._quorum_ns, now)
         return bool(self._quorum_ns)
 
@@ -304,7 +304,7 @@ class Missing:
 
 
 def _forget(times_ns: dict[election.Voter, int], now: int) -> None:
-    """Drop what is too old; the oldest is the first."""
+    """Drop times that are too long ago; the oldest is the first."""
     oldest = now - round(ANSWER_COUNTS_S * _NS)
     while times_ns:
         who = next(iter(times_ns))

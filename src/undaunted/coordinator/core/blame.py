@@ -61,7 +61,7 @@ class Blame:
         return next(iter([*culprits, *losses, *victims]), None)
 
     def verdict(self, round_number: int) -> Blamed | None:
-        """What to tell everybody, None = nothing has failed."""
+        """The first cause and its victims, for all nodes; None = nothing has failed."""
         cause = self.first_cause
         if cause is None:
             return None

@@ -617,7 +617,7 @@ class Search:
         self.first, self._tried, self.last = [self.elected or last], 0, last
 
     def to_say(self, why: str, idle_s: float) -> str:
-        """What to say about an attempt that came to nothing, "" = nothing new."""
+        """Return a line about an attempt that has failed, "" = nothing new."""
         if idle_s < SEEK_QUIETLY_S or self._said == why:
             return ""
         self._said = why

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Knowledge:
-    """Of one agent, for as long as it lives.
+    """The knowledge of one agent, for as long as it lives.
 
     Attributes:
         node, incarnation: who it is.
@@ -43,7 +43,7 @@ class Knowledge:
         running: bool,
         last_order: int,
     ) -> p.Hello:
-        """How this agent introduces itself."""
+        """The message with which this agent introduces itself."""
         return p.Hello(
             node=self.node,
             incarnation=self.incarnation,
@@ -142,13 +142,13 @@ class Knowledge:
         return [seat for who, seat in seats.items() if who != self.me]
 
     def addresses(self, node: str) -> list[str]:
-        """Where another member can be reached, as far as is known."""
+        """Addresses of another member, as far as they are known."""
         tables = (self.table, self.pending)
         known = (election.electorate(table).addresses.get(node) for table in tables)
         return [address for address in dict.fromkeys(known) if address]
 
     def tell(self, *, lost: bool, leader: str, quorum: bool) -> p.MissAnswer:
-        """What another member that misses the leader is answered."""
+        """Answer another member that misses the leader."""
         return p.MissAnswer(
             node=self.node,
             incarnation=self.incarnation,
@@ -161,7 +161,7 @@ class Knowledge:
         )
 
     def confirm(self, table: f.TableKnown) -> p.Prepared:
-        """That a table is known here."""
+        """Tell the leader that a table is known here."""
         return p.Prepared(
             epoch=self.epoch,
             version=table.version,
@@ -171,7 +171,7 @@ class Knowledge:
         )
 
     def later_epoch(self) -> int:
-        """One of its own, later than all it knows."""
+        """An epoch of this agent that is later than all it knows."""
         return election.next_epoch(max(self.promised, self.epoch), self.incarnation)
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:

@@ -112,12 +112,12 @@ class Leader:
 
     @property
     def ledger(self) -> p.Ledger:
-        """What is known of the job."""
+        """The ledger: what is known of the job."""
         return self._record.ledger
 
     @property
     def epoch(self) -> int:
-        """The one it leads under."""
+        """The epoch it leads under."""
         return self._record.epoch
 
     @property
@@ -273,7 +273,7 @@ class Leader:
         return commands
 
     def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
-        """What was taken for a new job had begun before."""
+        """Go on from a ledger: the job that was taken for a new one had begun before."""
         self._record.adopt(ledger)
         self._preparation.call_off()
         self._policy, self._has_quorum = JobPolicy(self.config.policy), True
@@ -284,11 +284,11 @@ class Leader:
         return [*self._keep_epoch(), *told, *older, self._recovery_timer()]
 
     def _keep_epoch(self) -> list[c.Command]:
-        """Have it written down before followers learn of it: a later one here has a later epoch."""
+        """Have the epoch written down before followers learn it; the next one here is later."""
         return [self._record.persist()] if self._record.agreed else []
 
     def _take_epoch(self, epoch: int, now: int) -> list[c.Command]:
-        """Lead with a later epoch: who follows already is welcomed anew."""
+        """Lead with a later epoch: followers are welcomed anew."""
         self._record.take_epoch(epoch)
         commands: list[c.Command] = [self._record.persist()]
         learn = self._record.learn()
@@ -328,7 +328,7 @@ class Leader:
         return commands + self._preparation.returned(session)
 
     def _welcome(self, session: Session, learn: p.Learn) -> list[c.Command]:
-        """What follows is sent in the name of this leader and epoch."""
+        """Welcome a follower, and send it the ledger and its orders under this epoch."""
         own = self.config
         welcome = p.Welcome(
             epoch=self.epoch, leader=own.node, lease_s=own.lease_s, settings=own.settings
@@ -510,7 +510,7 @@ class Leader:
         return [*agreed, *told, *self._look_at_quorum(now)]
 
     def _missed(self, session: Session, now: int) -> list[c.Command]:
-        """It has not heard of this leader for a lease, and looks for one."""
+        """Close the connection of a follower that has heard nothing for a lease."""
         assert session.link is not None
         close = c.Close(session.link)
         return [

@@ -198,7 +198,7 @@ class QuorumLost(_Message, frozen=True):
 
 
 class QuorumRegained(_Message, frozen=True):
-    """It can again."""
+    """The leader can reach enough members again."""
 
 
 class TimerFired(_Message, frozen=True):

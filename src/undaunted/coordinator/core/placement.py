@@ -39,7 +39,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who takes part, in the order of group ranks; ``spares`` wait."""
+    """The nodes that take part, in the order of group ranks; ``spares`` wait."""
 
     places: tuple[Place, ...]
     spares: tuple[str, ...]
@@ -117,7 +117,7 @@ def _candidate(node: NodeInfo, seats: Mapping[str, int], *, by_infra: bool) -> _
 
 
 def _without_duplicates(candidates: list[_Candidate]) -> tuple[list[_Candidate], str]:
-    """Of nodes with the same infrastructure rank keep the preferred one; name two of them."""
+    """Keep the preferred one of nodes with the same infrastructure rank; name two of them."""
     first: dict[int | None, _Candidate] = {}
     problem = ""
     for candidate in candidates:

@@ -859,14 +859,14 @@ class JobPolicy:
         return self.round == 0 and True in ends and False not in ends and not begun
 
     def _with_first_cause(self, ending: Ending) -> Ending:
-        """What was reported first need not be what happened first."""
+        """Name the first cause: the first report need not be about what happened first."""
         cause = self.blame.first_cause
         if not ending.budget or cause is None:
             return ending
         return Ending(ending.outcome, f"{self._cause_text(cause)}; {ending.budget}")
 
     def _cause_text(self, cause: Cause) -> str:
-        """What happened, with the node where there are several."""
+        """The line of a cause, with its node where there are several."""
         return cause.line if len(self.members) == 1 else cause.text
 
     def _let_go(self) -> list[Command]:

@@ -80,7 +80,7 @@ class ProgressTracker:
         self._from = reached or 0
 
     def to_say(self, nodes: Iterable[Iterations]) -> str:
-        """Return what the user should know about the tracking itself; each job is told once."""
+        """Return a line for users about the tracking itself, once in a job; "" = nothing."""
         problem = _together(nodes).problem
         matters = 0 < self.max_rounds <= self.max_restarts
         if self._said or not matters or (self._reached is not None and not problem):

@@ -73,16 +73,16 @@ class Session:
         return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
 
     def may_return(self, since_ns: int) -> bool:
-        """Whether it was heard after that, is lost, and has no order about the job's end."""
+        """Whether it was heard after ``since_ns``, is lost, and was not told of the job's end."""
         told = any(_is_end(order) for order in self.orders)
         return self.link is None and self.heard_ns > since_ns and not told
 
     def send(self, message: p.Message) -> list[c.Command]:
-        """Say something that is not sent again."""
+        """Send a message once: it is not kept."""
         return [] if self.link is None else [c.Send(self.link, message)]
 
     def beat(self, record: Record, sent: int = 0) -> list[c.Command]:
-        """Answer to a renewal that was sent then, or acknowledge reports."""
+        """Answer a renewal that was sent at ``sent``, or acknowledge reports."""
         beat = p.Beat(
             epoch=record.epoch,
             acknowledged=self.reported,
@@ -100,7 +100,7 @@ class Session:
         return self.send(numbered)
 
     def forget_round(self) -> None:
-        """Another table follows; only the end of the job for this node is still of use."""
+        """Forget orders about the round, as another table follows; an order to end is kept."""
         self.orders = [each for each in self.orders if _is_end(each)]
 
     def again(self, learn: p.Learn) -> list[c.Command]:
@@ -110,13 +110,13 @@ class Session:
         return [command for each in (learn, *again) for command in self.send(each)]
 
     def number_from(self, epoch: int) -> None:
-        """Orders get higher numbers than those of any earlier epoch."""
+        """Number orders higher than in any earlier epoch."""
         self.number = max(self.number, epoch * p.ORDERS_PER_EPOCH)
 
 
 @dataclass(slots=True)
 class Sessions:
-    """All of them, by node and by link.
+    """The sessions of all followers, by node and by link.
 
     Attributes:
         voters: those that are there.
@@ -129,7 +129,7 @@ class Sessions:
     _late_sweep_ns: int | None = None  # the last run that was late: this process stood still before
 
     def __iter__(self) -> Iterator[Session]:
-        """All that have ever been, connected or lost; one per node."""
+        """Sessions of all nodes that have ever been here, connected or lost; one per node."""
         return iter(self._by_node.values())
 
     def __getitem__(self, node: str) -> Session:
@@ -141,22 +141,22 @@ class Sessions:
         return self._by_node.get(node)
 
     def on(self, link: int) -> Session | None:
-        """Whose connection that is."""
+        """The session that has the connection ``link``, None = none has."""
         return self._by_link.get(link)
 
     def connected(self) -> list[Session]:
-        """Those that are there."""
+        """Sessions that are connected."""
         return list(self._by_link.values())
 
     def add(self, session: Session) -> None:
-        """A new agent, perhaps in place of an earlier one of its node."""
+        """Add a new agent, perhaps in place of an earlier one of its node."""
         self._by_node[session.node] = session
         assert session.link is not None
         self._by_link[session.link] = session
         self.voters[session.voter] = None
 
     def reconnect(self, session: Session, link: int) -> list[c.Command]:
-        """The same agent on another connection."""
+        """Note that the agent is here on another connection."""
         commands: list[c.Command] = []
         if session.link is not None:  # its reset has not been seen yet
             del self._by_link[session.link]

@@ -171,7 +171,7 @@ class Client:
         return self._rpc.RequestOp(request_range=self._rpc.RangeRequest(key=get))
 
     def _leader_is(self, revision: int) -> Any:
-        """That the leader's key was made at ``revision``; 0 = that there is none."""
+        """Compare: the leader's key was made at ``revision``; 0 = there is none."""
         compare = self._rpc.Compare
         return compare(
             key=self._leader_key,

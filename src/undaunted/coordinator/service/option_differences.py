@@ -13,7 +13,7 @@ _MOST_LINES = 20  # of one launcher: what all others have wrong is one line
 
 
 class Differences:
-    """Of one launcher; each is said once.
+    """Differences between one launcher and the others; each is said once.
 
     Args:
         own: options as they were given to this one, by name; "" = it was left out.
@@ -24,7 +24,7 @@ class Differences:
         self._told: set[tuple[str, str]] = set()
 
     def of_follower(self, hello: p.Hello) -> list[str]:
-        """What a node was given that this one, which leads, was not."""
+        """Lines about options of a follower that differ from those of this node, which leads."""
         return [
             f"node {hello.node} was started {theirs}, this one, which coordinates the job, {own}: "
             "that of this node holds; give all launchers the same options"
@@ -32,7 +32,7 @@ class Differences:
         ]
 
     def of_leader(self, welcome: p.Welcome) -> list[str]:
-        """What this node was given, and its leader was not."""
+        """Lines about options of this node that differ from those of its leader."""
         node = f"node {welcome.leader}" if welcome.leader else "the coordinator"
         which = ", which coordinates the job," if welcome.leader else ""
         return [
@@ -42,7 +42,7 @@ class Differences:
         ]
 
     def _new(self, others: Mapping[str, str]) -> list[tuple[str, str]]:
-        """What another one has, and this one, of the options that differ."""
+        """Options that differ and were not said yet: of the other launcher, of this one."""
         found = []
         for name, own in self._own.items():
             theirs = others.get(name, own)

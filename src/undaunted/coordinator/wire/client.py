@@ -121,7 +121,7 @@ class _Attempt:
 
     @property
     def perhaps_tls(self) -> str:
-        """What to add where a server that is connected says nothing: one with TLS waits for it."""
+        """A hint where a connected server says nothing: a server with TLS waits for it."""
         silent = self._tls is None and self._connection is not None
         return "; it may use TLS, and this node does not" if silent else ""
 
@@ -136,7 +136,7 @@ class _Attempt:
             self._result.set_result(connection)
 
     def holds(self, connection: Connection, size: int) -> None:
-        """It is one connection, whose messages have a longest size."""
+        """Do nothing: messages of the one connection have a longest size."""
 
     def ended(self, _connection: Connection, end: End) -> None:
         if not self._result.done():

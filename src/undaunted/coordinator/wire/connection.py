@@ -97,7 +97,7 @@ class Handler(Protocol):
         """A message has come, of one of the types that were asked for."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """It is over, whoever ended it: called once for each connection that was opened."""
+        """The connection has ended, on either side: called once for each that was opened."""
 
 
 class Owner(Protocol):
@@ -107,10 +107,10 @@ class Owner(Protocol):
         """The handshake is over; `Handler.opened` follows."""
 
     def holds(self, connection: Connection, size: int) -> None:
-        """So many bytes of a long message have come that is not complete; 0 = it is."""
+        """``size`` bytes of an incomplete long message have come; 0 = it is complete."""
 
     def ended(self, connection: Connection, end: End) -> None:
-        """It is over, opened or not; `Handler.closed` has been called if it was."""
+        """The connection has ended; if it was opened, `Handler.closed` has been called."""
 
 
 class End(msgspec.Struct, frozen=True):
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
     def failed(self, error: BaseException, *, tls: bool) -> None:
-        """It could not be adopted into the loop: TLS has failed, or time ran out."""
+        """The loop could not adopt the connection: TLS has failed, or time ran out."""
         why = describe(error)
         if tls and not isinstance(error, ssl.SSLError):
             # A client that does not trust a certificate mostly goes without a word.

@@ -251,7 +251,7 @@ class Server:
     # --- what connections tell ------------------------------------------------------------------
 
     def established(self, connection: Connection) -> None:
-        """It is not half-open any more."""
+        """Note that a connection is not half-open any more."""
         self._half_open.pop(connection, None)
         self._resume_all()
 

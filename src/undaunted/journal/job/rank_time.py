@@ -193,7 +193,7 @@ def _idle(idle: Span, following: int, launch: Launch, course: Course) -> Iterato
 
 
 class Price(NamedTuple):
-    """Of one rank for an hour; ``currency`` is any text."""
+    """The price of one rank for an hour; ``currency`` is any text."""
 
     amount: float
     currency: str = ""
