@@ -1,7 +1,7 @@
 """What the log server takes: senders in one process flood it over loopback.
 
-    python benchmarks/log_funnel.py [--senders 1 4] [--megabytes 400]
-    python benchmarks/log_funnel.py --connections 2000 [--seconds 60] [--every 0.1]
+    python -m benchmarks.log_funnel [--senders 1 4] [--megabytes 400]
+    python -m benchmarks.log_funnel --connections 2000 [--seconds 60] [--every 0.1]
 
 Shown are MB/s from the first line to the last one that is written, and of the server that writes
 its CPU time per 100 MB and its peak memory. Lines have 100 bytes.
@@ -151,7 +151,7 @@ def steady(options: argparse.Namespace) -> str:
         share = count // PROCESSES
         parts = [
             subprocess.Popen(
-                [sys.executable, __file__, "--part", json.dumps(part)],
+                [sys.executable, "-m", "benchmarks.log_funnel", "--part", json.dumps(part)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
