@@ -220,6 +220,7 @@ class _Program:
     ):
         self.rank, self.habits = rank, habits
         self.stage, self.stages = _place(rank, layout)[2], layout[2]
+        self.replicas = layout[1]
         self.by_desc: dict[str, int] = {}
         for index, group in enumerate(groups):
             if rank in group.ranks:
@@ -321,8 +322,8 @@ class _Program:
             self.collective(
                 "DATA_PARALLEL_GROUP",
                 "_reduce_scatter_base",
+                (size * self.replicas,),
                 (size,),
-                (size // 2,),
                 joined="gradients",
             )
 
@@ -339,8 +340,8 @@ class _Program:
             self.collective(
                 "DATA_PARALLEL_GROUP",
                 "_all_gather_base",
-                (size // 2,),
                 (size,),
+                (size * self.replicas,),
                 "BFloat16",
                 "parameters",
             )
@@ -707,26 +708,26 @@ def _mismatch(job: _Job, number: int, span: dict[int, tuple[int, int]]) -> _Plan
         other = next((s for s in later if program[s].content() != call.content()), None)
         if other is not None:
             between = [s for s in steps if step <= s <= other and program[s].group == call.group]
-            first = between[-2]  # the last of the alike ones: two neighbours change places
-            program[first], program[other] = program[other], program[first]
-            step, kind = first, "order"
-            call = program[first]
+            step, kind = between[-2], "order"  # two neighbours change places
+            program[step], program[other] = program[other], program[step]
+            call = program[step]
             assert isinstance(call, Call)
         else:
             kind = "size"
+    members = job.groups[call.group].ranks
+    first, *rest = call.inputs
     if kind == "size":
         program[step] = call._replace(
-            inputs=(call.inputs[0] + 1, *call.inputs[1:]),
-            outputs=(call.outputs[0] + 1, *call.outputs[1:]),
+            inputs=(2 * first, *rest), outputs=(2 * call.outputs[0], *call.outputs[1:])
         )
     elif kind == "dtype":
         program[step] = call._replace(dtype="Half")
+    elif kind == "type" and call.kind != "all_reduce":
+        program[step] = call._replace(kind="all_reduce", outputs=call.inputs)
     elif kind == "type":
-        program[step] = call._replace(
-            kind="all_reduce" if call.kind != "all_reduce" else "_all_gather_base"
-        )
+        outputs = (first * len(members), *rest)
+        program[step] = call._replace(kind="_all_gather_base", outputs=outputs)
     plan.traits.add(kind)
-    members = job.groups[call.group].ranks
     if len(members) == 2:  # two who differ: either may be wrong
         plan.suspects = frozenset(members)
     return plan

@@ -11,6 +11,7 @@ import pickle
 import pickletools
 from collections import Counter
 from functools import cache
+from math import prod
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,18 @@ def test_dumps_have_the_shape_of_their_version() -> None:
                 assert str(entry["pg_id"]) in dump["pg_status"]
                 assert ("thread_id" in entry) == (scenario.version != "2.5")
                 assert entry["state"] in ("scheduled", "started", "completed")
+
+
+def test_sizes_fit_their_operation_and_group() -> None:
+    for scenario, _, dumps in jobs():
+        for dump in dumps.values():
+            for entry in dump.get("entries", []):
+                grows = {"nccl:_all_gather_base": 1, "nccl:_reduce_scatter_base": -1}
+                factor = len(members(dump, entry["process_group"][0])) ** grows.get(
+                    entry["profiling_name"], 0
+                )
+                sizes = zip(entry["input_sizes"], entry["output_sizes"], strict=True)
+                assert all(prod(i) * factor == prod(o) for i, o in sizes), (scenario, entry)
 
 
 def test_only_active_dumps_of_json_may_lack_their_entries() -> None:
