@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import zlib
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import monotonic, monotonic_ns
@@ -334,6 +332,9 @@ class _Exchange:
         self._device = "cpu" if "cpu" in devices or not devices else devices[0]
 
     def maxima(self, seen: Maxima) -> Maxima:
+        import json  # not on the way to a help text
+        import zlib
+
         names = sorted(seen.sections_ns)
         blob = json.dumps(names).encode()
         digest = zlib.crc32(blob)
@@ -349,6 +350,8 @@ class _Exchange:
         return Maxima(initial_ns, subsequent_ns, outside_ns, by_name)
 
     def _all_names(self, blob: bytes, longest: int) -> list[str]:
+        import json
+
         padded = blob.ljust(longest)
         mine = self._torch.tensor(list(padded), dtype=self._torch.uint8, device=self._device)
         size = self._distributed.get_world_size(self._group)

@@ -17,8 +17,7 @@ import pytest
 from tests.coordinator.wire.certificates import make_certificate
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
 from undaunted.fault_tolerance.agent.metrics import Metrics, now_of
-from undaunted.fault_tolerance.metrics_access import listen
-from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
+from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig, listen
 from undaunted.journal import events as e
 from undaunted.journal.metrics.families import Now, RankNow
 from undaunted.journal.writer import JournalWriter

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted import __version__
-from undaunted.fault_tolerance.metrics_access import secrets
+from undaunted.fault_tolerance.metrics_config import secrets
 from undaunted.journal.events import JournalOpened
 from undaunted.journal.launch import MOST_KEPT, LaunchState
 from undaunted.journal.metrics.endpoint import Endpoint

@@ -53,7 +53,7 @@ def run_agent(config: RunConfig, front: socket.socket) -> int:
 def _listen(config: RunConfig) -> socket.socket | None:
     if config.metrics is None:
         return None
-    from undaunted.fault_tolerance.metrics_access import listen
+    from undaunted.fault_tolerance.metrics_config import listen
 
     return listen(config.metrics)
 

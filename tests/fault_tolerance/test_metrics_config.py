@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.wire.certificates import make_certificate
-from undaunted.fault_tolerance.metrics_access import listen, secrets
-from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
+from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig, listen, secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
