@@ -22,8 +22,8 @@ Labels say what a careful engineer on call concludes from this log alone:
 * `action`: `exclude` where the fault stays with a node (broken GPU, lost mount, old driver, a full
   local disk); `stop` where each restart would meet it again or nobody wants one (user error on all
   ranks at the start, quota, shared disk full, checkpoint that does not fit, cancelled); `restart`
-  else, also after a limit of time, and after a user error of one rank at a late step; `none`
-  where nothing failed;
+  else, also after a limit of time, after preemption (the scheduler takes the node by itself) and
+  after a user error of one rank at a late step; `none` where nothing failed;
 * `retryable`: a restart could plausibly succeed, so a stop would be wrong.
 """
 

@@ -98,7 +98,7 @@ def test_log_is_long_the_same_each_time_and_bears_the_labels_out(case: Case) -> 
         assert not re.search(rf"(?<![\w/-])({hosts})(?![\w-])[: \]]", text), "a node to name"
     texts = "\n".join(entry.text for entry in case.root + case.cascade)
     for rank in set(ranks or []) - _shown(case):
-        named = rf"(ranks?|tasks?|device|local_rank)\W{{1,3}}([\d, ]*\b)?{rank}\b"
+        named = rf"(ranks?|tasks?|device|local_rank)\W{{1,3}}([\d, ]*\b)?{rank}\b|\[{rank}\]"
         assert re.search(named, texts, re.IGNORECASE), f"nothing says rank {rank}"
 
 
