@@ -943,9 +943,9 @@ def _known(agent: Agent, cluster: Cluster) -> set[str]:
 
 
 def _why_not_led(cluster: Cluster, usable: set[str]) -> str:
-    """The same where nobody can take over: it was the first node that led, or one named by it.
+    """Why nobody leads where nobody can take over: the first node led, or one that it named.
 
-    One that was named and cut off does not know; the first node would if it was started again.
+    A node that was named and is cut off does not know it; the first node would if it started again.
     """
     checker, first = cluster.checker, cluster.setup.names[0]
     leader, by = checker.ledger.leader or first, checker.led_by

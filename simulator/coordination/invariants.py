@@ -163,7 +163,7 @@ class Checker:
         self._suspended[seat] = pauses + 1
 
     def resumed(self, seat: Seat) -> None:
-        """It has had the time to hear what happened."""
+        """The machine has run long enough again to hear what happened meanwhile."""
         self.excuse(seat[0], self._simulation.now + _STOPS_LATE_NS)
         pauses = self._suspended.pop(seat, 0)
         if pauses > 1:

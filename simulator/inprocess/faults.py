@@ -121,7 +121,7 @@ class Nemesis:
             self._simulation.tell(rank.name, fault.kind)
 
     def _touch(self, fault: Fault) -> None:
-        """Say whom it may concern for how long."""
+        """Tell the checker which ranks the fault may harm, and for how long."""
         cluster = self._cluster
         if fault.kind in _HARMLESS:
             return

@@ -451,7 +451,7 @@ class Questions:
     # --- on the way -----------------------------------------------------------------------------
 
     def _arrives(self, question: _Question) -> None:
-        """It reaches its machine, on which nothing of it was seen before."""
+        """The question reaches its machine."""
         network, command = self._network, question.command
         here, there = question.owner.machine.name, command.address.rpartition(":")[0]
         machine = network.machines.get(there)

@@ -119,7 +119,7 @@ def _beside() -> ControllerHost:
 
 
 def _notes(number: int, _world_size: int) -> Callable[[Note], None]:
-    """What becomes of functions that are restarted in their processes is in no journal here."""
+    """Say what becomes of functions that are restarted in their processes: no journal is here."""
     return lambda note: _say(f"round {number}: {note.line()}")
 
 

@@ -125,7 +125,7 @@ class CycleInfoFiles:
 
 
 class OwnRounds:
-    """The same for a job of one node, which has no leader.
+    """Keeps the files up to date for a job of one node, which has no leader.
 
     Args:
         place: where they go.

@@ -1,4 +1,4 @@
-"""What ranks and launcher tell each other besides progress: who a rank is, what it asks for."""
+"""Messages of ranks and launcher besides progress: who a rank is, what it asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DESCRIPTION_CHARACTERS = 300
 
 
 class WorkloadAction(enum.Enum):
-    """What a rank asks the launcher to do."""
+    """Requests of a rank to the launcher."""
 
     Continue = 0
     """Nothing: go on as usual."""
@@ -39,7 +39,7 @@ class WorkloadControlRequest:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who a rank is.
+    """The identity of a rank.
 
     Attributes:
         global_rank: in the whole job.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JobLimits(Protocol):
-    """What is decided for the whole job; see `RunConfig`."""
+    """Limits of the whole job; see `RunConfig`."""
 
     @property
     def max_restarts(self) -> int: ...  # noqa: D102
@@ -33,14 +33,14 @@ class JobLimits(Protocol):
 
 
 class Contexts(NamedTuple):
-    """For listening and for connecting; None = without TLS."""
+    """TLS for listening and for connecting; None = without TLS."""
 
     server: ssl.SSLContext | None = None
     client: ssl.SSLContext | None = None
 
 
 def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
-    """What the job policy needs to know."""
+    """The settings of the job policy."""
     return PolicyConfig(
         min_nodes=nodes.min_nodes,
         max_nodes=nodes.max_nodes,
@@ -72,7 +72,7 @@ def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
 
 
 def nodes_setting(nodes: Nodes) -> dict[str, str]:
-    """The one that must be given to a coordinator alone and to launchers."""
+    """The option that a coordinator alone needs as well as launchers."""
     few, most = nodes.min_nodes, nodes.max_nodes
     return {"--nnodes": str(few) if few == most else f"{few}:{most}"}
 

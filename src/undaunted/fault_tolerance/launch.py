@@ -198,7 +198,7 @@ def _word(arg: Any) -> str:
 
 
 class _Launched:
-    """What the journal says about the launch that has just ended."""
+    """Read from the journal how the launch ended that is just over."""
 
     def __init__(self, config: LaunchConfig, run_id: str) -> None:
         from undaunted.journal.events import JobEnded, RoundBlamed, RoundStarted, Verdict

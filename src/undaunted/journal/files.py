@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class FileSystem(Protocol):
-    """What the journal needs of ``os``; each call may raise OSError or take for ever."""
+    """The calls of ``os`` that the journal needs; each may raise OSError or take for ever."""
 
     def open(self, path: str, flags: int, mode: int = ..., /) -> int:
         """Open a file; return its descriptor."""

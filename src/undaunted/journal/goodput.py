@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """What a launch does not know of one of its rounds; times are of its own clock.
+    """Facts of a round that a launch does not know by itself; times are of its own clock.
 
     Attributes:
         done: iterations below this one were completed before, by whomever.

@@ -124,7 +124,7 @@ class RoundState:
 
     @property
     def stage(self) -> str:
-        """What the round is at: starting, running, failed, stopping or stopped."""
+        """The state of the round: starting, running, failed, stopping or stopped."""
         for kind, stage in (
             (e.RoundStopped, "stopped"),
             (e.StopRequested, "stopping"),

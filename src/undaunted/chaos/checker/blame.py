@@ -1,4 +1,4 @@
-"""Whom the launcher blamed for a fault, and whether that is right. Pure."""
+"""The verdict of the launcher about a fault, and whether it is right. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REASON = re.compile(r"rank ([0-9]+): ")
 
 
 def blame_of(cut: Cut, cuts: Sequence[Cut], history: History) -> tuple[Blame, list[Finding]]:
-    """Say whom the launcher blamed for a fault that has happened.
+    """Return the verdict of the launcher about a fault that has happened, and findings about it.
 
     Args:
         cut: the fault.

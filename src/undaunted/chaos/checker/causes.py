@@ -77,7 +77,7 @@ class Clue:
     random: bool = False
 
     def kinds(self) -> set[str]:
-        """What differs: ``parameters``, ``rng``, ..., and names that the script gave."""
+        """Parts that differ: ``parameters``, ``rng``, ..., and names that the script gave."""
         return {base(name) for name in self.difference.parts}
 
     def name(self, kind: str) -> str:
@@ -323,7 +323,7 @@ def _data(clue: Clue) -> Finding:
 
 
 def _order(clue: Clue) -> tuple[str, str]:
-    """What is wrong with the order of the data: the key of the finding, and in words."""
+    """Return the error in the order of the data: the key of its finding, and a text."""
     rank, instead = clue.rank_of("data"), clue.equal_to("data")
     key = "data-order-not-restored"
     what = "is in another order: it is shuffled with another seed"

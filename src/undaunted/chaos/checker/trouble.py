@@ -1,4 +1,4 @@
-"""What else went wrong in the rounds around a fault. Pure."""
+"""Findings about errors in the rounds around a fault. Pure."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """Whom the launcher blamed for a fault.
+    """The verdict of the launcher about a fault.
 
     Attributes:
         kind: ``crash``, ``hang``, or "" for nobody.
@@ -74,7 +74,7 @@ class Blame(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one planned fault.
+    """The result of one planned fault.
 
     Attributes:
         fault: the plan.

@@ -1,4 +1,4 @@
-"""What is chosen for the log server of a job. Pure."""
+"""The settings of the log server of a job. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class FunnelConfig(msgspec.Struct, kw_only=True, frozen=True):
-    """The log server as the user wants it.
+    """Settings of the log server.
 
     Attributes:
         root: absolute path of the directory on the server's host that all logs are in.

@@ -38,7 +38,7 @@ _PREFIX = "[undaunted] log server: "
 
 
 class Task(msgspec.Struct, kw_only=True, frozen=True):
-    """What the program is told.
+    """The settings with which the program is started.
 
     Attributes:
         run_id: of the job.

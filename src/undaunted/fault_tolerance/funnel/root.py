@@ -87,7 +87,7 @@ class Root:
             self._take(connection, message)
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """What it has sent is written all the same."""
+        """Forget a connection; lines that have come over it are written all the same."""
         del reason
         del self._waiting[connection]
         for sender in self._senders.values():

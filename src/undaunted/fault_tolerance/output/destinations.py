@@ -124,7 +124,7 @@ def round_log_path(prefix: str, round_no: int) -> str:
 def tee_entries(
     config: RunConfig, local_rank: int, rank: int, output: RankOutput
 ) -> list[TeeEntry]:
-    """What of a rank's output is copied to the console."""
+    """Files of a rank whose lines are copied to the console."""
     prefix = config.local_prefix
     for name, value in (
         ("role_name", config.role),
@@ -145,7 +145,7 @@ def filtered_path(config: RunConfig, round_no: int, stream: Stream) -> str:
 
 
 def filtered_sources(entries: Iterable[TeeEntry], stream_fd: int) -> list[Source]:
-    """What is shown on one stream of the console, as sources of a filtered copy."""
+    """Sources of a filtered copy: files that are shown on one stream of the console."""
     return [
         Source(entry.path, 0, temporary=False, prefix=entry.prefix)
         for entry in entries

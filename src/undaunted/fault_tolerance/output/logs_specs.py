@@ -28,7 +28,7 @@ class PlugInError(OSError):
 
 
 class Chosen(NamedTuple):
-    """What the plug-in chose for a round.
+    """The choice of the plug-in for a round.
 
     Attributes:
         outputs: by local rank.
@@ -176,7 +176,7 @@ def _streams(value: Any) -> str:
 
 
 def _arguments(config: RunConfig) -> dict[str, Any]:
-    """What torchrun gives to the class."""
+    """Arguments that torchrun gives to the class."""
     from torch.distributed.elastic.multiprocessing import Std
 
     def streams(bit: int) -> dict[int, Any]:

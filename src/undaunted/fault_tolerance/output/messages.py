@@ -100,7 +100,7 @@ class Messages:
 
 
 def to_line_begin(fd: int) -> bytes:
-    """What brings a terminal to the beginning of a line, "" = ``fd`` is none.
+    """Characters that bring a terminal to the beginning of a line, "" = ``fd`` is none.
 
     A rank may have left its line unfinished, as progress bars do. As many spaces as a line has
     columns end in the next line, unless they began at the beginning of one: nobody has to be asked.

@@ -1,4 +1,4 @@
-"""What ended a round first, on which node, and when, from what all its nodes tell. Pure."""
+"""The first failure of a round, its node and time, from the journals of all its nodes. Pure."""
 
 from __future__ import annotations
 
