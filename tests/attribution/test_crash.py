@@ -232,8 +232,15 @@ def test_a_rank_on_its_way_out_with_an_exit_code() -> None:
     assert (found.exception, found.traceback, found.victims) == ("", "", (0,))
     negative = failure(1, error=error("SystemExit", "-1", 100, TRACEBACK))
     assert negative.code == 255
-    text = failure(1, error=error("SystemExit", "no config", 100))
-    assert "failed: SystemExit: no config" in verdict(text).line
+
+
+def test_a_message_in_the_place_of_an_exit_code() -> None:
+    found = verdict(failure(1, 500, error=error("SystemExit", "no\nconfig", 100, TRACEBACK)))
+    frame = found.line.partition(", in ")[2]
+    assert found.line == f"rank 1 (node a, pid 4701) exited with code 1: no config, in {frame}"
+    assert (bool(frame), found.exception, found.traceback) == (True, "SystemExit: no\nconfig", "")
+    empty = failure(1, error=error("SystemExit", "", 100))
+    assert verdict(empty).line == "rank 1 (node a, pid 4701) exited with code 1"
 
 
 def test_a_rank_that_was_leaving_is_not_taken_for_killed_by_others() -> None:

@@ -79,7 +79,21 @@ def test_numbers_of_other_kinds(area, writer, iteration, stored):
     assert area.snapshot(0).iteration == stored
 
 
-@pytest.mark.parametrize("iteration", [None, "x", -5, 2**64, float("nan")])
+@pytest.mark.parametrize("iteration", ["x", -1, -5])
+def test_the_first_iteration_is_the_first_that_is_one(area, writer, clock, iteration, caplog):
+    clock(1000)
+    writer.step(iteration)
+    clock(5000)
+    writer.step(40)
+    writer.step(41)
+    writer.step(-5)
+    page = area.snapshot(0)
+    assert (page.first_iteration, page.iteration, page.first_step_ns) == (40, 41, 1000)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"step({iteration!r}): ")
+
+
+@pytest.mark.parametrize("iteration", [None, "x", -1, -5, 2**64, float("nan")])
 def test_what_is_no_iteration_is_still_a_heartbeat(area, writer, iteration, caplog):
     writer.step(iteration)
     writer.step(iteration)

@@ -84,6 +84,12 @@ class RankFailure:
         return None if hurried else self.signal
 
     @property
+    def exits_with_text(self) -> bool:
+        """Whether it ended by ``sys.exit("text")``: Python shows the text and exits with 1."""
+        error = self.error
+        return error is not None and error.type == "SystemExit" and not self._is_leaving
+
+    @property
     def _is_leaving(self) -> bool:
         # ``sys.exit(3)``: an exception to Python, a deliberate end to everybody else.
         error = self.error
@@ -166,7 +172,7 @@ def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
         + _killed_together(root, failures, origins),
         signal=exits.signal_name(root.died_of) if root.died_of is not None else "",
         exception=root.exception,
-        traceback=root.traceback,
+        traceback="" if root.exits_with_text else root.traceback,
         frame=str(frame) if frame else "",
     )
 
@@ -244,6 +250,9 @@ def _killed_together(
 
 
 def _what(root: RankFailure) -> str:
+    if root.exits_with_text:
+        text = one_line(root.error.message if root.error else "", longest=_LONGEST_MESSAGE)
+        return exits.exit_in_words(1) + (f": {text}" if text else "")
     if root.exception:
         return f"failed: {one_line(root.exception, longest=_LONGEST_MESSAGE)}"
     if root.died_of is not None:

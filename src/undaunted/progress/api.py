@@ -28,7 +28,8 @@ def step(iteration: int, digest: object = None) -> None:
     """Say that an iteration begins; counts as a heartbeat.
 
     Args:
-        iteration: its number, from 0; after a restart the number of the iteration resumed at.
+        iteration: its number, from 0; after a restart the number of the iteration resumed at. With
+            anything else the call is a heartbeat only, and the first such call is warned of.
         digest: state that a resumed run must have as well when this iteration begins: a module, an
             optimizer, an object with ``state_dict()``, a tensor, numbers or text, or a dictionary
             of these. Nobody looks at it except under ``undaunted chaos``.

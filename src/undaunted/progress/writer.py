@@ -70,7 +70,8 @@ class PageWriter:
         self._words = self._bytes.cast("Q")
         self._last_heartbeat = 0
         self._max_gap = 0
-        self._stepped = False
+        self._stepped = False  # an iteration was stored
+        self._warned = False  # of one that is none
         self._sections: dict[str, Section] = {}
         self._free_slots = iter(range(layout.SECTION_SLOTS - 1))
         others = layout.section_slot(layout.SECTION_SLOTS - 1)
@@ -135,7 +136,10 @@ class PageWriter:
             pass  # somebody wrote garbage into the page: the count is at its largest value
 
     def step(self, iteration: int) -> None:
-        """Say that iteration number ``iteration`` (from 0) begins; counts as a heartbeat."""
+        """Say that iteration number ``iteration`` (from 0) begins; counts as a heartbeat.
+
+        What is no such number is a heartbeat only, with one warning. Never raises.
+        """
         self.heartbeat()
         words = self._words
         try:
@@ -144,7 +148,7 @@ class PageWriter:
             self._store_odd_iteration(iteration)
         words[ITERATION_NS] = self._last_heartbeat
         if not self._stepped:
-            self._first_step()
+            self._first_step(iteration)
         if on_step is not None:
             on_step(iteration)
 
@@ -287,10 +291,15 @@ class PageWriter:
         words[layout.HEARTBEAT_FIRSTS] = words[layout.HEARTBEAT_FIRSTS] % 2**32 + 1
         self._first_use()
 
-    def _first_step(self) -> None:
-        self._stepped = True
+    def _first_step(self, iteration: object) -> None:
+        """Note the first step, and which iteration is the first: -1, stored as 0, is none."""
         words = self._words
+        self._stepped = words[ITERATION] != 0
         words[layout.FIRST_ITERATION] = words[ITERATION]
+        if not self._stepped:
+            self._warn_of_iteration(iteration)
+        if words[layout.FIRST_STEP_NS]:
+            return
         words[layout.FIRST_STEP_NS] = self._last_heartbeat
         if words[layout.PHASE] == Phase.INITIALIZED:
             words[layout.PHASE] = Phase.STEPPING
@@ -305,10 +314,17 @@ class PageWriter:
         try:
             self._words[ITERATION] = int(iteration) + 1  # type: ignore[call-overload]
         except Exception:  # noqa: BLE001 - a number of the user's making may raise anything
-            if not self._stepped:  # say it once
-                _log().warning(
-                    "step(%r): not a number from 0 up, iterations are not known", iteration
-                )
+            self._warn_of_iteration(iteration)
+
+    def _warn_of_iteration(self, iteration: object) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        _log().warning(
+            "step(%r): this is a heartbeat, but no iteration, which has a number from 0 up: how "
+            "far the rank is, is not known without",
+            iteration,
+        )
 
     def _new_section(self, name: str) -> Section:
         encoded = encoded_name(name)

@@ -179,7 +179,7 @@ async def test_a_rank_that_has_ended_hangs_no_more(node: Node) -> None:
         ("ValueError", "x", "raised ValueError"),
         ("SystemExit", "3", "exits with 3"),
         ("SystemExit", "", "exits with 1"),
-        ("SystemExit", "no config given", "raised SystemExit"),
+        ("SystemExit", "no config given", "exits with 1"),
     ],
 )
 def test_an_exception(node: Node, kind: str, message: str, said: str) -> None:

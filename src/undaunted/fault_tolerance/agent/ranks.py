@@ -227,7 +227,7 @@ class Ranks:
 
 
 def _in_words(error: ErrorRecord) -> str:
-    code = error.message or "1"
-    if error.type == "SystemExit" and code.removeprefix("-").isdecimal():
-        return f"exits with {code}"
-    return f"raised {error.type}"
+    if error.type != "SystemExit":
+        return f"raised {error.type}"
+    is_code = error.message.removeprefix("-").isdecimal()
+    return f"exits with {error.message if is_code else 1}"
