@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -225,3 +227,19 @@ def test_wait_for_the_first_of_several():
     finally:
         for fd in (read, write, quiet, other):
             os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("number", "limit", "said"),
+    [
+        (errno.EMFILE, 30, "no more (ulimit -n is 30: raise it)"),
+        (errno.EFBIG, 1024, "no more (ulimit -f is 1024 bytes: raise it)"),
+        (errno.EFBIG, resource.RLIM_INFINITY, "no more"),  # of the file system
+        (errno.EACCES, 30, "no more"),
+    ],
+)
+def test_the_limit_that_was_reached_is_named(
+    monkeypatch: pytest.MonkeyPatch, number: int, limit: int, said: str
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert process.refusal(OSError(number, "no more")) == said

@@ -264,6 +264,11 @@ def test_a_slip_of_the_pen_is_said(name, said):
     assert RUN.unknown_variables({name: "3", "PET_EMPTY": ""}) == said
 
 
+def test_a_complaint_has_nothing_that_a_terminal_would_act_on(capsys):
+    assert REPORT.run(["--\x1b[31m"], print) == 2
+    assert "unknown option --\\x1b[31m" in capsys.readouterr().err
+
+
 # --- help ---
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CODE = """
-import os, sys, threading
+import os, resource, sys, threading
 from undaunted.fault_tolerance import front
 from undaunted.fault_tolerance.run_config import RunConfig
 
@@ -29,6 +29,10 @@ if which == "process":
     os.fork = no_process
 elif which == "thread":
     threading.Thread.start = no_thread
+elif which == "files":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+elif which == "size":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 config = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target="true",
     args=[], cwd=directory, run_dir=directory, log_dir=directory, stdout=[0], stderr=[0],
@@ -39,7 +43,7 @@ sys.exit(front.run(config))
 
 
 def launch(directory: Path, which: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a launcher that gets no further process or thread, where ``which`` says so."""
+    """Run a launcher that lacks what ``which`` says."""
     return subprocess.run(
         [sys.executable, "-c", CODE, str(directory), which],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
@@ -59,6 +63,19 @@ def test_the_limit_of_processes_is_named_with_the_remedy(
     assert done.returncode == code
     assert line.startswith("[undaunted] ")
     assert "ulimit -u" in line
+
+
+@pytest.mark.parametrize(
+    ("which", "limit"), [("files", "ulimit -n is 30"), ("size", "ulimit -f is 1024 bytes")]
+)
+def test_other_limits_are_named_with_value_and_remedy(
+    tmp_path: Path, which: str, limit: str
+) -> None:
+    done = launch(tmp_path, which)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith("[undaunted] 1 rank cannot be started: ")
+    assert f"{limit}: raise it" in line
 
 
 @pytest.mark.parametrize("name", ["journal-here.jsonl", ".lock-here"])

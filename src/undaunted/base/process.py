@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import resource
 import select
 import signal
 import sys
@@ -29,6 +31,12 @@ _PF_EXITING = 0x4  # of the flags in /proc/PID/stat, since Linux 2.6
 _NR_PIDFD_SEND_SIGNAL = 424
 _NR_PIDFD_OPEN = 434
 
+
+# By number of the error: how shells call the limit, which it is, and its unit.
+_LIMITS = {
+    errno.EMFILE: ("-n", resource.RLIMIT_NOFILE, ""),
+    errno.EFBIG: ("-f", resource.RLIMIT_FSIZE, " bytes"),
+}
 
 # Nothing is imported before the current directory, which `-c` puts first, is out. Our package is
 # this one, wherever else there is another; what lies beside it hides nothing.
@@ -339,3 +347,13 @@ def _syscall(*words: int) -> int:
 def _raise_errno(what: str) -> None:
     number = ctypes.get_errno()
     raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def refusal(error: OSError) -> str:
+    """Say why the system refused something; also the limit of this process that was reached."""
+    why = error.strerror or str(error)
+    option, number, unit = _LIMITS.get(error.errno or 0, ("", 0, ""))
+    limit = resource.getrlimit(number)[0] if option else resource.RLIM_INFINITY
+    if limit == resource.RLIM_INFINITY:
+        return why
+    return f"{why} (ulimit {option} is {limit}{unit}: raise it)"

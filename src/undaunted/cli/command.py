@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from undaunted.base.options import SWITCH, Option, build, options_of, variable_of
 from undaunted.base.streams import discard_stdout
+from undaunted.base.text import printable
 from undaunted.base.values import is_boolean
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class HelpAsked(Exception):  # noqa: N818 - nothing went wrong
 def complain(command: str, error: object) -> int:
     """Say on standard error why a command ends; return the exit code of wrong use."""
     name = f"undaunted {command}".rstrip()
-    print(f"{name}: error: {error}", file=sys.stderr)
+    print(f"{name}: error: {printable(str(error))}", file=sys.stderr)
     return USAGE_ERROR
 
 

@@ -13,6 +13,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING
 
+from undaunted.base.process import refusal
 from undaunted.journal.files import FileSystem, write_all
 
 if TYPE_CHECKING:
@@ -175,4 +176,4 @@ class Appender:
 
 
 def _describe(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return refusal(error) if isinstance(error, OSError) else str(error)

@@ -210,3 +210,14 @@ def test_ctrl_c_is_an_interruption_and_a_second_one_is_offered_to_nobody_else(
     assert ended.startswith(f"[undaunted] {outcome}: ")
     (event,) = events(tmp_path, "job_ended")
     assert (event["outcome"], event["exit_code"]) == ("preempted", 75)
+
+
+def test_a_name_of_several_lines_is_said_in_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), target="new\nline.py")
+    it = OpenScribe(config)
+    it.job_started()
+    it.close()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert " of new line.py on " in line

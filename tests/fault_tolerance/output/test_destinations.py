@@ -2,6 +2,7 @@
 
 import os
 
+import msgspec
 import pytest
 
 from undaunted.fault_tolerance.output.destinations import (
@@ -95,3 +96,9 @@ def test_last_lines_of_what_is_no_file(tmp_path):
     assert last_lines(str(tmp_path / "missing"), 5) == []
     assert last_lines(str(tmp_path), 5) == []
     assert last_lines(str(tmp_path / "fifo"), 5) == []
+
+
+def test_a_prefix_has_nothing_that_a_terminal_would_act_on():
+    settings = msgspec.structs.replace(config(TO_BOTH, TO_FILE), role="a\x1b[31m\nb")
+    (entry,) = tee_entries(settings, 0, 3, own_layout(settings, 0, 0))
+    assert entry.prefix == "[a\\x1b[31m b3]:"

@@ -44,6 +44,18 @@ def test_lines_arrive_in_order_with_their_prefix() -> None:
         os.close(write)
 
 
+def test_what_a_terminal_would_act_on_is_written_out() -> None:
+    read, write = os.pipe()
+    try:
+        messages = Messages(fd=write)
+        messages.say("a\x1b[31m\r\nb")
+        messages.close()
+        assert os.read(read, 1000) == b"[undaunted] a\\x1b[31m\\r\nb\n"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_lines_below_the_level_are_left_out() -> None:
     read, write = os.pipe()
     try:

@@ -79,7 +79,7 @@ class Scribe:
             )
         )
         self.say(
-            f"{count(config.nproc_per_node, 'rank')} of {argv[0]} on {config.node}, "
+            f"{count(config.nproc_per_node, 'rank')} of {one_line(argv[0])} on {config.node}, "
             f"{count(config.max_restarts, 'restart')} allowed; "
             f"report: undaunted report {config.run_dir}",
             level=INFO,

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.text import count
 from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
 from undaunted.fault_tolerance.agent.environment import numa_problem, shared_environment
 from undaunted.fault_tolerance.worker.preload import later_modules, template_modules
@@ -59,10 +60,11 @@ def _listen(config: RunConfig) -> socket.socket | None:
 
 
 def _cannot_start(config: RunConfig, error: OSError) -> str:
-    what = f"{config.nproc_per_node} ranks cannot be started: {error.strerror or error}"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"{what}; raise the limit (ulimit -n) or lower --nproc-per-node"
-    return f"{what}; {error}" if error.strerror else what
+    ranks = count(config.nproc_per_node, "rank")
+    what = f"{ranks} cannot be started: {process.refusal(error)}"
+    if error.errno in (errno.EMFILE, errno.ENFILE) and config.nproc_per_node > 1:
+        what += "; or lower --nproc-per-node"
+    return f"{what}: {error.filename}" if error.filename else what
 
 
 def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:

@@ -19,6 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from undaunted.base.text import one_line
 from undaunted.fault_tolerance.output.round_log import Source
 from undaunted.fault_tolerance.output.tee import TeeEntry
 from undaunted.fault_tolerance.run_config import TO_BOTH
@@ -127,7 +128,7 @@ def tee_entries(
     """Files of a rank whose lines are copied to the console."""
     prefix = config.local_prefix
     for name, value in (
-        ("role_name", config.role),
+        ("role_name", one_line(config.role)),
         ("local_rank", str(local_rank)),
         ("rank", str(rank)),
     ):

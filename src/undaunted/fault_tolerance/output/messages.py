@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from undaunted.base.deadline import within
+from undaunted.base.text import printable
 from undaunted.fault_tolerance.output.console import Console
 from undaunted.fault_tolerance.output.job_logs import open_here
 from undaunted.logs.log_file import LogFile
@@ -59,10 +60,10 @@ class Messages:
         self._log = LauncherLog(path, node, self._show_problem, open_log)
 
     def say(self, text: str, *, level: int = WARNING, prefix: bool = True) -> None:
-        """Write ``text`` (one or more lines) soon; never blocks."""
+        """Write ``text`` (one or more lines, no more than `printable`) soon; never blocks."""
         if level < self._level:
             return
-        lines = (_PREFIX if prefix else "") + text + "\n"
+        lines = (_PREFIX if prefix else "") + printable(text) + "\n"
         self._show(lines)
         log = self._log  # read once: another thread may be closing it
         if log is not None:
