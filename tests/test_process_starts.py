@@ -31,6 +31,7 @@ NAMED = {
 
 # Everything that is started as a module.
 PROGRAMS = (
+    "undaunted.attribution.flight.reader",
     "undaunted.chaos.nemesis.slow_network",
     "undaunted.chaos.nemesis.small_disk",
     "undaunted.chaos.nemesis.stage",

@@ -31,12 +31,13 @@ Commands:
   top       show what every rank of a run is doing now, live
   chaos     run a training script under planned faults; say what became of each
   doctor    look at this machine before training starts
+  flight    say who keeps the others waiting, from dumps of the Flight Recorder
 
 undaunted COMMAND --help explains a command; undaunted --version says which
 version this is. ft_launcher is another name for undaunted run, nvrx-control for
 undaunted coordinator.
 """
-_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor")
+_COMMANDS = ("run", "coordinator", "report", "top", "chaos", "doctor", "flight")
 _MOVED = {
     "simulate": "it is part of a checkout of undaunted: python -m simulator",
     "log-aggregator": "it is log_aggregator of undaunted's package nvidia-resiliency-ext",

@@ -1,0 +1,1 @@
+"""Recordings of collectives (torch's Flight Recorder): who keeps all others waiting."""

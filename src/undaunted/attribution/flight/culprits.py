@@ -1,0 +1,726 @@
+"""Finds out from recordings of all ranks who keeps the others waiting. Pure.
+
+All groups of the job are one picture: edges lead from each rank to the operations it waits in, and
+from an operation to the members that have not come to it. Whoever is waited for and waits for
+nobody is to blame. docs/design/attribution.md has the rules, `findings.CAUSES` their names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.attribution.findings import Finding
+from undaunted.attribution.flight.recording import (
+    UNKNOWN,
+    Call,
+    Group,
+    Recording,
+    Transfer,
+    ranks_of,
+)
+from undaunted.base.text import count, name_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_MOST_NUMBERS = 64  # of one group that are looked at
+_MOST_CULPRITS = 256
+_SURE, _LIKELY, _GUESS = 0.95, 0.7, 0.5
+_SOME_CALL = Call("a collective")  # its entry was overwritten
+# Calls of which each member gives as much as any other.
+_EVEN = (
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+)
+# Calls that a member may end before all have come.
+_ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """A rank to blame.
+
+    Attributes:
+        rank, node: who; node "" = not known.
+        cause: its name in `findings.CAUSES`.
+        group: name of the process group where it shows, "" = none.
+        evidence: a sentence.
+        confidence: 0 to 1.
+        t: when it was last seen to call a collective; 0 = not known.
+    """
+
+    rank: int
+    node: str
+    cause: str
+    group: str
+    evidence: str
+    confidence: float = _SURE
+    t: float = 0.0
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """A group in which somebody waits.
+
+    Attributes:
+        name, description: as torch has them.
+        size: number of members; of gloo, the ones that have called something.
+        number: of the operation that is waited in; transfers have none: -1.
+        operation, dtype, shape: what was called: ``all_reduce``, ``Float``, ``[4]``.
+        waiting: ranks that wait in it.
+        absent: ranks that have not come to it; they, or others they wait for, are the cause.
+    """
+
+    name: str
+    description: str
+    size: int
+    number: int
+    operation: str
+    dtype: str
+    shape: str
+    waiting: list[int]
+    absent: list[int]
+
+
+class Analysis(msgspec.Struct, frozen=True):
+    """What recordings say.
+
+    Attributes:
+        culprits: the surest first; empty = nobody waits, or it cannot be known for whom.
+        missing: ranks without a recording.
+        waiting: ranks that wait for others: not to blame.
+        groups: in which somebody waits.
+    """
+
+    culprits: list[Culprit]
+    missing: list[int]
+    waiting: list[int]
+    groups: list[GroupState]
+
+    def findings(self) -> list[Finding]:
+        """Return the same as findings: one for each cause and evidence."""
+        return [
+            Finding(
+                cause=one.cause,
+                ranks=(one.rank,),
+                nodes=(one.node,) if one.node else (),
+                t=one.t,
+                confidence=one.confidence,
+                quote=one.evidence,
+                source="recordings of all ranks"
+                if one.cause == "no_dump"
+                else f"recording of rank {one.rank}",
+            )
+            for one in self.culprits
+        ]
+
+
+def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
+    """Find the culprits.
+
+    Args:
+        recordings: one for each rank that has left one.
+        world_size: number of ranks of the job, if known; else what recordings say.
+    """
+    job = _Job(recordings, world_size)
+    operations = [*_operations(job), *_failed(job)]
+    culprits = (
+        _mismatches(job, operations)
+        or _ends(job, operations)
+        or _mismatches(job, _last(job))  # operations that do not match may have failed everywhere
+        or _idle(job, operations)
+    )
+    if not culprits and job.missing and job.by_rank:
+        culprits = [
+            Culprit(rank, "", "no_dump", "", "it left no recording, and all others did", _GUESS)
+            for rank in job.missing
+        ]
+    blamed = {one.rank for one in culprits}
+    waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
+    return Analysis(
+        culprits=sorted(culprits, key=lambda one: (-one.confidence, one.rank))[:_MOST_CULPRITS],
+        missing=job.missing,
+        waiting=sorted(waiting),
+        groups=[_state(one) for one in operations if not one.failed],
+    )
+
+
+# --- the job --------------------------------------------------------------------------------------
+
+
+class _View:
+    """One group as its members see it."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name = name
+        self.description = description
+        self.order: tuple[int, ...] = ()  # members by their rank inside the group
+        self.members: set[int] = set()
+        self.seen: dict[int, Group] = {}  # by rank
+
+    @property
+    def label(self) -> str:
+        if self.description in {"", "undefined"}:
+            return f"group {self.name}"
+        return f"group {self.name} ({self.description})"
+
+
+class _Job:
+    """All recordings, and the groups they are about."""
+
+    def __init__(self, recordings: Iterable[Recording], world_size: int) -> None:
+        self.by_rank = {one.rank: one for one in recordings if one.rank >= 0}
+        self.views: dict[tuple[str, object], _View] = {}
+        self._gather()
+        world = set(self.by_rank) | set(range(max(self.by_rank, default=-1) + 1))
+        for view in self.views.values():
+            world |= view.members
+        size = max([world_size, *(one.world_size for one in self.by_rank.values())])
+        self.world = world | set(range(size))
+        self.missing = sorted(self.world - set(self.by_rank))
+        for view in self.views.values():
+            if not view.order:
+                self._guess_members(view)
+
+    def _gather(self) -> None:
+        # The same name with other members is another group: of a later start, or local.
+        for rank, one in self.by_rank.items():
+            for group in one.groups:
+                key = (group.name, group.members)
+                view = self.views.get(key)
+                if view is None:
+                    view = self.views[key] = _View(group.name, group.description)
+                    view.order = ranks_of(group.members)
+                    view.members = set(view.order)
+                view.description = view.description or group.description
+                view.seen[rank] = group
+        self._join_unknown()
+
+    def _join_unknown(self) -> None:
+        """Give ranks that do not know the members of a group to the group of that name."""
+        for name, members in list(self.views):
+            if members:
+                continue
+            for other in list(self.views.values()):
+                if other.name == name and other.members:
+                    seen = self.views[name, members].seen
+                    for rank in [one for one in seen if one in other.members]:
+                        other.seen.setdefault(rank, seen.pop(rank))
+            if not self.views[name, members].seen:
+                del self.views[name, members]
+
+    def _guess_members(self, view: _View) -> None:
+        whole = view.description == "default_pg" or view.name == "0"
+        view.members = set(self.world) if whole else set(view.seen)
+        view.order = tuple(sorted(view.members))
+
+    def call(self, rank: int, group: Group, number: int) -> Call | None:
+        place = group.call_at(number)
+        calls = self.by_rank[rank].calls
+        return calls[place] if 0 <= place < len(calls) else None
+
+    def node(self, rank: int) -> str:
+        one = self.by_rank.get(rank)
+        return one.node if one else ""
+
+
+class _Operation:
+    """Something that ranks wait in, and for whom.
+
+    Attributes:
+        view: the group, None for a wait that only the main thread shows.
+        number: of the collective, -1 = a transfer.
+        waiting: ranks that are in it.
+        absent: ranks they wait for; empty = not known.
+        lagging: ranks whose device has not finished what those of peers have.
+        call: what was called.
+        orders: place among all operations of the rank, by waiting rank.
+        failed: it has ended on those who "wait": with an error, as others never came.
+    """
+
+    def __init__(
+        self, view: _View | None, number: int, call: Call, *, failed: bool = False
+    ) -> None:
+        self.failed = failed
+        self.view = view
+        self.number = number
+        self.call = call
+        self.waiting: list[int] = []
+        self.absent: list[int] = []
+        self.lagging: list[int] = []
+        self.orders: dict[int, int] = {}
+
+    def __str__(self) -> str:
+        if self.view is None:
+            return str(self.call)
+        number = "" if self.number < 0 else f"number {self.number} of "
+        return f"{self.call} ({number}{self.view.label})"
+
+
+def _operations(job: _Job) -> list[_Operation]:
+    """Return everything that somebody waits in, with the ranks that have not come to it."""
+    found = []
+    for view in job.views.values():
+        by_number: dict[int, list[int]] = defaultdict(list)
+        for rank, group in view.seen.items():
+            if group.oldest >= 0:
+                by_number[group.oldest].append(rank)
+        numbers = sorted(by_number)[:_MOST_NUMBERS]
+        found += [_collective(job, view, number, by_number[number]) for number in numbers]
+    found += _transfers(job)
+    recorded = {rank for one in found for rank in one.waiting}
+    for rank, one in job.by_rank.items():
+        if one.waits is not None and (one.waits.peer >= 0 or rank not in recorded):
+            operation = _Operation(None, -1, Call(one.waits.name))
+            operation.waiting = [rank]
+            operation.orders = {rank: 1 << 62}
+            operation.absent = [one.waits.peer] if one.waits.peer in job.world else []
+            found.append(operation)
+    _add_busy(found)
+    return found
+
+
+def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Operation:
+    first = view.seen[waiting[0]]
+    operation = _Operation(view, number, job.call(waiting[0], first, number) or _SOME_CALL)
+    operation.waiting = sorted(waiting)
+    operation.orders = {rank: view.seen[rank].order for rank in waiting}
+    others = {rank: group for rank, group in view.seen.items() if group.enqueued != UNKNOWN}
+    operation.absent = sorted(rank for rank, group in others.items() if not group.came_to(number))
+    lacking = sorted(view.members - set(job.by_rank))
+    ended = any(group.ended(number) for group in others.values())
+    if not operation.absent:
+        if ended and not (lacking and first.backend == "gloo"):
+            operation.lagging = operation.waiting
+        elif lacking:
+            operation.absent = lacking
+        else:
+            operation.absent = _not_started(view, number, waiting)
+    return operation
+
+
+def _not_started(view: _View, number: int, waiting: Sequence[int]) -> list[int]:
+    """Return whose device has not begun what others' devices have."""
+    begun = {rank for rank in waiting if view.seen[rank].started >= number}
+    return sorted(set(waiting) - begun) if begun else []
+
+
+# --- transfers ------------------------------------------------------------------------------------
+
+
+def _transfers(job: _Job) -> Iterator[_Operation]:
+    pending: dict[tuple[str, int, int, bool], Transfer] = {}
+    pairs: dict[tuple[str, int, int, bool], tuple[int, int]] = {}
+    views: dict[tuple[str, int], _View] = {
+        (view.name, rank): view for view in job.views.values() for rank in view.seen
+    }
+    for rank, one in job.by_rank.items():
+        for transfer in one.transfers:
+            view = views.get((transfer.group, rank))
+            peer = _peer(view, transfer.peer)
+            if peer >= 0:
+                pending.setdefault((transfer.group, rank, peer, transfer.sends), transfer)
+        for pair in one.pairs:
+            peer = _peer(views.get((pair.group, rank)), pair.peer)
+            pairs[pair.group, rank, peer, pair.sends] = (pair.called, pair.ended)
+    for (name, rank, peer, sends), transfer in pending.items():
+        text = f"send to rank {peer}" if sends else f"recv from rank {peer}"
+        operation = _Operation(views[name, rank], -1, Call(text))
+        operation.waiting = [rank]
+        operation.orders = {rank: transfer.order}
+        back = (name, peer, rank, not sends)
+        mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
+        if back in pending:
+            operation.orders[peer] = pending[back].order
+        elif mine and theirs and theirs[1] > mine[1]:
+            operation.lagging = [rank]
+        else:
+            operation.absent = [peer]
+        yield operation
+
+
+def _peer(view: _View | None, place: int) -> int:
+    return view.order[place] if view is not None and place < len(view.order) else -1
+
+
+def _add_busy(operations: Sequence[_Operation]) -> None:
+    """Where all have come to an operation, look who has something older on its device.
+
+    Devices work through operations in order: one that is held up elsewhere holds up this one.
+    """
+    oldest: dict[int, int] = {}
+    for one in operations:
+        for rank in one.waiting:
+            if one.view is not None:
+                oldest[rank] = min(one.orders.get(rank, 0), oldest.get(rank, 1 << 62))
+    for one in operations:
+        if not one.absent and not one.lagging and one.view is not None:
+            one.absent = sorted(
+                rank for rank, order in one.orders.items() if oldest.get(rank, order) < order
+            )
+
+
+# --- arguments that do not match ------------------------------------------------------------------
+
+
+def _mismatches(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+    """Blame members that called something else than most others did at the same number."""
+    found: list[tuple[float, list[Culprit]]] = []
+    looked: set[int] = set()
+    for operation in operations:
+        view = operation.view
+        if view is None or operation.number < 0 or id(view) in looked:
+            continue
+        looked.add(id(view))
+        last = max(one.number for one in operations if one.view is view)
+        if culprits := _mismatch(job, view, operation.number, last):
+            found.append((min(one.t for one in culprits), culprits))
+    if not found:
+        return []
+    # One that called the wrong thing in one group is out of step in others.
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _mismatch(job: _Job, view: _View, first: int, last: int) -> list[Culprit]:
+    for number in range(first, min(last, first + _MOST_NUMBERS) + 1):
+        calls = {
+            rank: call
+            for rank, group in view.seen.items()
+            if group.enqueued >= number and (call := job.call(rank, group, number)) is not None
+        }
+        kinds = Counter(_kind(call) for call in calls.values())
+        if len(kinds) > 1:
+            usual = _usual(job, view, number, kinds)
+            blamed = [rank for rank, call in calls.items() if _kind(call) != usual]
+            if usual is None:
+                blamed = _strange(job, blamed) or blamed
+            certain = usual is not None or len(blamed) < len(calls)
+            return [
+                _mismatched(job, view, number, calls, rank, certain=certain)
+                for rank in sorted(blamed)
+            ]
+    return []
+
+
+def _kind(call: Call) -> tuple[str, str, int]:
+    """Return what must be equal."""
+    name = call.name.lstrip("_")
+    even = name.startswith(_EVEN)
+    return name, call.dtype if even else "", call.elements if even else 0
+
+
+def _usual(
+    job: _Job, view: _View, number: int, kinds: Counter[tuple[str, str, int]]
+) -> tuple[str, str, int] | None:
+    """Return what most called; in a tie, what groups of the same description did."""
+    (most, votes), (_, next_votes) = kinds.most_common(2)
+    if votes > next_votes:
+        return most
+    siblings: Counter[tuple[str, str, int]] = Counter()
+    for other in job.views.values():
+        if other is not view and other.description == view.description:
+            for rank, group in other.seen.items():
+                call = job.call(rank, group, number) if group.enqueued >= number else None
+                if call is not None and _kind(call) in kinds:
+                    siblings[_kind(call)] += 1
+    ranked = siblings.most_common(2)
+    if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]):
+        return ranked[0][0]
+    return None
+
+
+def _mismatched(
+    job: _Job, view: _View, number: int, calls: Mapping[int, Call], rank: int, *, certain: bool
+) -> Culprit:
+    own = calls[rank]
+    most, _ = Counter(call for call in calls.values() if _kind(call) != _kind(own)).most_common(1)[
+        0
+    ]
+    others = [one for one, call in calls.items() if call == most]
+    return Culprit(
+        rank=rank,
+        node=job.node(rank),
+        cause="mismatch",
+        group=view.name,
+        evidence=f"called {own} where {name_ranks(others)} called {most} "
+        f"(number {number} of {view.label})",
+        confidence=_SURE if certain else _GUESS,
+        t=view.seen[rank].t,
+    )
+
+
+# --- who is waited for and waits for nobody -------------------------------------------------------
+
+
+def _failed(job: _Job) -> list[_Operation]:
+    """Return what failed: ranks with nothing pending whose last call others never came to."""
+    found: dict[tuple[int, int], _Operation] = {}
+    last: dict[int, tuple[_View, Group]] = {}
+    pending = {
+        rank for view in job.views.values() for rank, one in view.seen.items() if one.oldest >= 0
+    }
+    for view in job.views.values():
+        for rank in set(view.seen) - pending:
+            group = view.seen[rank]
+            if group.enqueued >= 0 and (rank not in last or last[rank][1].t < group.t):
+                last[rank] = (view, group)
+    for rank, (view, group) in last.items():
+        number = group.enqueued
+        call = job.call(rank, group, number)
+        if call is None or call.name.lstrip("_").startswith(_ONE_SIDED):
+            continue
+        operation = found.get((id(view), number))
+        if operation is None:
+            operation = found[id(view), number] = _Operation(view, number, call, failed=True)
+            others = {one: each for one, each in view.seen.items() if each.enqueued != UNKNOWN}
+            operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
+            if not operation.absent and group.backend == "gloo":
+                operation.absent = sorted(view.members - set(job.by_rank))
+        operation.waiting.append(rank)
+    return [one for one in found.values() if one.absent]
+
+
+def _last(job: _Job) -> list[_Operation]:
+    """Return the last collective of each group that has members at the same one."""
+    found = []
+    for view in job.views.values():
+        numbers = {one.enqueued for one in view.seen.values() if one.enqueued >= 0}
+        found += [_Operation(view, number, _SOME_CALL, failed=True) for number in sorted(numbers)]
+    return found
+
+
+def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+    """Follow edges to their ends and blame whoever is there."""
+    waits: dict[int, list[_Operation]] = defaultdict(list)
+    for one in operations:
+        for rank in one.waiting:
+            waits[rank].append(one)
+    lagging = _lagging(waits, operations)
+    found = [_lags(job, rank, operation) for rank, operation in sorted(lagging.items())]
+    for ranks in _ends_of(operations, lagging):
+        if len(ranks) > 1:
+            found += _ring(job, ranks, waits)
+            continue
+        rank = ranks[0]
+        wanted = [one for one in operations if rank in one.absent and one.waiting != [rank]]
+        if wanted and rank not in lagging:
+            found.append(_waited_for(job, rank, wanted))
+    return found
+
+
+def _ends_of(operations: Sequence[_Operation], lagging: Iterable[int]) -> list[list[int]]:
+    """Return the ranks, or circles of ranks, that wait for nobody else.
+
+    An operation is a node as well, with a negative number: if nobody is known to be missing in it,
+    it is where the search ends, and no rank is to blame for it.
+    """
+    edges: dict[int, list[int]] = defaultdict(list)
+    for place, one in enumerate(operations):
+        node = -1 - place
+        edges[node] = one.absent
+        # Who has called it and is missing in it is held up by something else.
+        for rank in set(one.waiting).difference(one.absent, lagging):
+            edges[rank].append(node)
+    parts = [[node for node in part if node >= 0] for part in _terminal(edges)]
+    return sorted(sorted(part) for part in parts if part)
+
+
+def _idle(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+    """Blame the few that wait for nobody where others wait for a peer that is not known."""
+    waiting = {rank for one in operations for rank in one.waiting}
+    idle = sorted(set(job.by_rank) - waiting)
+    if len(idle) * 2 > len(job.by_rank) or not any(one.view is None for one in operations):
+        return []
+    text = f"{name_ranks(sorted(waiting))} wait for others, and nothing of its own is pending"
+    return [Culprit(rank, job.node(rank), "host_lag", "", text, _LIKELY) for rank in idle]
+
+
+def _lagging(
+    waits: Mapping[int, list[_Operation]], operations: Sequence[_Operation]
+) -> dict[int, _Operation]:
+    """Return ranks whose device holds up the rest: nothing older of theirs waits for somebody."""
+    found: dict[int, _Operation] = {}
+    for one in operations:
+        for rank in one.lagging:
+            order = one.orders.get(rank, 0)
+            held_up = any(
+                other.absent and other.orders.get(rank, order) < order for other in waits[rank]
+            )
+            if not held_up and order <= found.get(rank, one).orders.get(rank, order):
+                found[rank] = one
+    return found
+
+
+def _lags(job: _Job, rank: int, operation: _Operation) -> Culprit:
+    view = operation.view
+    group = view.seen.get(rank) if view else None
+    later = group.enqueued - operation.number if group and operation.number >= 0 else 0
+    more = f"; {count(later, 'call')} of its own {'is' if later == 1 else 'are'} queued behind it"
+    return Culprit(
+        rank=rank,
+        node=job.node(rank),
+        cause="device_lag",
+        group=view.name if view else "",
+        evidence=f"peers have finished {operation}, its device has not{more if later > 0 else ''}",
+        t=group.t if group else 0.0,
+    )
+
+
+def _waited_for(job: _Job, rank: int, operations: Sequence[_Operation]) -> Culprit:
+    foremost = max(operations, key=lambda one: (not one.failed, len(one.waiting)))
+    view = foremost.view
+    who = f"{name_ranks(foremost.waiting)} {'waits' if len(foremost.waiting) == 1 else 'wait'}"
+    lead = f"{who} in {foremost}"
+    if foremost.failed:
+        lead = f"{foremost} failed on {name_ranks(foremost.waiting)}"
+    if rank not in job.by_rank:
+        return Culprit(
+            rank, "", "no_dump", view.name if view else "", f"{lead}; it left no recording"
+        )
+    group = view.seen.get(rank) if view else None
+    if group is None or foremost.number < 0:
+        text = f"{lead}; nothing of its own is pending"
+    elif group.enqueued >= foremost.number:
+        text = f"{lead}; it has called that, and its device has not come to it"
+    else:
+        last = f"its last was number {group.enqueued}" if group.enqueued > 0 else "it called none"
+        text = f"{lead}; {last}{_at(group.t)}, and nothing of its own is pending"
+    called = group is not None and foremost.number >= 0 and group.enqueued >= foremost.number
+    return Culprit(
+        rank=rank,
+        node=job.node(rank),
+        cause="device_lag" if called else "host_lag",
+        group=view.name if view else "",
+        evidence=text,
+        confidence=_LIKELY if foremost.failed else _SURE,
+        t=group.t if group else 0.0,
+    )
+
+
+def _at(t: float) -> str:
+    if not 0 < t < 1e11:
+        return ""
+    return f", called at {datetime.fromtimestamp(t, timezone.utc):%H:%M:%S} UTC"
+
+
+def _ring(
+    job: _Job,
+    ring: Sequence[int],
+    waits: Mapping[int, list[_Operation]],
+) -> list[Culprit]:
+    """Blame who is in another operation than most, in a circle of ranks that wait."""
+    inside = set(ring)
+    at = {
+        rank: min(
+            (one for one in waits[rank] if inside & set(one.absent)),
+            key=lambda one: one.orders.get(rank, 0),
+        )
+        for rank in ring
+    }
+    blamed = _strange(job, ring)
+    certain = bool(blamed)
+    if not blamed:
+        sizes = {rank: len(one.waiting) for rank, one in at.items()}
+        blamed = [rank for rank in ring if sizes[rank] == min(sizes.values())]
+        certain = len(blamed) < len(ring)
+    found = []
+    for rank in sorted(blamed):
+        own = at[rank]
+        others = [one for one in sorted(inside & set(own.absent)) if at[one] is not own]
+        theirs = f", which {'waits' if len(others) == 1 else 'wait'} in {at[others[0]]}"
+        found.append(
+            Culprit(
+                rank=rank,
+                node=job.node(rank),
+                cause="mismatch",
+                group=own.view.name if own.view else "",
+                evidence=f"waits in {own} for {name_ranks(others or ring)}"
+                f"{theirs if others else ''}: not all call in the same order",
+                confidence=_LIKELY if certain else _GUESS,
+            )
+        )
+    return found
+
+
+def _strange(job: _Job, ranks: Iterable[int]) -> list[int]:
+    """Return those that called in an order that they never did before, if not all did."""
+    ranks = list(ranks)
+    found = [rank for rank in ranks if job.by_rank[rank].strange >= 0]
+    return found if len(found) < len(ranks) else []
+
+
+def _terminal(edges: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Return the strongly connected parts of a graph that no edge leaves."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    part: dict[int, int] = {}
+    parts: list[list[int]] = []
+    for root in list(edges):
+        if root in index:
+            continue
+        _enter(root, index, low, stack, on_stack)
+        todo = [(root, iter(edges.get(root, ())))]
+        while todo:
+            node, rest = todo[-1]
+            following = next(rest, None)
+            if following is None:
+                todo.pop()
+                if todo:
+                    low[todo[-1][0]] = min(low[todo[-1][0]], low[node])
+                if low[node] == index[node]:
+                    _leave(node, stack, on_stack, part, parts)
+            elif following not in index:
+                _enter(following, index, low, stack, on_stack)
+                todo.append((following, iter(edges.get(following, ()))))
+            elif following in on_stack:
+                low[node] = min(low[node], index[following])
+    left = {
+        part[one] for one, others in edges.items() for other in others if part[other] != part[one]
+    }
+    return [sorted(nodes) for place, nodes in enumerate(parts) if place not in left]
+
+
+def _enter(
+    node: int, index: dict[int, int], low: dict[int, int], stack: list[int], on_stack: set[int]
+) -> None:
+    index[node] = low[node] = len(index)
+    stack.append(node)
+    on_stack.add(node)
+
+
+def _leave(
+    node: int, stack: list[int], on_stack: set[int], part: dict[int, int], parts: list[list[int]]
+) -> None:
+    nodes = []
+    while True:
+        one = stack.pop()
+        on_stack.discard(one)
+        part[one] = len(parts)
+        nodes.append(one)
+        if one == node:
+            break
+    parts.append(nodes)
+
+
+def _state(operation: _Operation) -> GroupState:
+    view = operation.view
+    return GroupState(
+        name=view.name if view else "",
+        description=view.description if view else "",
+        size=len(view.members) if view else 2,
+        number=operation.number,
+        operation=operation.call.name,
+        dtype=operation.call.dtype,
+        shape=operation.call.shape,
+        waiting=operation.waiting,
+        absent=operation.absent,
+    )

@@ -1,0 +1,156 @@
+"""A directory of dumps, one for each rank: which rank each is of, and what all of them say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from undaunted.attribution.flight.reader import RECORDING
+from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
+from undaunted.base.process import module_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+_PROGRAM = "undaunted.attribution.flight.reader"
+_LARGEST = 4 << 20  # bytes of a recording
+_MOST_PROCESSES = 8
+_MOST_DEATHS = 8  # of processes that read one share of the files
+_MOST_FILES = 1 << 17
+# _dump_3, nccl_trace_rank_3, rank_3.json, rank3.pkl
+_AT_END = re.compile(r"(?<!\d)(\d{1,7})$")
+_NAMED = re.compile(r"rank[_\-=]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_SUFFIXES = re.compile(r"(\.(json|pkl|pickle|pt|bin|dump|trace))+$", re.IGNORECASE)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A file that says nothing."""
+
+    file: str
+    text: str
+
+
+class Dumps(msgspec.Struct, frozen=True):
+    """What a directory holds.
+
+    Attributes:
+        recordings: one for each rank, by rank.
+        problems: files that are no dumps, or of no rank.
+    """
+
+    recordings: list[Recording]
+    problems: list[Problem]
+
+
+def rank_of(name: str) -> int:
+    """Return the rank that a file's name says (``rank_3``), or ends with; -1 = none."""
+    stem = _SUFFIXES.sub("", name)
+    match = _NAMED.search(stem) or _AT_END.search(stem)
+    return int(match[1]) if match else -1
+
+
+def read_directory(path: Path) -> Dumps:
+    """Read all files of a directory; subdirectories are passed over.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    names = sorted(os.listdir(path))[:_MOST_FILES]
+    files = [path / name for name in names if not name.startswith(".")]
+    return read_files([file for file in files if file.is_file()])
+
+
+def read_files(files: Sequence[Path]) -> Dumps:
+    """Read dumps, some at a time, and keep one for each rank."""
+    todo = [(rank_of(file.name), file) for file in files]
+    # Large ones that lie together are spread.
+    processes = max(1, min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(todo)))
+    shares = [todo[place::processes] for place in range(processes)]
+    with ThreadPoolExecutor(processes) as pool:
+        said = [one for share in pool.map(_read_share, shares) for one in share]
+    return _sort_out(sorted(said, key=lambda one: one[0]))
+
+
+def _sort_out(said: Iterable[tuple[Path, Recording | str]]) -> Dumps:
+    by_rank: dict[int, Recording] = {}
+    file_of: dict[int, Path] = {}
+    problems = []
+    for file, one in said:
+        if isinstance(one, str):
+            problems.append(Problem(file.name, one))
+        elif one.rank < 0:
+            problems.append(
+                Problem(file.name, "its rank is not known: name it after that, as in rank_3.json")
+            )
+        elif one.rank in by_rank:
+            text = f"passed over: {file_of[one.rank].name} is of rank {one.rank}, too"
+            problems.append(Problem(file.name, text))
+        else:
+            by_rank[one.rank], file_of[one.rank] = one, file
+    return Dumps([by_rank[rank] for rank in sorted(by_rank)], problems)
+
+
+def _read_share(share: list[tuple[int, Path]]) -> list[tuple[Path, Recording | str]]:
+    """Read files by one process after the other: each file that ends one costs itself alone."""
+    said: list[tuple[Path, Recording | str]] = []
+    for _ in range(_MOST_DEATHS):
+        rest = share[len(said) :]
+        if not rest:
+            return said
+        said += _by_one_process(rest)
+        if len(said) < len(share):
+            text = "refused: reading it takes too much time or memory"
+            said.append((share[len(said)][1], text))
+    return said + [
+        (file, "not read: too many others could not be") for _, file in share[len(said) :]
+    ]
+
+
+def _by_one_process(share: list[tuple[int, Path]]) -> list[tuple[Path, Recording | str]]:
+    words = [word for rank, file in share for word in (str(rank).encode(), os.fsencode(file))]
+    program = subprocess.Popen(
+        module_command(_PROGRAM),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    said: list[tuple[Path, Recording | str]] = []
+    try:
+        # It reads all before it answers.
+        with program.stdin:
+            program.stdin.write(b"".join(word + b"\0" for word in words))
+        for _, file in share:
+            one = _next(program.stdout)
+            if one is None:
+                break
+            said.append((file, one))
+    except BrokenPipeError:
+        pass  # it ended at once
+    finally:
+        program.stdout.close()
+        program.kill()
+        program.wait()
+    return said
+
+
+def _next(stream: IO[bytes]) -> Recording | str | None:
+    length = int.from_bytes(stream.read(4), "big")
+    if not 0 < length <= _LARGEST:
+        return None
+    data = stream.read(length)
+    if len(data) < length:
+        return None
+    if data[:1] != RECORDING:
+        return data[1:].decode("utf-8", "replace")
+    try:
+        return decode(data[1:])
+    except NotADumpError as error:
+        return str(error)

@@ -1,0 +1,120 @@
+"""The Flight Recorder of this process: the one place that touches torch's inner parts for it.
+
+Called in a thread beside training: it never imports torch, never raises, and waits for nobody but
+the interpreter's lock.
+
+torch's dumps of gloo lack the members of groups, and transfers. Both are added here, in the form
+that dumps of NCCL have, with three keys of our own: ``rank``, ``world_size`` and ``waits``, the
+transfer that the main thread waits in.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from undaunted.attribution.flight.recording import NotADumpError, Recording, reduce
+
+if TYPE_CHECKING:
+    from types import FrameType, ModuleType
+
+# Functions of torch/distributed/distributed_c10d.py, and the argument that names the peer.
+_TRANSFERS = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}
+_FILE = "torch/distributed/distributed_c10d.py"
+_MOST_FRAMES = 200
+
+
+def dump() -> dict[str, Any] | None:
+    """Return what the recorder holds, None if this process has no recorder, or it is off.
+
+    The recorder is on if ``TORCH_FR_BUFFER_SIZE`` was above 0 when the first group was made.
+    """
+    try:
+        return _dump()
+    except Exception:  # noqa: BLE001 - torch's inner parts; training goes on without a recording
+        return None
+
+
+def record() -> Recording | None:
+    """Return the reduced recording of this rank, None as `dump` does."""
+    found = dump()
+    try:
+        return None if found is None else reduce(found)
+    except NotADumpError:
+        return None
+
+
+def _dump() -> dict[str, Any] | None:
+    torch = sys.modules.get("torch")
+    distributed = sys.modules.get("torch.distributed")
+    if torch is None or distributed is None or not distributed.is_initialized():
+        return None
+    inner = sys.modules.get("torch._C._distributed_c10d") or torch._C._distributed_c10d  # noqa: SLF001
+    write = getattr(inner, "_dump_fr_trace_json", None)
+    if write is None:
+        return None
+    found = msgspec.json.decode(write(includeCollectives=True, onlyActive=False))
+    if not isinstance(found, dict) or not found.get("entries"):
+        return None
+    found["rank"] = distributed.get_rank()
+    found["world_size"] = distributed.get_world_size()
+    members = {name: ranks for name, ranks in _members(distributed).items() if ranks}
+    config = found.get("pg_config")
+    found["pg_config"] = {
+        **{name: one for name, one in (config or {}).items() if name},
+        **{name: {"name": name, "ranks": str(ranks)} for name, ranks in members.items()},
+    }
+    found["waits"] = _waits(distributed)
+    return found
+
+
+def _members(distributed: ModuleType) -> dict[str, list[int]]:
+    """Return global ranks of each group by name, in the order of their ranks inside it."""
+    found = {"0": list(range(distributed.get_world_size()))}
+    try:
+        world = distributed.distributed_c10d._world  # noqa: SLF001
+        for group, ranks in list(world.pg_group_ranks.items()):
+            name = world.pg_names.get(group)
+            if name is not None:
+                found[name] = sorted(ranks, key=ranks.get)
+    except (AttributeError, RuntimeError):
+        pass  # another torch, or groups are being made: only the first one is known
+    return found
+
+
+def _waits(distributed: ModuleType) -> dict[str, Any] | None:
+    """Return the transfer that the main thread is in."""
+    main = threading.main_thread().ident
+    frame = sys._current_frames().get(main) if main is not None else None  # noqa: SLF001
+    own = frame is not None and frame.f_code.co_filename.endswith(_FILE)
+    if frame is not None and not own and _waits_for_work(frame, distributed):
+        return {"name": "wait", "peer": -1}
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_filename.endswith(_FILE):
+            name = frame.f_code.co_name
+            if name in _TRANSFERS:
+                return {"name": name, "peer": _peer(frame, _TRANSFERS[name], distributed)}
+        frame = frame.f_back
+    return None
+
+
+def _waits_for_work(frame: FrameType, distributed: ModuleType) -> bool:
+    """Whether the user's line is a ``work.wait()``, which leaves no frame of its own."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    works = (distributed.Work, list, tuple)
+    return ".wait(" in line and any(isinstance(one, works) for one in frame.f_locals.values())
+
+
+def _peer(frame: FrameType, argument: str, distributed: ModuleType) -> int:
+    peer = frame.f_locals.get(argument)
+    if peer is None:
+        place, group = frame.f_locals.get(f"group_{argument}"), frame.f_locals.get("group")
+        known = isinstance(place, int)
+        peer = distributed.get_global_rank(group, place) if known and group is not None else place
+    return peer if isinstance(peer, int) else -1

@@ -1,0 +1,180 @@
+"""`undaunted flight`: who keeps the others waiting, from dumps of torch's Flight Recorder."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.flight.culprits import Analysis, Culprit, GroupState, analyse
+from undaunted.attribution.flight.files import Dumps, read_directory, read_files
+from undaunted.base import values
+from undaunted.base.options import Kind, Opt
+from undaunted.base.streams import take_any_text
+from undaunted.base.text import count, format_ranks, name_ranks, one_line, printable
+from undaunted.base.values import Flag
+from undaunted.cli.command import Command, Parsed, UsageError, printing
+
+_MOST_LINES = 20  # of a kind, for people
+_NVRX = ("PGID", "Process Group Desc", "Op Type", "Size", "Dtype", "Missing Ranks")
+
+
+class FlightOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted flight`."""
+
+    json: Annotated[Flag, Opt("Print what was found as JSON", "Options")] = False
+    nvrx: Annotated[Flag, Opt("Print the groups as NVRx's analysis does")] = False
+    world_size: Annotated[
+        int,
+        Kind(values.whole(1), "N"),
+        Opt("Ranks of the job, if dumps do not say it: those of gloo do not", shown="not known"),
+    ] = 0
+
+
+FLIGHT = Command(
+    "flight",
+    FlightOptions,
+    "[OPTIONS] DIR",
+    """\
+Says which rank keeps the others waiting, and why, from the dumps of torch's
+Flight Recorder that lie in DIR, one for each rank.
+
+The rank of a dump is the number its name ends with: _dump_3,
+nccl_trace_rank_3, rank_3.json. Dumps may be pickles, of which nothing is run,
+or JSON. DIR may be a single dump.
+""",
+    operand="DIR",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print who is to blame.
+
+    Args:
+        argv: arguments after ``undaunted flight``.
+
+    Returns:
+        0, whatever was found, or 2 if there is no dump.
+    """
+    return FLIGHT.run(argv, _print)
+
+
+def _print(parsed: Parsed[FlightOptions]) -> int:
+    parsed.refuse_several("json", "nvrx")
+    options = parsed.options
+    if not parsed.target:
+        raise UsageError("name the directory that holds the dumps: undaunted flight DIR")
+    take_any_text(for_programs=options.json)
+    dumps = _read(Path(parsed.target))
+    found = analyse(dumps.recordings, options.world_size)
+    with printing():
+        if options.json:
+            about = {**msgspec.to_builtins(found), "problems": msgspec.to_builtins(dumps.problems)}
+            print(msgspec.json.format(msgspec.json.encode(about), indent=2).decode())
+        else:
+            lines = _nvrx(found) if options.nvrx else _lines(found, dumps)
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _read(path: Path) -> Dumps:
+    try:
+        dumps = read_directory(path) if path.is_dir() else read_files([_existing(path)])
+    except OSError as error:
+        raise UsageError(f"{printable(str(path))}: {error.strerror}") from None
+    if dumps.recordings:
+        return dumps
+    if dumps.problems:
+        first = dumps.problems[0]
+        raise UsageError(
+            f"{printable(str(path))}: none of {count(len(dumps.problems), 'file')} is a dump; "
+            f"{printable(first.file)}: {one_line(first.text)}"
+        )
+    inside = sorted(one.name for one in path.iterdir() if one.is_dir())
+    hint = f"; it holds directories: name one, such as {inside[-1]}" if inside else ""
+    raise UsageError(f"{printable(str(path))}: there are no files{printable(hint)}")
+
+
+def _existing(path: Path) -> Path:
+    path.stat()
+    return path
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def _lines(found: Analysis, dumps: Dumps) -> Iterator[str]:
+    yield f"{count(len(dumps.recordings), 'dump')}, {_absent(found.missing)}"
+    yield ""
+    if not found.culprits:
+        yield _no_culprit(found)
+    for one in found.culprits[:_MOST_LINES]:
+        yield from _culprit(one)
+    yield from _more(len(found.culprits))
+    if found.waiting and found.culprits:
+        yield f"waiting for them: {name_ranks(found.waiting)}"
+    if found.groups:
+        yield ""
+        yield from _table(
+            ("GROUP", "OPERATION", "NUMBER", "WAITING", "NOT COME"),
+            [_row(one) for one in found.groups[:_MOST_LINES]],
+        )
+        yield from _more(len(found.groups))
+    if dumps.problems:
+        yield ""
+        yield "not read:"
+        for problem in dumps.problems[:_MOST_LINES]:
+            yield f"  {printable(problem.file)}: {one_line(problem.text)}"
+        yield from _more(len(dumps.problems))
+
+
+def _absent(missing: Sequence[int]) -> str:
+    return f"none of {name_ranks(missing)}" if missing else "none is missing"
+
+
+def _no_culprit(found: Analysis) -> str:
+    if found.groups:
+        return "the ranks wait for each other, and none can be told from the others"
+    return "nobody waits: every operation that was called has ended"
+
+
+def _culprit(one: Culprit) -> Iterator[str]:
+    where = f" on {printable(one.node)}" if one.node else ""
+    cause = CAUSES[one.cause]
+    yield f"rank {one.rank}{where}: {cause.meaning} ({cause.name})"
+    yield f"  {one.evidence}"
+
+
+def _row(one: GroupState) -> tuple[str, ...]:
+    number = "" if one.number < 0 else str(one.number)
+    call = " ".join(word for word in (one.operation, one.dtype, one.shape) if word)
+    return _name(one), call, number, format_ranks(one.waiting), format_ranks(one.absent) or "-"
+
+
+def _name(one: GroupState) -> str:
+    if one.description in {"", "undefined"}:
+        return one.name or "-"
+    return f"{one.name} ({one.description})"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+    for row in [head, *rows]:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield "  ".join(cells).rstrip()
+
+
+def _more(number: int) -> Iterator[str]:
+    if number > _MOST_LINES:
+        yield f"... and {number - _MOST_LINES} more: see --json"
+
+
+def _nvrx(found: Analysis) -> Iterator[str]:
+    yield " | ".join(_NVRX)
+    for one in found.groups:
+        missing = ", ".join(str(rank) for rank in one.absent)
+        cells = (one.name, one.description, one.operation, one.shape, one.dtype, missing)
+        yield " | ".join(cells)
+    yield f"hanging ranks: {sorted({one.rank for one in found.culprits})}"

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.attribution.flight.dumps import Rank, job
+from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.flight.culprits import Analysis, analyse
+from undaunted.attribution.flight.recording import Recording, Wait, reduce
+
+PENDING = "scheduled"
+
+
+def judged(ranks: list[Rank], world_size: int = 0) -> Analysis:
+    return analyse([reduce(one.dump(), one.rank) for one in ranks], world_size)
+
+
+def blamed(found: Analysis) -> list[tuple[int, str]]:
+    return [(one.rank, one.cause) for one in found.culprits]
+
+
+def test_nobody_is_blamed_while_nobody_waits() -> None:
+    found = judged(job(4))
+
+    assert (found.culprits, found.missing, found.waiting, found.groups) == ([], [], [], [])
+
+
+def test_nothing_at_all() -> None:
+    assert analyse([]).culprits == []
+    assert blamed(analyse([Recording(rank=0)])) == []
+
+
+def test_a_rank_that_does_not_come() -> None:
+    ranks = job(4)
+    for one in (0, 1, 3):
+        ranks[one].call("0", state=PENDING)
+    found = judged(ranks)
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert found.waiting == [0, 1, 3]
+    (group,) = found.groups
+    assert (group.number, group.absent, group.operation) == (4, [2], "all_reduce")
+    assert found.culprits[0].group == "0"
+
+
+def test_a_rank_without_a_dump() -> None:
+    ranks = job(4)
+    for one in ranks:
+        one.call("0", state=PENDING)
+    found = judged(ranks[:3])
+
+    assert blamed(found) == [(3, "no_dump")]
+    assert found.missing == [3]
+
+
+def test_ranks_at_the_end_that_only_the_caller_knows() -> None:
+    ranks = [Rank(rank, {"0": []}) for rank in range(2)]
+
+    assert judged(ranks, 4).missing == [2, 3]
+
+
+def test_a_device_that_does_not_finish() -> None:
+    ranks = job(4)
+    for one in ranks:
+        one.call("0", state=PENDING if one.rank == 1 else "completed")
+        one.call("0", state=PENDING)
+    found = judged(ranks)
+
+    assert blamed(found) == [(1, "device_lag")]
+    assert found.waiting == [0, 2, 3]
+
+
+def test_a_victim_in_one_group_keeps_others_waiting_in_another() -> None:
+    """Ranks 0 and 1 wait for 2 and 3, of which 3 is to blame."""
+    ranks = job(4, {"1": [0, 1], "2": [2, 3]})
+    ranks[2].call("2", state=PENDING)
+    for one in (0, 1):
+        ranks[one].call("1")
+        ranks[one].call("0", state=PENDING)
+    found = judged(ranks)
+
+    assert blamed(found) == [(3, "host_lag")]
+    assert found.waiting == [0, 1, 2]
+
+
+def test_a_device_lag_behind_another_wait_is_none() -> None:
+    """What rank 1 has not finished in one group stands behind what it waits in for rank 3."""
+    ranks = job(4, {"1": [1, 3]})
+    ranks[1].call("1", state=PENDING)
+    for one in (0, 1, 2):
+        ranks[one].call("0", state=PENDING if one == 1 else "completed")
+
+    assert blamed(judged(ranks)) == [(3, "host_lag")]
+
+
+@pytest.mark.parametrize(
+    "other", [{"name": "broadcast"}, {"size": (8,)}, {"dtype": "BFloat16"}], ids=str
+)
+def test_a_call_that_does_not_match(other) -> None:
+    ranks = job(4)
+    for one in ranks:
+        one.call("0", state=PENDING, **(other if one.rank == 3 else {}))
+    found = judged(ranks)
+
+    assert blamed(found) == [(3, "mismatch")]
+    assert "all_reduce Float [4]" in found.culprits[0].evidence
+
+
+def test_inputs_of_an_uneven_call_may_differ() -> None:
+    ranks = job(4)
+    for one in ranks[:3]:
+        one.call("0", "all_to_all", state=PENDING, size=(one.rank + 1,))
+
+    assert blamed(judged(ranks)) == [(3, "host_lag")]
+
+
+def test_the_same_elements_in_another_shape_match() -> None:
+    ranks = job(3)
+    for one in ranks[:2]:
+        one.call("0", state=PENDING, size=(2, 2) if one.rank else (4,))
+
+    assert blamed(judged(ranks)) == [(2, "host_lag")]
+
+
+def test_of_two_the_one_that_differs_from_other_groups() -> None:
+    ranks = job(4, {"1": [0, 1], "2": [2, 3]})
+    for one in ranks:
+        group = "1" if one.rank < 2 else "2"
+        one.call(group, state=PENDING, size=(8,) if one.rank == 0 else (4,))
+
+    assert blamed(judged(ranks)) == [(0, "mismatch")]
+
+
+def test_of_two_both_if_nothing_tells_them_apart() -> None:
+    ranks = job(2)
+    for one in ranks:
+        one.call("0", state=PENDING, size=(8,) if one.rank == 0 else (4,))
+    found = judged(ranks)
+
+    assert blamed(found) == [(0, "mismatch"), (1, "mismatch")]
+    assert {one.confidence for one in found.culprits} == {0.5}
+
+
+def test_a_circle_is_blamed_on_whom_it_is_new_to() -> None:
+    ranks = job(4, {"1": [2, 3]})
+    for _ in range(3):
+        for one in ranks:
+            if one.rank >= 2:
+                one.call("1")
+            one.call("0")
+    ranks[3].call("0", state=PENDING)  # before its other group
+    ranks[2].call("1", state=PENDING)
+    for one in ranks[:2]:
+        one.call("0", state=PENDING)
+
+    assert blamed(judged(ranks)) == [(3, "mismatch")]
+
+
+def test_a_chain_of_receives_leads_to_its_end() -> None:
+    ranks = job(4, {"1": [0, 1, 2, 3]})
+    ranks[0].recv("1", 1, state=PENDING)
+    ranks[1].recv("1", 2, state=PENDING)
+    ranks[3].recv("1", 2, state=PENDING)
+    found = judged(ranks)
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert found.waiting == [0, 1, 3]
+
+
+def test_a_receive_of_what_was_sent_is_a_lag_of_the_device() -> None:
+    ranks = job(2)
+    ranks[0].send("0", 1)
+    ranks[1].recv("0", 0, state=PENDING)
+    ranks[0].recv("0", 1, state=PENDING)
+
+    assert blamed(judged(ranks)) == [(1, "device_lag")]
+
+
+def test_operations_of_a_batch_end_with_it() -> None:
+    rank = job(2)[0].send("0", 1, state=PENDING)
+    number = rank.entries[-1]["p2p_seq_id"]
+    rank._add("0", "nccl:coalesced", "completed", is_p2p=True)
+    rank.entries[-1]["p2p_seq_id"] = number
+
+    assert reduce(rank.dump()).transfers == ()
+
+
+def test_all_inside_and_nobody_behind_is_nobody_s_fault() -> None:
+    ranks = job(4)
+    for one in ranks:
+        one.call("0", state=PENDING)
+    found = judged(ranks)
+
+    assert found.culprits == []
+    assert found.waiting == [0, 1, 2, 3]
+
+
+def test_a_device_that_has_not_begun_what_the_others_have() -> None:
+    ranks = job(3)
+    for one in ranks:
+        one.call("0", state="started" if one.rank != 1 else PENDING)
+
+    assert blamed(judged(ranks)) == [(1, "device_lag")]
+
+
+def test_the_main_thread_waits_for_a_transfer_that_is_not_recorded() -> None:
+    ranks = job(3)
+    ranks[0].call("0", state=PENDING)
+    recordings = [reduce(one.dump(), one.rank) for one in ranks]
+    waits = Wait("recv", 2)
+    recordings[1] = Recording(1, recordings[1].groups, recordings[1].calls, waits=waits)
+
+    assert blamed(analyse(recordings)) == [(2, "host_lag")]
+
+
+def test_findings_are_of_known_causes() -> None:
+    ranks = job(4)
+    for one in (0, 1):
+        ranks[one].call("0", state=PENDING)
+    findings = judged(ranks[:3]).findings()
+
+    assert [one.ranks for one in findings] == [(2,)]
+    assert all(one.cause in CAUSES and one.quote and one.source for one in findings)
+
+
+def test_thousands_of_ranks_in_little_time() -> None:
+    """A circle-free graph of 2,000 that wait for 2,000: edges go through operations."""
+    whole = tuple(range(4000))
+    recordings = []
+    template = Rank(0, {"0": list(whole)})
+    done, waits = reduce(template.dump(), 0), reduce(template.call("0", state=PENDING).dump(), 0)
+    for rank in whole:
+        kind = waits if rank % 2 else done
+        recordings.append(Recording(rank, kind.groups, kind.calls))
+
+    assert len(analyse(recordings).culprits) == 256

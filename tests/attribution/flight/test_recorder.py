@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attribution.flight.injector import KINDS, judge
+from undaunted.attribution.flight import recorder
+from undaunted.attribution.flight.culprits import analyse
+from undaunted.attribution.flight.files import read_files
+from undaunted.attribution.flight.recording import ranks_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEADLINE_S = 110
+
+
+def inject(kind: str, size: int, culprit: int, directory: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.attribution.flight.injector"]
+    command += [kind, str(size), str(culprit), str(directory)]
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
+
+
+def test_a_process_without_torch_has_no_recording() -> None:
+    code = (
+        "import sys; from undaunted.attribution.flight.recorder import record; "
+        "assert record() is None; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "torch",
+    [
+        None,
+        object(),
+        type("torch", (), {"_C": None}),
+    ],
+)
+def test_another_torch_does_no_harm(torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", torch)
+
+    assert recorder.dump() is None
+    assert recorder.record() is None
+
+
+@pytest.mark.torch
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["skip", "pipeline", "stop"])
+def test_real_ranks(kind: str, tmp_path: Path) -> None:
+    inject(kind, 4, 1, tmp_path)
+
+    assert judge(tmp_path, 4) == [(1, KINDS[kind][0])]
+
+
+@pytest.mark.torch
+@pytest.mark.e2e
+def test_what_torch_writes_and_what_is_added(tmp_path: Path) -> None:
+    inject("sleep", 4, 2, tmp_path)
+    ours = read_files(sorted(tmp_path.glob("rank_*.json"))).recordings
+    plain = read_files(sorted(tmp_path.glob("torch_*"))).recordings
+
+    # The pickle of torch says the same, but for members of groups.
+    assert [one.entries for one in ours] == [one.entries for one in plain]
+    assert [one.calls for one in ours] == [one.calls for one in plain]
+    assert not any(group.members for one in plain for group in one.groups)
+    assert [one.world_size for one in ours] == [4] * 4
+    members = {group.name: ranks_of(group.members) for one in ours for group in one.groups}
+    assert members["0"] == (0, 1, 2, 3)
+    assert {"1": (0, 1), "2": (2, 3), "3": (0, 2), "4": (1, 3)}.items() <= members.items()
+    for dumps in (ours, plain):
+        assert [(one.rank, one.cause) for one in analyse(dumps).culprits] == [(2, "host_lag")]

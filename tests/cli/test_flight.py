@@ -1,0 +1,112 @@
+"""``undaunted flight`` over real directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.flight.dumps import job
+from undaunted.attribution.flight.culprits import Analysis, Culprit, GroupState
+from undaunted.attribution.flight.files import Problem
+from undaunted.cli.flight import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "flight.md"
+
+
+def make(directory: Path, *, left: int = 4) -> Path:
+    """Write dumps of four ranks, of which rank 2 has not come."""
+    directory.mkdir(exist_ok=True)
+    ranks = job(4)
+    for one in ranks[:left]:
+        if one.rank != 2:
+            one.call("0", state="scheduled")
+        one.write(directory)
+    return directory
+
+
+def test_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (make(tmp_path) / "train.log").write_text("step 1\n")
+
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "rank 2: " in out
+    assert "(host_lag)" in out
+    assert "train.log" in out
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (make(tmp_path, left=3) / "x").write_text("y")
+
+    assert main([str(tmp_path), "--json", "--world-size", "5"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (culprit,) = found["culprits"]
+    assert (culprit["rank"], culprit["cause"], culprit["group"]) == (2, "host_lag", "0")
+    assert found["missing"] == [3, 4]
+    assert found["waiting"] == [0, 1]
+    assert [one["absent"] for one in found["groups"]] == [[2]]
+    assert [one["file"] for one in found["problems"]] == ["x"]
+
+
+def test_as_nvrx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(make(tmp_path)), "--nvrx"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "PGID | Process Group Desc | Op Type | Size | Dtype | Missing Ranks",
+        "0 | default_pg | all_reduce | [4] | Float | 2",
+        "hanging ranks: [2]",
+    ]
+
+
+def test_a_single_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(make(tmp_path) / "_dump_1"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["missing"] == [0, 2, 3]
+
+
+def test_nobody_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for one in job(2):
+        one.write(tmp_path)
+
+    assert main([str(tmp_path)]) == 0
+    assert "nobody waits" in capsys.readouterr().out
+
+
+def test_names_from_dumps_do_not_reach_the_terminal_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for one in job(2):
+        one.call("0", "\x1b]0;owned\x07", state="scheduled")
+        for entry in one.entries:
+            entry["process_group"] = ("\x1b[31m", "\x1b[32m")
+        one.write(tmp_path)
+    (tmp_path / "\x1b[33m").write_text("")
+
+    assert main([str(tmp_path)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "directory", "log"])
+def test_no_dumps(content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if content == "directory":
+        (tmp_path / "iter_3").mkdir()
+    elif content == "log":
+        (tmp_path / "log").write_text("step 1\n")
+
+    assert main([str(tmp_path)]) == 2
+    assert {"directory": "iter_3", "log": "log"}.get(content or "", "") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["/no/such/directory"], ["a", "b"], ["--json", "--nvrx", "a"]]
+)
+def test_wrong_use(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert "undaunted flight: error:" in capsys.readouterr().err
+
+
+def test_every_key_of_the_json_is_documented() -> None:
+    text = PAGE.read_text()
+    classes = (Analysis, Culprit, GroupState, Problem)
+    keys = {key for one in classes for key in one.__struct_fields__}
+
+    assert {key for key in keys if f"`{key}`" not in text} == set()
