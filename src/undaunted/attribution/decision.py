@@ -1,0 +1,190 @@
+"""What to do about a failure: restart, go on without nodes, or stop. Pure; see the design.
+
+The table `CAUSES` says what each cause asks for and how often it must have been seen; the history
+of the job says how often it was. Where anything is in doubt the answer is a restart: a job that was
+stopped and would have run is the worst error there is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.attribution.findings import CAUSES, Action, Finding, worst_first
+from undaunted.base.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_FAILURES = 32
+MOST_BYTES = 16 << 10  # of a history, encoded
+_LONGEST = 80  # characters of a fingerprint
+_MOST_NODES = 8  # of a failure; of more the failure is no node's
+_SURE = 0.5  # least confidence of a finding that does more than restart
+# What differs between two failures that are the same: numbers, addresses, paths.
+_DIFFERS = re.compile(r"0x[0-9a-f]+|(?:/[^\s:'\"]+)+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a round failed: an attempt of the job, and a strike of each node that is named.
+
+    Attributes:
+        cause: its name in `CAUSES`.
+        fingerprint: what of the text stays the same when it happens again.
+        iteration: the last one that was begun, None = none.
+        ranks: to blame; empty = not known, or all.
+        nodes: to blame; empty = not known, or all.
+        t: when, seconds since 1970.
+    """
+
+    cause: str
+    fingerprint: str = ""
+    iteration: int | None = None
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    t: float = 0.0
+
+    def repeats(self, other: Failure) -> bool:
+        """Whether it is the same failure once more, with no progress in between."""
+        return (
+            self.cause == other.cause
+            and self.fingerprint == other.fingerprint
+            and self.iteration == other.iteration
+        )
+
+
+class History(msgspec.Struct, frozen=True):
+    """The last rounds of a job that failed, the newest last; at most `MOST_FAILURES`."""
+
+    failures: tuple[Failure, ...] = ()
+
+    def after(self, failure: Failure) -> History:
+        """Return the history with one more failure, and without the oldest if there are many."""
+        return History((*self.failures, failure)[-MOST_FAILURES:])
+
+    def strikes(self, node: str, cause: str) -> int:
+        """Return how many failures of a cause name a node."""
+        return sum(node in one.nodes and one.cause == cause for one in self.failures)
+
+    def encode(self) -> bytes:
+        """Return at most `MOST_BYTES`; the oldest failures are left out for that."""
+        encoded, history = msgspec.msgpack.encode(self), self
+        while len(encoded) > MOST_BYTES:
+            history = History(history.failures[1:])
+            encoded = msgspec.msgpack.encode(history)
+        return encoded
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> History:
+        """Return what `encode` has made; an empty one if it is something else."""
+        try:
+            return msgspec.msgpack.decode(encoded, type=cls) if encoded else cls()
+        except (msgspec.DecodeError, RecursionError):
+            return cls()
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What is known of the round that failed.
+
+    Attributes:
+        nodes: that took part.
+        spare: how many of them the job can go on without, or replace.
+        iteration: the last one that was begun, None = none.
+        t: when it failed, seconds since 1970.
+    """
+
+    nodes: tuple[str, ...]
+    spare: int = 0
+    iteration: int | None = None
+    t: float = 0.0
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What to do, and why.
+
+    Attributes:
+        action: ``restart``, ``exclude`` or ``stop``.
+        reason: in one line.
+        nodes: to go on without; of ``exclude`` only.
+        cause: the root cause, None = nothing was found out.
+    """
+
+    action: Action
+    reason: str
+    nodes: tuple[str, ...] = ()
+    cause: Finding | None = None
+
+
+def decide(history: History, findings: Iterable[Finding], about: Round) -> tuple[History, Decision]:
+    """Say what to do after a round that failed.
+
+    Args:
+        history: of the rounds before.
+        findings: about this one, in any order.
+        about: the round.
+
+    Returns:
+        The history with this failure, and what to do.
+    """
+    root = next(iter(worst_first(findings)), None)
+    if root is None:
+        return history, Decision("restart", "nothing is known of the cause")
+    nodes = root.nodes if len(root.nodes) <= _MOST_NODES else ()
+    failure = Failure(
+        cause=root.cause,
+        fingerprint=fingerprint(root.quote),
+        iteration=about.iteration,
+        ranks=root.ranks if len(root.ranks) <= _MOST_NODES else (),
+        nodes=nodes if set(nodes) != set(about.nodes) else (),
+        t=root.t or about.t,
+    )
+    history = history.after(failure)
+    action, reason = _weigh(history, failure, root, about)
+    return history, Decision(action, reason, failure.nodes if action == "exclude" else (), root)
+
+
+def fingerprint(quote: str) -> str:
+    """Return what of a text stays the same when the failure happens again."""
+    return one_line(_DIFFERS.sub("#", quote), longest=_LONGEST)
+
+
+def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> tuple[Action, str]:
+    known = CAUSES.get(root.cause)
+    what = root.cause if known is None else known.meaning
+    if known is None or known.action == "restart":
+        return "restart", what
+    if root.confidence < _SURE:
+        return "restart", f"{what}, which is not certain"
+    if known.action == "exclude":
+        return _exclude(history, failure, what, known.after, about)
+    same = [one for one in history.failures if one.repeats(failure)]
+    times = len(same)
+    at = "before the first iteration" if about.iteration is None else f"at {about.iteration}"
+    if times < known.after:
+        return "restart", f"{what}: {times} of {known.after} times {at}"
+    if len(about.nodes) > 1 and _always_one_node(same):
+        # It may be the node after all: what happens without it will show.
+        return _exclude(history, failure, f"{what}, each time there", 1, about)
+    return "stop", f"{what}: {times} times {at}, so a restart would end so again"
+
+
+def _always_one_node(failures: list[Failure]) -> bool:
+    first = failures[0].nodes
+    return bool(first) and all(one.nodes == first for one in failures)
+
+
+def _exclude(
+    history: History, failure: Failure, what: str, after: int, about: Round
+) -> tuple[Action, str]:
+    nodes = failure.nodes
+    if not nodes:
+        return "restart", f"{what}; no node is known to be the cause"
+    names = ", ".join(nodes)
+    strikes = min(history.strikes(node, failure.cause) for node in nodes)
+    if strikes < after:
+        return "restart", f"{what} on {names}: {strikes} of {after} times"
+    if len(nodes) > about.spare:
+        return "restart", f"{what} on {names}, but the job cannot go on with fewer nodes"
+    return "exclude", f"{what} on {names}"
