@@ -1,7 +1,7 @@
-"""Aborting what a rank does with others, so that its main thread comes back.
+"""Aborting a rank's communication with others, so that its main thread comes back.
 
-Runs in a thread of its own, while the main thread may be blocked in a collective. Nothing in here
-is fatal: what cannot be aborted is said in the log, and ended by the hard timeout.
+Runs in a thread of its own, while the main thread may be blocked in a collective. No error in here
+is fatal: if something cannot be aborted, it is logged, and the hard timeout ends the rank.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _checkpoint_workers: list[Callable[[], None]] = []
 
 
 class Abort(abc.ABC):
-    """Ends what the function does with other ranks.
+    """Ends the function's communication with other ranks.
 
-    Called in every rank when an epoch is stopped, before the function is interrupted.
+    Called in every rank when an iteration is stopped, before the function is interrupted.
     """
 
     @abc.abstractmethod
@@ -44,9 +44,9 @@ class AbortTorchDistributed(Abort):
     Afterwards `init_process_group` works again in the same process.
 
     Args:
-        torch_fr_trace_path: directory for what the Flight Recorder holds, written before anything
-            is aborted if ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` is more than
-            0; None = the value of ``NVRX_FR_TRACE_PATH``, or nothing is written.
+        torch_fr_trace_path: directory for the records of the Flight Recorder. They are written
+            before the abort if ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` > 0.
+            None = the value of ``NVRX_FR_TRACE_PATH``, else nothing is written.
     """
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
@@ -77,12 +77,12 @@ class AbortTorchDistributed(Abort):
 class AbortTransformerEngine(Abort):
     """Releases the user buffers and the FP8 state that TransformerEngine keeps of the groups.
 
-    Must run after the groups were aborted: named before `AbortTorchDistributed` in a `Compose`.
+    Must run after the groups were aborted: in a `Compose`, it comes before `AbortTorchDistributed`.
     Does nothing where TransformerEngine was not imported.
     """
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Release it."""
+        """Release them."""
         registry.run("Release of TransformerEngine's buffers", _release_transformer_engine)
         return state
 
@@ -91,12 +91,12 @@ class AbortPersistentCheckpointProcesses(Abort):
     """Ends worker processes of asynchronous checkpoints that outlive one save.
 
     These are the writers of ``undaunted.checkpointing``: of every `Checkpointer`, local manager and
-    `AsyncCallsQueue`. Saves that are not finished are dropped. What was given to
-    `register_checkpoint_workers` is ended as well.
+    `AsyncCallsQueue`. Unfinished saves are dropped. Also calls the functions that were given to
+    `register_checkpoint_workers`.
     """
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """End them."""
+        """End the workers."""
         for end in (*_known_workers(), *_checkpoint_workers):
             registry.run("End of checkpoint workers", end)
         return state
@@ -109,13 +109,13 @@ def register_checkpoint_workers(end: Callable[[], None]) -> None:
 
 
 def unregister_checkpoint_workers(end: Callable[[], None]) -> None:
-    """Take back `register_checkpoint_workers`; nothing if there is nothing to take back."""
+    """Undo `register_checkpoint_workers`; no error if ``end`` is not registered."""
     if end in _checkpoint_workers:
         _checkpoint_workers.remove(end)
 
 
 def _known_workers() -> list[Callable[[], None]]:
-    """Of modules that the program has imported; none is imported for this."""
+    """Return the functions of modules that the program has imported; imports none."""
     found = []
     for name, function in (
         ("undaunted.checkpointing.aborting", "abort_all"),

@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class Interruption(enum.Enum):
-    """What has happened to a rank. Their names are the kinds of `core.messages.Reason`."""
+    """The kind of a rank's failure. The names are the kinds of `core.messages.Reason`."""
 
-    EXCEPTION = enum.auto()  # the function has raised, or what runs before it
-    BASE_EXCEPTION = enum.auto()  # the rank leaves: abort, exit, health check
-    SOFT_TIMEOUT = enum.auto()  # no progress; it is restarted
+    EXCEPTION = enum.auto()  # the function, `initialize` or the health check has raised
+    BASE_EXCEPTION = enum.auto()  # the rank leaves: abort, exit, health check after a fault
+    SOFT_TIMEOUT = enum.auto()  # no progress; the rank is restarted
     HARD_TIMEOUT = enum.auto()  # no progress; its process was ended
     TERMINATED = enum.auto()  # its process is gone
-    UNRESPONSIVE = enum.auto()  # its node is silent
-    MONITOR_PROCESS_EXCEPTION = enum.auto()  # what watches it has failed
+    UNRESPONSIVE = enum.auto()  # it does not answer, or its node is silent
+    MONITOR_PROCESS_EXCEPTION = enum.auto()  # its guard has failed
 
 
 @dataclasses.dataclass(frozen=True)
 class InterruptionRecord:
-    """What has happened to which rank."""
+    """A rank and the kind of its failure."""
 
     rank: int
     interruption: Interruption
 
 
 def format_interruption_records(records: Iterable[InterruptionRecord]) -> str:
-    """Say for each kind which ranks it has affected, in the order in which kinds came first.
+    """Return the affected ranks of each kind, with kinds in the order of their first rank.
 
     For example ``Interruption.TERMINATED affecting ranks {1, 3}``; "no interruption" for none.
     """

@@ -1,7 +1,7 @@
-"""Barriers over a store of torch, with a few requests by each rank, however many ranks there are.
+"""Barriers over a store of torch, with a few requests by each rank, for any number of ranks.
 
-Whoever comes adds one to a counter; the last sets a key, on which all others wait in one request.
-A name is good for one barrier.
+Every rank that comes adds one to a counter; the last one sets a key, and all others wait for the
+key in one request. A name can be used for one barrier only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _HOME = "undaunted.inprocess.store"  # where programs import the errors from
 _PREFIX = "inprocess_barrier_prefix"
-_REPEATED = 1 << 32  # added to the counter by whoever joins for a rank that has joined before
+_REPEATED = 1 << 32  # added to the counter where a rank comes again
 
 
 class BarrierError(RestartError):
-    """A barrier did not do its work."""
+    """A barrier has failed."""
 
     __module__ = _HOME
 
@@ -48,14 +48,14 @@ def barrier(
 
     Args:
         store: of torch; other threads that use the same object wait meanwhile.
-        ranks: whom this process comes for.
+        ranks: that this process comes for.
         group_name: of this barrier; not used before in this store.
         rendezvous_count: how many ranks are to come, these included.
-        timeout: for how long to wait.
+        timeout: of the wait.
 
     Raises:
-        BarrierTimeout: they did not come in time.
-        BarrierOverflow: more have come.
+        BarrierTimeout: not all ranks came in time.
+        BarrierOverflow: too many ranks came.
     """
     key = f"{_PREFIX}:barrier:{group_name}"
     ours = len(list(ranks))
@@ -81,7 +81,7 @@ def reentrant_barrier(
 ) -> None:
     """Wait until ranks 0 to ``rendezvous_count`` - 1 have come; each may come several times.
 
-    So one can come for another that may have come already. Arguments and errors are those of
+    So a process can come for another rank that may have come already. Arguments and errors as in
     `barrier`.
     """
     key = f"{_PREFIX}:reentrant_barrier:{group_name}"
@@ -92,8 +92,8 @@ def reentrant_barrier(
                 f"{rendezvous_count} ranks"
             )
         first = store.add(f"{key}:rank:{rank}", 1) == 1
-        # One may end after its mark and before it is counted: from the first repetition on the
-        # marks are looked at, and not the counter.
+        # A process may end after its mark and before it is counted: from the first repetition on,
+        # the marks count and not the counter.
         here = store.add(f"{key}:arrived", 1 if first else _REPEATED)
         full = here == rendezvous_count or (
             here >= _REPEATED
@@ -108,7 +108,7 @@ def _wait(store: Any, key: str, name: str, expected: int, timeout: timedelta) ->
     try:
         store.wait([f"{key}:last_worker_arrived"], timeout)
     except RuntimeError as error:
-        if not _is_timeout(error):  # the server is gone, say
+        if not _is_timeout(error):  # for example, the server is gone
             raise
         raise BarrierTimeout(
             f"barrier {name!r}, which is for {expected} ranks, was not full after {timeout}"
@@ -116,7 +116,7 @@ def _wait(store: Any, key: str, name: str, expected: int, timeout: timedelta) ->
 
 
 def _is_timeout(error: RuntimeError) -> bool:
-    """Stores say it in different ways."""
+    """Whether it is a timeout, for which stores have different errors."""
     from torch.distributed import DistNetworkError, DistStoreError
 
     if isinstance(error, DistNetworkError):
@@ -125,11 +125,11 @@ def _is_timeout(error: RuntimeError) -> bool:
 
 
 class StoreMixin:
-    """Barriers and more, which stores for in-process restart have in addition to torch's."""
+    """Methods that stores for in-process restart have in addition to those of torch."""
 
     @property
     def critical_ranks(self) -> tuple[int, ...]:
-        """Initial ranks without whose processes the store is gone."""
+        """Initial ranks whose processes the store needs."""
         return ()
 
     def barrier(

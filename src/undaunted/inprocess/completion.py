@@ -1,4 +1,4 @@
-"""What runs in every rank when all ranks have completed the function."""
+"""Plug-ins that run in every rank when all ranks have completed the function."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class Completion(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Do it, and return ``state``."""
+        """Run, and return ``state``."""
         raise NotImplementedError

@@ -10,13 +10,13 @@ _BASE_TYPE = 1 << 10  # Py_TPFLAGS_BASETYPE
 
 
 class Compose:
-    """Calls plug-ins from the last to the first, each with what the one before returned.
+    """Calls plug-ins from the last to the first, each with the result of the call before.
 
-    The object is an instance of the nearest class that all of them have in common, so that a
-    `Compose` of two `Initialize` is an `Initialize`. A class may name, as ``composition``, the
-    subclass of `Compose` that is to be used for its instances.
+    The object is an instance of the nearest common class of the plug-ins, so that a `Compose` of
+    two `Initialize` is an `Initialize`. A class may name, as ``composition``, the subclass of
+    `Compose` for its instances.
 
-    A tuple is passed on as several arguments; a callable without parameters is called without any.
+    A tuple is passed on as several arguments; a callable without parameters gets no arguments.
 
     Attributes:
         instances: the plug-ins, as given.
@@ -41,14 +41,14 @@ class Compose:
         return made
 
     def __call__(self, *args: Any) -> Any:
-        """Call all of them and return what the first one returned."""
+        """Call all plug-ins, and return the result of the first one."""
         result: Any = args
         for position in reversed(range(len(self.instances))):
             result = self._call_one(position, args)
             if result is None and any(arg is not None for arg in args):
                 warnings.warn(
-                    f"{self.instances[position]!r} has returned None to Compose; return what it "
-                    "was called with",
+                    f"{self.instances[position]!r} has returned None to Compose; return its "
+                    "argument",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -66,7 +66,7 @@ def _take_nothing(self: Any, *args: Any) -> None:
 
 
 def find_common_ancestor(*instances: Any) -> type:
-    """Return the nearest class that all have in common; ``object`` if that cannot be derived."""
+    """Return the nearest common class that can be derived from; else ``object``."""
     if not instances:
         raise TypeError("Compose needs at least one callable")
     first, *others = (type(instance) for instance in instances)
@@ -77,14 +77,14 @@ def find_common_ancestor(*instances: Any) -> type:
 
 
 def _is_base(candidate: type) -> bool:
-    """Whether the class is the plug-ins' own, and what `Compose` has completes a subclass of it."""
+    """Whether `Compose` can derive from the class, and has all methods that it leaves abstract."""
     missing: frozenset[str] = getattr(candidate, "__abstractmethods__", frozenset())
-    derivable = bool(candidate.__flags__ & _BASE_TYPE)  # that of functions is not
+    derivable = bool(candidate.__flags__ & _BASE_TYPE)  # the class of functions is not
     return derivable and missing <= {"__call__"} and not issubclass(candidate, Compose)
 
 
 def _takes_arguments(instance: Any) -> bool:
     try:
         return bool(inspect.signature(instance).parameters)
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         return True

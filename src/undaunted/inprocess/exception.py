@@ -1,4 +1,4 @@
-"""Errors of in-process restart that users may meet, and the one that they raise to end the job.
+"""Errors of in-process restart, and `RestartAbort`, which users raise to end the job.
 
 `BarrierError` and those below it are in `store`, `RankDiscarded` is in `rank_assignment`,
 `FaultCounterExceeded` in `health_check`.
@@ -10,13 +10,14 @@ import builtins
 
 
 class RestartError(Exception):
-    """Base of all errors that in-process restart raises itself."""
+    """Base class of the errors of in-process restart."""
 
 
 class RestartAbort(BaseException):
     """Ends the call in the rank that raises it: the function is not run again there.
 
-    Raised in every rank, it ends the job. It is no error that code in between should handle.
+    Raised in every rank, it ends the job. It is no `Exception`, so that code which catches errors
+    lets it pass.
     """
 
 
@@ -29,12 +30,12 @@ class RankShouldRestart(BaseException):
 
 
 class HealthCheckError(RestartError):
-    """A health check has failed; its own error is the cause."""
+    """A health check has failed; its error is the ``__cause__``."""
 
 
 class InternalError(RestartError):
-    """Monitoring of this rank is gone, so that it cannot be restarted any more."""
+    """This rank cannot be restarted any more: its guard is gone, or the others go on without it."""
 
 
 class TimeoutError(RestartError, builtins.TimeoutError):  # noqa: A001 - the name users know
-    """Something of the user's has taken longer than it was given."""
+    """The user's code has taken longer than its limit."""

@@ -1,4 +1,4 @@
-"""What runs in every rank after an iteration was interrupted."""
+"""Plug-ins that run in every rank after an iteration was interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Finalize(abc.ABC):
-    """Brings a rank back to where the function can be called again. An error ends the rank."""
+    """Cleans up a rank, so that the function can be called again. An error ends the rank."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
@@ -36,10 +36,10 @@ class ThreadedFinalize(Finalize):
         """Set the function.
 
         Args:
-            timeout: of a call of it.
-            fn: runs in a thread of its own, with the CUDA device of the main thread.
-            args: it is called with.
-            kwargs: it is called with.
+            timeout: of the function.
+            fn: the function; it runs in a thread of its own, with the main thread's CUDA device.
+            args: arguments of the function, by position.
+            kwargs: arguments of the function, by name.
         """
         self.timeout = timeout
         self.fn = fn
@@ -51,7 +51,7 @@ class ThreadedFinalize(Finalize):
 
         Raises:
             TimeoutError: the function takes longer.
-            BaseException: what it raises.
+            BaseException: any error of the function.
         """
         name = getattr(self.fn, "__qualname__", repr(self.fn))
         call_within(self.timeout, lambda: self.fn(*self.args, **self.kwargs), f"finalize {name}")

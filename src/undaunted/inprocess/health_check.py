@@ -1,4 +1,4 @@
-"""Whether a rank can go on: what runs in it after a fault. Hardware that is absent is healthy."""
+"""Checks whether a rank can go on after a fault. Hardware that is absent is healthy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _logger = logging.getLogger("undaunted")
 
 
 class FaultCounterExceeded(RestartError):  # noqa: N818 - the name users know
-    """This rank has raised too often."""
+    """The function has raised too often in this rank."""
 
 
 class HealthCheck(abc.ABC):
@@ -40,7 +40,7 @@ class HealthCheck(abc.ABC):
 
 
 class CudaHealthCheck(HealthCheck):
-    """The CUDA device of the process finishes its work. Nothing where CUDA is not in use."""
+    """The CUDA device of the process finishes its work. Does nothing where CUDA is not in use."""
 
     def __init__(self, timeout: timedelta = timedelta(seconds=30)) -> None:
         """Wait for the device for ``timeout`` (30 s)."""
@@ -56,12 +56,12 @@ class CudaHealthCheck(HealthCheck):
         device_api = cuda()
         if device_api is not None:
             call_within(self.timeout, device_api.synchronize, "CudaHealthCheck")
-            device_api.synchronize()  # does not wait; errors of the context show up here at last
+            device_api.synchronize()  # does not wait; errors of the context show up here
         return state
 
 
 class FaultCounter(HealthCheck):
-    """Leaves out a rank that has raised too often."""
+    """Ends a rank in which the function has raised too often."""
 
     def __init__(self, max_rank_faults: int | None = None) -> None:
         """Set the limit.
@@ -90,7 +90,7 @@ class FaultCounter(HealthCheck):
 
 
 class _DeviceCheck(HealthCheck):
-    """A check of hardware, made with the checks of `undaunted.health`."""
+    """A check of hardware, by the checks of `undaunted.health`."""
 
     def __init__(
         self, device_index: int | None = None, *, root: str = "/", library: Any = None
@@ -99,8 +99,8 @@ class _DeviceCheck(HealthCheck):
 
         Args:
             device_index: its GPU, among those the process may use; None = all of them.
-            root: where ``/dev``, ``/proc`` and ``/sys`` are.
-            library: stands in for the driver's in tests.
+            root: directory of ``/dev``, ``/proc`` and ``/sys``.
+            library: in place of the driver's library, for tests.
         """
         self.device_index = device_index
         self._root = root
@@ -120,12 +120,12 @@ class _DeviceCheck(HealthCheck):
         return "" if device is None else device
 
     def _number(self) -> int | None:
-        """Return how the driver counts the GPU; None = not known, or it is not one."""
+        """Return the driver's number of the GPU; None = unknown, or it is not one GPU."""
         device = self._device()
         return int(device) if device and device.isdecimal() else None
 
     def _find(self) -> Finding | None:
-        """Return what is wrong, None if nothing is or nothing can be said."""
+        """Return the finding of a failed check; None = the check has passed, or cannot tell."""
         check = self._check
         if check is None:
             return None
@@ -140,7 +140,7 @@ class _DeviceCheck(HealthCheck):
         """See `HealthCheck`.
 
         Raises:
-            HealthCheckError: something is wrong with the hardware.
+            HealthCheckError: the hardware has failed the check.
         """
         if (found := self._find()) is not None:
             raise HealthCheckError(f"rank {state.rank}: {found.text}")
@@ -148,7 +148,7 @@ class _DeviceCheck(HealthCheck):
 
 
 class ChainedGPUHealthCheck(_DeviceCheck):
-    """The driver answers for the GPU, and does not want it recovered."""
+    """The driver answers for the GPU, and does not ask for its recovery."""
 
     def _make(self) -> Check | None:
         return Gpus(self._device(), self._library) if has_gpus(self._root) else None
@@ -179,7 +179,7 @@ class ChainedNicHealthCheck(_DeviceCheck):
         check = NicCounters(Settings(root=self._root), cards)
         if not check.periodic:  # there are no such cards
             return None
-        check.run(self._seen)  # keeps what the counters are now
+        check.run(self._seen)  # keeps the present values of the counters
         return check
 
 
@@ -190,7 +190,7 @@ def visible_device(index: int, environ: Mapping[str, str]) -> str | None:
     """Return the name of the rank's GPU, as in ``CUDA_VISIBLE_DEVICES``; None = it has none.
 
     Args:
-        index: among those the process may use; where it may use one, that is its own.
+        index: among the GPUs the process may use; if there is only one, it is that one.
         environ: of the process.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
@@ -206,11 +206,11 @@ def nearest_nics(gpu: int, root: str) -> list[str]:
     """Return the InfiniBand devices that are nearest to a GPU in the tree of PCI bridges.
 
     Args:
-        gpu: as the driver counts.
-        root: where ``/proc`` and ``/sys`` are.
+        gpu: number of the GPU for the driver.
+        root: directory of ``/proc`` and ``/sys``.
 
     Returns:
-        All devices if where the GPU is cannot be found out, or they are all equally far.
+        All devices if the place of the GPU is unknown, or they are all equally far.
     """
     present = nics(root)
     there = _gpu_path(gpu, root)

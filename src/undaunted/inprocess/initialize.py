@@ -1,4 +1,4 @@
-"""What runs in every rank at the beginning of every iteration, before the function."""
+"""Plug-ins that run in every rank at the beginning of every iteration, before the function."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RetryController(Initialize):
         """See `Initialize`.
 
         Raises:
-            RestartAbort: a limit is passed; in all ranks alike.
+            RestartAbort: a limit is passed; the same in all ranks.
         """
         active = state.active_world_size or 0
         if (

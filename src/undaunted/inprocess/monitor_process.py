@@ -1,4 +1,4 @@
-"""The process that watches a rank from outside, as the rank sees it."""
+"""The process that watches a rank, as an object in the rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from undaunted.base import process
 class MonitorProcess:
     """A rank's guard, see `undaunted.inprocess.guard`; under `undaunted run`, the agent.
 
-    Made by `CallWrapper`. It is told nothing through this object: what a rank shows is on its page.
+    Made by `CallWrapper`. The object only describes the process, and sends nothing to it.
 
     Attributes:
         pid: of the process.
@@ -19,6 +19,6 @@ class MonitorProcess:
         self._started = process.start_time(pid)
 
     def is_alive(self) -> bool:
-        """Whether it runs. Without it, a rank finishes its function, unguarded."""
+        """Whether the process runs. If it does not, the rank soon leaves the call."""
         found = process.read_stat(self.pid)
         return found is not None and found.start_time == self._started and not found.exiting

@@ -1,6 +1,6 @@
-"""Lines on standard output that tell a launcher above what in-process restart is doing.
+"""Lines on standard output with the state of in-process restart, for a launcher that reads them.
 
-``[NestedRestarter] name=[InProcess] state=handling stage=starting``: one rank writes them.
+One rank writes them: ``[NestedRestarter] name=[InProcess] state=handling stage=starting``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOGGER = "InprocessRestarter.Restarter"
 
 
 class _Stdout(logging.StreamHandler):  # type: ignore[type-arg] # not generic when it runs
-    """Writes to what is standard output at that moment."""
+    """Writes to the present ``sys.stdout``."""
 
     def __init__(self) -> None:
         super().__init__(sys.stdout)
@@ -33,14 +33,14 @@ class _Stdout(logging.StreamHandler):  # type: ignore[type-arg] # not generic wh
 
 
 class NestedRestarterLogger:
-    """Writes such lines to standard output, once each, whatever the program does with its logs."""
+    """Writes such lines to standard output, whatever the program does with its logs."""
 
     def __init__(self, name: str = "InProcess", logger: str = LOGGER) -> None:
         """Prepare.
 
         Args:
-            name: of the restarter, as the lines have it.
-            logger: where they go; one that is not `LOGGER` is left as the program has set it up.
+            name: of the restarter, in the lines.
+            logger: of the lines; any other one than `LOGGER` is left as the program has set it up.
         """
         self._name = name
         self._logger = logging.getLogger(logger)
@@ -57,9 +57,9 @@ class NestedRestarterLogger:
 
 
 class NestedRestarterCallback:
-    """Writes a line whenever it is called, in one rank. For plug-ins of one's own.
+    """Writes a line at every call, in one rank. A base class for your own plug-ins.
 
-    Derive from it first and from `Initialize`, `Abort`, `Completion` or `Terminate` then.
+    Derive from this class first, then from `Initialize`, `Abort`, `Completion` or `Terminate`.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class NestedRestarterCallback:
 
         Args:
             special_rank: the initial rank that writes.
-            state: what the line says.
-            stage: of the state, "" = it has none.
-            logger: writes; None = one with its defaults.
+            state: in the line.
+            stage: in the line, "" = none.
+            logger: writes the line; None = `NestedRestarterLogger()`.
         """
         self.special_rank = special_rank
         self.state = state
@@ -91,7 +91,7 @@ class NestedRestarterCallback:
 
 
 class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
-    """Says ``initialize`` at first, and that a restart is completed later."""
+    """Writes ``initialize`` at first, and later that a restart is completed."""
 
     def __init__(
         self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
@@ -107,7 +107,7 @@ class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
 
 
 class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
-    """Says that a restart begins."""
+    """Writes that a restart begins."""
 
     def __init__(
         self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
@@ -117,7 +117,7 @@ class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
 
 
 class NestedRestarterFinalized(NestedRestarterCallback, Completion):
-    """Says that all ranks have completed the function."""
+    """Writes that all ranks have completed the function."""
 
     def __init__(
         self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None
@@ -127,7 +127,7 @@ class NestedRestarterFinalized(NestedRestarterCallback, Completion):
 
 
 class NestedRestarterAborted(NestedRestarterCallback, Terminate):
-    """Says that the rank takes no part any more."""
+    """Writes that the rank takes no part any more."""
 
     def __init__(
         self, special_rank: int = 0, *, logger: NestedRestarterLogger | None = None

@@ -1,4 +1,4 @@
-"""Checking arguments, and handing arguments to functions that ask for them by annotation."""
+"""Checking arguments, and passing arguments to functions that ask for them by annotation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_type(annotation: Any, cls: type) -> bool:
-    """Whether a parameter annotated so wants an instance of ``cls``.
+    """Whether a parameter with this annotation wants an instance of ``cls``.
 
-    That is so for the class, a class above it (not ``object``), and unions that contain one.
+    True for the class, its base classes (but not ``object``), and unions that contain one of them.
     """
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return any(check_type(part, cls) for part in typing.get_args(annotation))
@@ -25,7 +25,7 @@ def check_type(annotation: Any, cls: type) -> bool:
 def parameters_of_type(fn: Callable[..., Any], cls: type) -> list[str]:
     """Return the names of the parameters of ``fn`` that want an instance of ``cls``.
 
-    Annotations that are text, as ``from __future__ import annotations`` makes them, are understood.
+    Annotations may be text, as with ``from __future__ import annotations``.
     """
     return [
         name
@@ -51,7 +51,7 @@ def substitute_param_value(
         fn: the function.
         args: arguments of the call, by position.
         kwargs: arguments of the call, by name.
-        subs: by class, what a parameter that wants an instance of it gets.
+        subs: the values of parameters that want an instance of a class, by class.
 
     Raises:
         TypeError: the arguments do not fit the function.
@@ -62,7 +62,7 @@ def substitute_param_value(
     bound = inspect.signature(fn).bind_partial(*args, **kwargs)
     bound.apply_defaults()
     bound.arguments.update(values)
-    # In the order of the signature, or what follows a value that was not given is lost.
+    # In the order of the signature: `args` ends at the first parameter without a value.
     order = list(bound.signature.parameters)
     bound.arguments = dict(sorted(bound.arguments.items(), key=lambda item: order.index(item[0])))
     return bound.args, bound.kwargs
@@ -72,7 +72,7 @@ def enforce_type(argument: str, value: object, wanted: type | tuple[type, ...]) 
     """Refuse a value that is no instance of ``wanted``.
 
     Raises:
-        TypeError: says which argument, what is wanted and what was given.
+        TypeError: the message has the argument, the wanted type and the value.
     """
     if not isinstance(value, wanted):
         raise TypeError(
@@ -85,7 +85,7 @@ def enforce_subclass(argument: str, value: object, wanted: type | tuple[type, ..
     """Refuse a value that is no subclass of ``wanted``.
 
     Raises:
-        TypeError: says which argument, what is wanted and what was given.
+        TypeError: the message has the argument, the wanted type and the value.
     """
     if not (isinstance(value, type) and issubclass(value, wanted)):
         raise TypeError(
@@ -98,12 +98,12 @@ def enforce_value(condition: str, holds: bool, **values: object) -> None:
     """Refuse values that do not go together.
 
     Args:
-        condition: what must hold, as code.
-        holds: whether it does.
-        values: the variables in it.
+        condition: as code, for the message.
+        holds: whether it is true.
+        values: the variables of the condition.
 
     Raises:
-        ValueError: says the condition and the values.
+        ValueError: the message has the condition and the values.
     """
     if not holds:
         given = ", ".join(f"{name}={value!r}" for name, value in values.items())
@@ -125,5 +125,5 @@ def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter, cls: type)
     holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
     try:
         return typing.get_type_hints(holder, namespace)["annotation"]
-    except Exception:  # noqa: BLE001 - a name that is imported for type checkers only, say
+    except Exception:  # noqa: BLE001 - for example a name imported for type checkers only
         return cls if re.search(rf"\b{cls.__name__}\b", annotation) else annotation

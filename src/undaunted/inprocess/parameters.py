@@ -1,4 +1,4 @@
-"""The arguments of `Wrapper`: what they may be, and what must hold between them."""
+"""The arguments of `Wrapper`: their types, and the conditions between them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DURATIONS = (
     "termination_grace_time",
 )
 _PATHS = ("monitor_process_logfile", "monitor_process_pidfile")
-# Each of a chain is shorter than the next one.
+# Each duration of a chain must be shorter than the next one.
 _CHAINS = (
     ("soft_timeout", "hard_timeout", "barrier_timeout"),
     ("monitor_process_interval", "barrier_timeout"),
@@ -57,9 +57,9 @@ class Parameters:
     """The arguments of one `Wrapper`, checked.
 
     Raises:
-        TypeError: one of them is of the wrong type.
-        ValueError: they do not go together, a path is not absolute, or torch was built without
-            ``torch.distributed``.
+        TypeError: an argument has the wrong type.
+        ValueError: arguments contradict each other, a path is not absolute, or torch was built
+            without ``torch.distributed``.
     """
 
     store_factory: type[StoreMixin]
@@ -93,7 +93,7 @@ class Parameters:
         self._check_relations()
 
     def limits(self) -> Limits:
-        """Return the limits as the guard and the controller get them."""
+        """Return the limits for guard and controller, in seconds."""
         names = Limits.__struct_fields__
         return Limits(**{name: getattr(self, name).total_seconds() for name in names})
 
@@ -127,7 +127,7 @@ class Parameters:
 
 
 def _check_plugin(name: str, value: object, wanted: str) -> None:
-    """Accept any callable, but no class in place of an instance."""
+    """Accept any callable, but no class where an instance is wanted."""
     if value is None and name not in _REQUIRED:
         return
     if isinstance(value, type) or not callable(value):

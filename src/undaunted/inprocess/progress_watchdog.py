@@ -1,4 +1,4 @@
-"""When a rank has shown progress last. The watching itself is the guard's."""
+"""The last progress of a rank. The guard watches it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Timestamp:
 
 
 class ProgressWatchdog:
-    """What a rank shows its guard. Made by `CallWrapper`."""
+    """The progress that a rank shows its guard. Made by `CallWrapper`."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
 
     @property
     def timestamp(self) -> Timestamp:
-        """When progress was shown last. ``soft_timeout`` runs from the older of both times."""
+        """The times of the last progress. ``soft_timeout`` runs from the older one."""
         auto, manual = self._page.progress_ns
         return Timestamp(auto / _NS if auto else None, manual / _NS if manual else None)
 
@@ -41,5 +41,5 @@ class ProgressWatchdog:
         self._page.ping()
 
     def reset(self) -> None:
-        """Have the timeouts run anew, and without pings, as at the beginning of an iteration."""
+        """Start the timeouts anew, without pings, as at the beginning of an iteration."""
         self._page.set_phase(self._page.phase)

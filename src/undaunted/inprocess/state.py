@@ -1,4 +1,4 @@
-"""What a rank is in an epoch: its rank, who is active, which restart this is."""
+"""The state of a rank in an iteration: its ranks, their numbers, and the iteration's number."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Mode(enum.Enum):
-    """What a rank does in an epoch."""
+    """The part of a rank in an iteration."""
 
-    INITIALIZED = enum.auto()  # nothing was assigned yet
+    INITIALIZED = enum.auto()  # no rank was assigned yet
     ACTIVE = enum.auto()  # calls the function
     INACTIVE = enum.auto()  # a reserve: waits
     TERMINATED = enum.auto()  # takes no part any more
@@ -22,7 +22,7 @@ class Mode(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class FrozenState:
-    """What plug-ins see: the fields of `State`, which cannot be changed."""
+    """A copy of `State` for plug-ins, which cannot be changed."""
 
     rank: int
     world_size: int
@@ -37,18 +37,19 @@ class FrozenState:
 
 @dataclasses.dataclass
 class State:
-    """What rank assignments change.
+    """The state that rank assignments change.
 
     Attributes:
-        rank: of this process among all, reserves included.
-        world_size: number of all.
-        active_rank: the rank the function sees, None = it is not called in this process.
+        rank: of this process among all processes, reserves included.
+        world_size: number of all processes.
+        active_rank: ``RANK`` for the function, None = it is not called in this process.
         active_world_size: number of ranks that call the function, None = not assigned yet.
-        initial_rank: ``RANK`` as the launcher set it; None = as ``rank``.
-        initial_world_size: ``WORLD_SIZE`` as the launcher set it; None = as ``world_size``.
-        iteration: how many restarts there were in this call.
-        mode: what the rank does.
-        fn_exception: what this rank raised in the iteration that is over, None = nothing.
+        initial_rank: ``RANK`` as the launcher has set it; None = as ``rank``.
+        initial_world_size: ``WORLD_SIZE`` as the launcher has set it; None = as ``world_size``.
+        iteration: number of the iteration in this call = restarts so far.
+        mode: the part of the rank.
+        fn_exception: the function's exception in this rank in the iteration that is over, None =
+            there was none.
     """
 
     rank: int
@@ -69,7 +70,7 @@ class State:
 
     @classmethod
     def from_env(cls) -> State:
-        """Return the state at the beginning, from ``RANK`` (0) and ``WORLD_SIZE`` (1).
+        """Return the first state, from ``RANK`` (default 0) and ``WORLD_SIZE`` (default 1).
 
         Raises:
             ValueError: one of them is not a number.
@@ -90,9 +91,9 @@ class State:
         self.fn_exception = None
 
     def forget_assignment(self) -> None:
-        """Have ranks assigned as if it was for the first time, since processes have joined.
+        """Forget the assignment, as processes have joined, and have ranks assigned as at first.
 
-        Those know nothing of what was assigned before, and all ranks must come to the same result.
+        The new processes do not know the earlier assignment, and all results must fit each other.
         """
         self.active_rank = self.active_world_size = None
         self.mode = Mode.INITIALIZED

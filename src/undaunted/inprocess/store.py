@@ -1,6 +1,6 @@
-"""Stores that a user may have the wrapper use in place of its own.
+"""Stores of torch with barriers, for `Wrapper(store_factory=...)`.
 
-They are stores of torch, for ``init_process_group(store=...)`` too, and have barriers in addition.
+They also work for ``init_process_group(store=...)``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = [
 
 
 class TCPStore(StoreMixin, dist.TCPStore):  # type: ignore[misc] # torch's class is not typed
-    """A store that rank 0 serves; where the port is taken, the store that is served there.
+    """A store that rank 0 serves; if the port is taken, a client of the store that is there.
 
-    It is gone with rank 0's process. The wrapper does not need it: it is for jobs that want to
-    use one store of theirs for everything.
+    It ends with rank 0's process. The wrapper does not need it: it is for jobs that use one store
+    of their own for everything.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class TCPStore(StoreMixin, dist.TCPStore):  # type: ignore[misc] # torch's class
         """Serve or connect, according to ``RANK``.
 
         Args:
-            host_name: where rank 0 serves; None = ``MASTER_ADDR``.
-            port: of it; None = ``MASTER_PORT``.
-            world_size: how many processes use it; None = ``WORLD_SIZE``.
+            host_name: address of rank 0; None = ``MASTER_ADDR``.
+            port: of the store; None = ``MASTER_PORT``.
+            world_size: number of processes that use it; None = ``WORLD_SIZE``.
             timeout: of its operations (300 s).
-            wait_for_workers: whether to wait for all of these processes.
-            multi_tenant: whether stores of one process on one port are one server.
-            use_libuv: which server of torch's is used.
+            wait_for_workers: whether to wait for all these processes.
+            multi_tenant: whether stores of one process on one port share a server.
+            use_libuv: whether torch's server uses libuv.
 
         Raises:
-            ValueError: something is not given, and not in the environment either.
-            torch.distributed.DistError: it cannot be reached.
+            ValueError: an argument and its variable are both missing.
+            torch.distributed.DistError: the store cannot be reached.
         """
         where: dict[str, Any] = {
             "host_name": host_name or _variable(os.environ, "MASTER_ADDR"),
@@ -93,10 +93,10 @@ class FileStore(StoreMixin, dist.FileStore):  # type: ignore[misc] # torch's cla
 
 
 class PrefixStore(StoreMixin, dist.PrefixStore):  # type: ignore[misc] # torch's class is not typed
-    """A store in another one, with keys of its own."""
+    """A store within another store, with a prefix in front of its keys."""
 
     def __init__(self, prefix: str, store: Any) -> None:
-        """Use ``store``, with ``prefix`` in front of all keys."""
+        """Put ``prefix`` in front of all keys in ``store``."""
         super().__init__(prefix, store)
         self._critical_ranks: tuple[int, ...] = getattr(store, "critical_ranks", ())
 

@@ -1,4 +1,4 @@
-"""What runs in a rank that takes no part any more, before its error is raised."""
+"""Plug-ins that run in a rank that leaves the call, before its error is raised."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class Terminate(abc.ABC):
-    """Runs once per call. An error takes the place of the one that has ended the rank."""
+    """Runs once per call. An error is raised in place of the error that has ended the rank."""
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Do it, and return ``state``."""
+        """Run, and return ``state``."""
         raise NotImplementedError

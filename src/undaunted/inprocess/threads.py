@@ -1,9 +1,9 @@
 """Calls in threads of their own.
 
-Threads that call into torch (`start`) are waited for at the end of the process. The interpreter
-ends a daemon thread when it next wants to run Python code; in the middle of torch's code this ends
-the process: "terminate called without an active exception", SIGABRT. A thread that is no daemon,
-blocked in a collective that cannot be aborted, would keep the process for ever.
+Threads that call torch (`start`) are waited for at the end of the process. At that time the
+interpreter ends every daemon thread that wants to run Python code; in the middle of torch's code
+this ends the process: "terminate called without an active exception", SIGABRT. A thread that is no
+daemon, blocked in a collective that cannot be aborted, would keep the process for ever.
 
 Calls of the user's code that may hang (`call_within`) are waited for with a limit.
 """
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-# All of them together, at the end of the process.
+# Longest wait for all of them together, at the end of the process.
 _LONGEST_S = 5.0
 
 _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def start(run: Callable[[], object], name: str) -> threading.Thread:
-    """Run something in a thread of its own, called ``undaunted-NAME``."""
+    """Call ``run`` in a thread of its own, with the name ``undaunted-NAME``."""
     thread = threading.Thread(target=run, name=f"undaunted-{name}", daemon=True)
     _started.add(thread)
     thread.start()
@@ -39,7 +39,7 @@ def start(run: Callable[[], object], name: str) -> threading.Thread:
 
 
 def settle(timeout_s: float = _LONGEST_S) -> None:
-    """Wait for all that were started, ``timeout_s`` at most; registered for the end."""
+    """Wait for all threads of `start`, ``timeout_s`` at most; also runs at exit."""
     deadline = time.monotonic() + timeout_s
     for thread in list(_started):
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -49,19 +49,19 @@ atexit.register(settle)
 
 
 def call_within(timeout: timedelta, fn: Callable[[], Any], name: str) -> Any:
-    """Return what ``fn`` returns.
+    """Call ``fn`` with a limit, and return its result.
 
-    It runs in a daemon thread, with the CUDA device of the calling thread. When time is up the
-    thread is left behind: it ends when the call returns, or with the process.
+    It runs in a daemon thread, with the CUDA device of the calling thread. When the time is over
+    the thread is left behind: it ends when ``fn`` returns, or with the process.
 
     Args:
-        timeout: for ``fn``.
-        fn: to be called.
+        timeout: of ``fn``.
+        fn: the function.
         name: of the call, for the message.
 
     Raises:
         TimeoutError: it takes longer.
-        BaseException: whatever ``fn`` raises.
+        BaseException: any error of ``fn``.
     """
     outcome: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
     set_device = _device_setter()
@@ -83,7 +83,7 @@ def call_within(timeout: timedelta, fn: Callable[[], Any], name: str) -> Any:
             raise error
         return result
     finally:
-        del error  # or its traceback, which has this frame, would be kept by this frame
+        del error  # its traceback has this frame: a reference cycle
 
 
 def cuda() -> Any:

@@ -16,7 +16,7 @@ _YES = ("1", "true", "yes", "on")
 
 
 def format_exc(exc: BaseException) -> str:
-    """Return an exception with all it was raised from, in one line: ``A() <- B()``."""
+    """Return an exception with its causes in one line, ``A() <- B()``."""
     chain: list[BaseException] = []
     at: BaseException | None = exc
     while at is not None and at not in chain:
@@ -26,7 +26,7 @@ def format_exc(exc: BaseException) -> str:
 
 
 def _described(exc: BaseException) -> str:
-    """Return its ``repr``, of bounded length, whatever the user's class makes of that."""
+    """Return its ``repr``, cut to a bounded length; works even if the ``repr`` raises."""
     try:
         text = repr(exc)
     except Exception as problem:  # noqa: BLE001 - it is the user's code
@@ -35,23 +35,23 @@ def _described(exc: BaseException) -> str:
 
 
 def format_rank_set(ranks: Iterable[int]) -> str:
-    """Name ranks in braces; all of them if ``NVRX_LOG_RANK_FORMAT_VERBOSE`` is 1, else in brief."""
+    """Return ranks in braces; all if ``NVRX_LOG_RANK_FORMAT_VERBOSE`` is 1, else in brief."""
     if os.environ.get(VERBOSE_VARIABLE, "").strip().lower() in _YES:
         return format_rank_set_verbose(ranks)
     return format_rank_set_brief(ranks)
 
 
 def format_rank_set_verbose(ranks: Iterable[int]) -> str:
-    """Name all ranks as ranges: ``{0-3, 7}``."""
+    """Return all ranks as ranges: ``{0-3, 7}``."""
     return f"{{{format_ranks(ranks).replace(',', ', ')}}}"
 
 
 def format_rank_set_brief(ranks: Iterable[int], max_show: int = 8) -> str:
-    """Name all ranks if they are few, else the first and the last ones, and how many there are.
+    """Return all ranks if they are few, else the first and last ones, and their number.
 
     Args:
         ranks: in any order.
-        max_show: how many are named, half of them from each end.
+        max_show: how many ranks are shown, half of them from each end.
     """
     ordered = sorted(set(ranks))
     if len(ordered) <= max_show:

@@ -51,8 +51,8 @@ class Wrapper:
 
     Attributes:
         parameters: the arguments.
-        restart_health_check: what runs after a fault: ``health_check``, and checks of this rank's
-            GPU, NVLink and network card where ``LOCAL_RANK`` tells which these are.
+        restart_health_check: runs after a fault: ``health_check``, and checks of this rank's GPU,
+            NVLink and network card, which are found by ``LOCAL_RANK``.
     """
 
     def __init__(  # noqa: PLR0913 - the interface users know
@@ -98,19 +98,19 @@ class Wrapper:
             finalize: called in every rank after a fault; its exceptions are fatal for the rank.
             health_check: called at the beginning of iterations, and after a fault; then its
                 exceptions are fatal for the rank.
-            rank_assignment: gives ranks to those who are left.
+            rank_assignment: gives ranks to the processes that are left.
             rank_filter: outdated: applied to the state after ``rank_assignment``.
-            monitor_thread_interval: not used: ranks are told when something happens.
+            monitor_thread_interval: not used, as nothing is polled.
             monitor_process_interval: not used, for the same reason.
             heartbeat_interval: how often guards tell each other that they are there.
             progress_watchdog_interval: how often a rank shows that its interpreter turns.
-            soft_timeout: without progress for so long, all ranks are restarted.
-            hard_timeout: without progress for so long, the rank's process is ended.
-            heartbeat_timeout: a node that was silent for so long is lost.
+            soft_timeout: if a rank makes no progress for this long, all ranks are restarted.
+            hard_timeout: if a rank makes no progress for this long, its process is ended.
+            heartbeat_timeout: a node that is silent for this long is lost.
             barrier_timeout: longest wait for ranks at the beginning of an iteration.
             completion_timeout: longest time between the first and the last return.
-            last_call_wait: not used: nothing is waited for, and faults that are reported before the
-                next iteration belong to it.
+            last_call_wait: not used: all faults up to the next iteration are handled together,
+                without a wait.
             termination_grace_time: between SIGTERM and SIGKILL.
             monitor_process_logfile: absolute path of the guards' logs; ``{rank}`` is the rank.
             monitor_process_pidfile: absolute path of a file with the guard's pid; likewise.
@@ -118,13 +118,13 @@ class Wrapper:
             completion: called when all ranks have completed the function; its exceptions are only
                 logged.
             terminate: called in a rank that leaves.
-            max_identical_faults: the same exception, raised at the same line so often in a row
+            max_identical_faults: the same exception, raised at the same line this often in a row
                 without a `CallWrapper.ping` or ``soft_timeout`` in between, ends the call with
-                `RestartAbort` in all ranks; None = it is restarted for ever.
+                `RestartAbort` in all ranks; None = the function is restarted for ever.
 
         Raises:
-            TypeError: an argument is of the wrong type.
-            ValueError: arguments do not go together.
+            TypeError: an argument has the wrong type.
+            ValueError: arguments contradict each other.
         """
         self.parameters = Parameters(
             store_factory=store_factory,
@@ -168,7 +168,7 @@ class Wrapper:
         return wrapped
 
     def make_base_store(self) -> Any:
-        """Return what a custom ``store_factory`` makes; None = it is the default."""
+        """Return the store of a custom ``store_factory``; None = it is the default."""
         parameters = self.parameters
         if parameters.store_factory is store.TCPStore:
             return None
@@ -203,7 +203,7 @@ class CallWrapper:
 
     Attributes:
         state: ranks, sizes and iteration of this process.
-        progress_watchdog: when this process has shown progress last.
+        progress_watchdog: the last progress of this process.
         monitor_process: the process that watches this one.
     """
 
@@ -213,7 +213,7 @@ class CallWrapper:
         Raises:
             ValueError: ``torch.distributed`` is initialized already.
             InternalError: this rank has no guard.
-            Exception: whatever a custom ``store_factory`` raises.
+            Exception: any error of a custom ``store_factory``.
         """
         _refuse_process_group()
         known = guard_link.current()
@@ -255,7 +255,7 @@ class CallWrapper:
     def __call__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run ``fn`` until all ranks have completed it; None where it was not called."""
+        """Run ``fn`` until all ranks have completed it; return its result, None in a reserve."""
         args, kwargs = substitute_param_value(fn, args, kwargs, {CallWrapper: self})
         wrapper = self._wrapper
         iterations = Iterations(
@@ -267,31 +267,31 @@ class CallWrapper:
 
     @property
     def iteration(self) -> int:
-        """How often the function was restarted in this call."""
+        """Number of the iteration: how often the function was restarted in this call."""
         return self.state.iteration
 
     @property
     def store(self) -> Any:
-        """A store of torch for this iteration, shared by its ranks; connected to when asked for."""
+        """A store of torch for this iteration, shared by its ranks; connects at the first use."""
         return self._session.store.get()
 
     @property
     def base_store(self) -> Any:
-        """What ``store_factory`` has made; by default the iteration's store, None = not in use."""
+        """The store of ``store_factory``; by default the iteration's store, None = not in use."""
         return self._session.store.base
 
     def ping(self) -> None:
         """Say that the function makes progress.
 
-        From the first time on in an iteration, it must be called at least once per
-        ``soft_timeout``, or all ranks are restarted.
+        After the first call in an iteration, it must be called at least once per ``soft_timeout``,
+        or all ranks are restarted.
         """
         self._session.page.ping()
 
     def atomic(self) -> Section:
         """Return a context manager: code in it is not interrupted, nor communication aborted.
 
-        The restart waits for its end, in whichever thread it is. ``hard_timeout`` is put off, by
+        The restart waits until the code has ended, in all threads. ``hard_timeout`` is put off, by
         ``barrier_timeout`` at most.
         """
         gate = self._session.gate
@@ -299,11 +299,11 @@ class CallWrapper:
 
     @property
     def atomic_lock(self) -> Section:
-        """What `atomic` returns, as a lock: it may be acquired again before it is released."""
+        """`atomic` as a lock, which may be acquired again before it is released."""
         return self.atomic()
 
     def disable_hang_protection(self) -> Section:
-        """Return a context manager: soft and hard timeout do not run in it. It may be nested."""
+        """Return a context manager without soft and hard timeout. It may be nested."""
         return Section(self._disable_hang_protection, self._enable_hang_protection)
 
     def _disable_hang_protection(self) -> None:
@@ -330,7 +330,7 @@ class CallWrapper:
 
 
 class Section:
-    """A part of the user's code that begins and ends with a call."""
+    """A section of the user's code, as a context manager or a lock."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is used of the inside of torch.distributed; the one module that knows its private names.
+"""Private parts of torch.distributed that are used here; no other module knows their names.
 
 Nothing here imports torch: where it was not imported there are no groups.
 """
@@ -52,9 +52,9 @@ def groups() -> list[tuple[int, Any]]:
 
 
 def abort_groups() -> None:
-    """Abort all groups at once, as backends with communicators of their own support it.
+    """Abort all groups in one call of torch, where the backend has communicators of its own.
 
-    One after another they could wait for each other; hence torch's grouped call.
+    If they were aborted one after another, they could wait for each other.
     """
     c10d = module()
     if c10d is None or not c10d.is_initialized():
@@ -69,9 +69,9 @@ def abort_groups() -> None:
 
 
 def destroy_groups() -> None:
-    """Take all groups out of torch's books, so that `init_process_group` works again.
+    """Remove all groups from torch's tables, so that `init_process_group` works again.
 
-    They are kept until `release`.
+    The group objects are kept until `release`.
     """
     c10d = module()
     if c10d is None:
@@ -80,7 +80,7 @@ def destroy_groups() -> None:
     if c10d.is_initialized():
         with contextlib.suppress(AssertionError, ValueError):  # the function was quicker
             c10d.destroy_process_group()
-    if c10d.is_initialized():  # it was made after the books were cleared: not in there
+    if c10d.is_initialized():  # it was made after the tables were cleared, and is not in them
         c10d._update_default_pg(None)  # noqa: SLF001
     forget_unfinished()
 
@@ -88,11 +88,10 @@ def destroy_groups() -> None:
 def release() -> None:
     """Release the destroyed groups. The function's frames must be gone.
 
-    Whoever lets go of a group last waits for its threads, and these may want the GIL. Python
-    objects of groups let go without it; DistributedDataParallel, which frames hold, does not.
+    Dropping the last reference to a group waits for its threads, which may need the GIL. Python's
+    objects of groups release the GIL meanwhile; DistributedDataParallel, kept by frames, does not.
 
-    In a thread of its own: each event loop of gloo takes up to 10 ms to end, and nothing has to
-    wait for it.
+    In a thread of its own, as each event loop of gloo takes up to 10 ms to end.
     """
     if _destroyed:
         groups = _destroyed.copy()
@@ -101,10 +100,10 @@ def release() -> None:
 
 
 def forget_unfinished() -> None:
-    """Where there is no default group, drop the rest of an unfinished one from torch's books.
+    """Where there is no default group, remove the rest of an unfinished one from torch's tables.
 
-    Groups are numbered as they are made, also those whose making failed. All ranks must count from
-    the same number, or the next groups do not find each other.
+    torch numbers all groups, also those that were never finished. All ranks must count from the
+    same number, or the ranks of the next groups do not find each other.
     """
     c10d = module()
     if c10d is None or c10d.is_initialized():

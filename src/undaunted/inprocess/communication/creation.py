@@ -1,8 +1,8 @@
-"""Groups that are being made when they are to be aborted.
+"""Aborting process groups while they are being made.
 
-`init_process_group` and `new_group` wait in the store until all ranks have come, and gloo for peers
-to connect, without a way to interrupt them. While a wrapped function runs, `watch` knows which
-groups are being made, so that an abort can end these waits.
+`init_process_group` and `new_group` wait in the store until all ranks have come, and gloo waits for
+peers to connect; neither can be interrupted. While a wrapped function runs, `watch` keeps a list of
+the groups that are being made, so that an abort can end these waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("undaunted")
 
-_SETTLE_S = 0.05  # how long who waited in the store may take to come back
+_SETTLE_S = 0.05  # for threads to come back whose wait in the store was ended
 _ROUNDS = 10
 _FIRST_DELAY_S = 0.01
 _LONGEST_DELAY_S = 0.5
@@ -34,15 +34,15 @@ _STORE_PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout", "use_l
 
 
 class CreationAbortedError(RuntimeError):
-    """A process group was to be made after, or while, all groups were aborted."""
+    """A process group was to be made while all groups were aborted, or after that."""
 
 
 class Creations:
     """The groups that are being made in one run of the function.
 
     Attributes:
-        prefix: of all keys of process groups, in whatever store; the same in all ranks.
-        temporary: ports of servers whose clients nobody needs when the function has been left.
+        prefix: of all keys of process groups, in any store; the same in all ranks.
+        temporary: ports of servers whose clients are of no use after the function.
     """
 
     def __init__(self, prefix: str, temporary: set[int]) -> None:
@@ -57,7 +57,7 @@ class Creations:
 
     @contextlib.contextmanager
     def underway(self, group_size: int, store: Any) -> Iterator[None]:
-        """Count a group as being made, by ranks that find each other in ``store``.
+        """Note that a group is being made, whose ranks find each other in ``store``.
 
         Raises:
             CreationAbortedError: groups were aborted before or meanwhile.
@@ -98,7 +98,7 @@ class Creations:
                 waiting = [*self._underway, *late]
             for group_size, store in waiting:
                 self._interrupt(store)
-                if attempt or late:  # it was not the store
+                if attempt or late:  # the thread does not wait in the store
                     gloo.visit(group_size)
             if waiting:
                 gloo.abort()
@@ -119,7 +119,7 @@ class Creations:
             self._renewals.enter_context(stores.interrupted(client, self.temporary))
 
     def close(self) -> None:
-        """Let stores that were interrupted work again: nobody waits in them any more."""
+        """Let stores that were interrupted work again: no thread waits in them any more."""
         with self._changed:
             self._closed = True
         self._renewals.close()
@@ -130,7 +130,7 @@ _active: Creations | None = None
 
 
 def abort() -> None:
-    """Abort the making of groups; until the `watch` that is on is left, none is made any more."""
+    """Abort the making of groups; no group can be made before the present `watch` is left."""
     if _active is not None:
         _active.abort()
 
@@ -139,13 +139,13 @@ def abort() -> None:
 def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
     """Make it possible to abort groups while they are being made; for one run of the function.
 
-    One thread at a time may be inside, and only when all ranks have aborted what was before. Does
+    One thread at a time may be inside, and only when all ranks have aborted the run before. Does
     nothing where torch.distributed was not imported.
 
     Args:
-        prefix: of the keys by which the ranks of process groups find each other, "" = none. With
-            one that is different in every run, and the same in all ranks, they find no keys of an
-            earlier run in a store that lives longer, be it torch's or one that the user gives.
+        prefix: of the keys by which the ranks of process groups find each other, "" = none. It is
+            the same in all ranks and new in every run, so that ranks find no keys of an earlier run
+            in a store that lives longer.
         temporary: ports of servers whose clients need no new connection after an abort.
     """
     global _active  # noqa: PLW0603
@@ -165,14 +165,14 @@ def watch(prefix: str = "", temporary: Collection[int] = ()) -> Iterator[None]:
         creations.close()
         if creations.is_aborted():
             c10d.destroy_groups()  # one that was completed just then
-        # Each init_process_group wraps the hook once more.
+        # Every init_process_group wraps the hook once more.
         if getattr(sys.excepthook, "__module__", "") == c10d.module().__name__:
             sys.excepthook = hook
 
 
 @contextlib.contextmanager
 def _hooks(creations: Creations) -> Iterator[None]:
-    """Stand in for two functions of torch, if it has them as they are known."""
+    """Replace two functions of torch, if they have the known signatures."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
     make_groups = functools.partial(_groups, creations)
     make_stores = functools.partial(_stores, creations)
@@ -192,7 +192,7 @@ def _replace(
     replacement = substitute(original) if original is not None else None
     if replacement is None:
         _log.warning(
-            "This torch has no %s.%s as it is known: groups cannot be aborted while they are made",
+            "This torch has no known %s.%s: groups cannot be aborted while they are made",
             module.__name__,
             name,
         )
@@ -202,7 +202,7 @@ def _replace(
 
 
 def _groups(creations: Creations, original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a function that makes groups with keys of this run, and counts them as being made."""
+    """Return a function that makes groups with keys of this run, and notes them meanwhile."""
     signature = inspect.signature(original)
     if not {"group_size", "store", "global_ranks_in_group"} <= signature.parameters.keys():
         return None
@@ -243,7 +243,7 @@ def _create_store(
     timeout: timedelta,
     use_libuv: bool,
 ) -> Any:
-    """Do what torch does, but wait for the server and for the other ranks abortably."""
+    """Make a store as torch does, but with abortable waits for the server and the other ranks."""
     from torch.distributed import PrefixStore, TCPStore
 
     served_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
@@ -270,7 +270,7 @@ def _create_store(
 
 
 def _await_server(creations: Creations, host: str, port: int, timeout_s: float) -> None:
-    """Wait until somebody takes connections; torch says it if nobody does."""
+    """Wait until a server takes connections; if there is none in time, torch raises the error."""
     deadline = time.monotonic() + timeout_s
     delay_s = _FIRST_DELAY_S
     while not stores.is_served(host, port) and (left_s := deadline - time.monotonic()) > 0:
@@ -280,7 +280,7 @@ def _await_server(creations: Creations, host: str, port: int, timeout_s: float) 
 
 
 def _await_ranks(store: Any, world_size: int, timeout: timedelta) -> None:
-    """Wait until all ranks have connected: the server must not go before."""
+    """Wait until all ranks have connected: the server must not end before."""
     if store.add("undaunted/ranks", 1) >= world_size:
         store.set("undaunted/all", "")
     store.wait(["undaunted/all"], timeout)

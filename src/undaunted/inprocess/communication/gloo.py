@@ -1,16 +1,15 @@
 """Aborting collectives of gloo, which has no call for it: its connections are shut down.
 
 Every group of gloo has one event loop, a thread of its own that watches the group's listening
-socket, its connections to peers, and nothing else. So the connections are found when they are to
-be ended, by the loops that watch them, however and whenever groups and connections were made. No
-other connection of the process is in such a loop. For a thread that waits in ``epoll_wait``,
-``/proc/self/task/TID/syscall`` names the epoll descriptor, and ``/proc/self/fdinfo/FD`` what that
-one watches. Nothing is stopped or traced.
+socket, its connections to peers, and nothing else. The loops lead to the connections, whenever and
+however these were made, and to no other connection of the process. For a thread that waits in
+``epoll_wait``, ``/proc/self/task/TID/syscall`` has the epoll descriptor, and
+``/proc/self/fdinfo/FD`` the descriptors that it watches. No thread is stopped or traced.
 
-Only for reading: a send that the loop begins for a peer which has asked for it, and that fails
-because the connection cannot be written to, is lost; who waits for it is never told. For the same
-reason no peer may see the end of a connection before it has aborted, too. gloo closes its
-connections when they fail; duplicates keep them open until `release`.
+Connections are shut down for reading only. A loop may be about to send data that a peer has asked
+for: if writing failed, the data would be lost, and a thread that waits for it would wait for ever.
+For the same reason no peer may see the end of a connection before it has aborted, too. gloo closes
+its connections when they fail; duplicates keep them open until `release`.
 
 A listening socket must never be shut down: gloo's loop would end the process.
 """
@@ -48,7 +47,7 @@ _kept: list[socket.socket] = []
 def abort() -> None:
     """End all connections of all groups: waiting for a peer raises an error, now and later.
 
-    Peers are told nothing until `release`; each of them has to abort by itself.
+    Peers notice nothing until `release`; each of them has to abort by itself.
     """
     ended: set[sockets.Descriptor] = set()
     for _ in range(_MAX_SWEEPS):  # a connection may have been made meanwhile
@@ -66,7 +65,7 @@ def release() -> None:
 
 
 def _end(descriptor: sockets.Descriptor) -> bool:
-    """End a connection and keep it open; return whether it was one."""
+    """Shut down a connection and keep a duplicate; False = it is no connection."""
     while True:
         try:
             kept = sockets.end_reading(descriptor)
@@ -86,11 +85,11 @@ def connects_late() -> bool:
 
 
 def visit(group_size: int, timeout_s: float = _VISIT_TIMEOUT_S) -> None:
-    """Put an end to groups that wait for peers to connect, by connecting in their place.
+    """Make groups fail that wait for peers to connect, by connecting in the peers' place.
 
-    A group that is being made waits for those peers that connect to it, without a limit, and has
-    no connection for this that could be shut down. A peer says by one number which one it is. Who
-    comes here goes at once, and the group fails.
+    A group that is being made waits without limit for peers to connect to it; there is no
+    connection yet that could be shut down. A peer sends one number, its rank. This function
+    connects as every peer and closes at once, and the group fails.
 
     Args:
         group_size: of the largest group that is being made; bounded to 4096.
@@ -105,10 +104,10 @@ def visit(group_size: int, timeout_s: float = _VISIT_TIMEOUT_S) -> None:
 
 
 def find_loops() -> list[list[sockets.Descriptor]]:
-    """Return what each event loop of gloo watches.
+    """Return the descriptors that each event loop of gloo watches.
 
-    A loop says by its wait in the kernel where it watches. One that does something else, or has to
-    wait for a processor, and one whose thread has no name, is known by what it watches.
+    A loop's wait in the kernel has its epoll descriptor. A loop that does not wait at the moment,
+    or whose thread has no name, is recognised by the kind of descriptors that it watches.
     """
     names = thread_names()
     named = [tid for tid, name in names.items() if name == _LOOP_NAME]
@@ -130,13 +129,13 @@ def find_loops() -> list[list[sockets.Descriptor]]:
 
 
 def _find_by_looks(known: Collection[int]) -> list[list[sockets.Descriptor]]:
-    """Return what the unknown epoll descriptors watch that look like gloo's."""
+    """Return the loops of epoll descriptors that are not known yet and look like those of gloo."""
     loops = (watched(fd) for fd in epoll_descriptors() if fd not in known)
     return [loop for loop in loops if _is_of_gloo(loop)]
 
 
 def _is_of_gloo(loop: list[sockets.Descriptor]) -> bool:
-    """Return whether a loop watches what gloo's do: one listening socket, TCP, a pipe."""
+    """Return whether a loop watches the same as gloo's: one listening socket, TCP, a pipe."""
     listening = [one for one in loop if sockets.listening_address(one) is not None]
     return len(listening) == 1 and all(sockets.is_tcp_or_pipe(one) for one in loop)
 
@@ -172,11 +171,11 @@ def thread_names() -> dict[int, str]:
 
 
 def waits(tids: Iterable[int], patience_s: float = 0.0) -> dict[int, int]:
-    """Return the epoll descriptors on which threads wait; threads that do not wait are left out.
+    """Return the epoll descriptor on which each thread waits; without threads that do not wait.
 
     Args:
-        tids: of these threads.
-        patience_s: how long to look again at a thread that is not in such a wait.
+        tids: ids of the threads.
+        patience_s: for how long to look again at threads that do not wait.
     """
     found: dict[int, int] = {}
     todo = list(tids)
@@ -215,7 +214,7 @@ def _is_epoll(fd: str) -> bool:
 
 
 def watched(epoll_fd: int) -> list[Descriptor]:
-    """Return what an epoll descriptor watches; nothing if it is none, or closed."""
+    """Return the descriptors that an epoll descriptor watches; none if it is closed."""
     return parse_watched(_read(f"/proc/self/fdinfo/{epoll_fd}"))
 
 
@@ -234,5 +233,5 @@ def _read(path: str) -> str:
     try:
         with open(path, errors="replace") as file:  # noqa: PTH123 - pathlib would intern the name
             return file.read()
-    except OSError:  # it has ended, or the kernel does not tell
+    except OSError:  # the thread has ended, or the kernel does not allow it
         return ""

@@ -17,7 +17,7 @@ DEADLINE_S = 30.0
 
 
 def _nothing() -> None:
-    """Groups that never wait for anybody."""
+    """For groups that never wait for other ranks."""
 
 
 # Backends that share a function are aborted by one call of it.
@@ -28,23 +28,22 @@ _aborts: dict[str, Callable[[], None]] = {
     "xccl": c10d.abort_groups,
     "fake": _nothing,
 }
-_named: set[str] = set()  # backends whose lack of an abort was said
+_named: set[str] = set()  # backends without an abort, of which a line was logged
 
 
 def register(backend: str, abort: Callable[[], None]) -> None:
     """Have ``abort`` called to abort the groups of ``backend``; it takes the place of ours.
 
     Args:
-        backend: name as ``init_process_group`` takes it, such as ``"gloo"``; of a backend of yours
-            as well.
-        abort: ends whatever waits in any group of that backend in this process, and returns; it
-            runs in a thread of its own, at most 30 seconds.
+        backend: name as in ``init_process_group``, such as ``"gloo"``, or of your own backend.
+        abort: ends all waits in groups of that backend in this process, and returns; it runs in a
+            thread of its own, for 30 seconds at most.
     """
     _aborts[backend.lower()] = abort
 
 
 def abort(backends: Iterable[str], deadline_s: float = DEADLINE_S) -> None:
-    """Abort the groups of these backends; whatever fails is logged, and the others are aborted.
+    """Abort the groups of these backends; a failure is logged, and the others are aborted.
 
     Args:
         backends: names, lower case.
@@ -68,7 +67,7 @@ def abort(backends: Iterable[str], deadline_s: float = DEADLINE_S) -> None:
 
 
 def run(what: str, function: Callable[[], None], deadline_s: float = DEADLINE_S) -> None:
-    """Run ``function`` in a thread of its own; log if it fails, or is not done in time."""
+    """Run ``function`` in a thread of its own; log if it fails or takes too long."""
 
     def logged() -> bool:
         try:

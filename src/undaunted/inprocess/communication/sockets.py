@@ -1,4 +1,4 @@
-"""Connections of this process that belong to libraries: what they are, and shutting them down."""
+"""Finding out about connections of this process that belong to libraries; shutting them down."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def is_established(descriptor: Descriptor) -> bool:
 def shut_down(descriptor: Descriptor) -> bool:
     """End a TCP connection for both directions; return whether it was one.
 
-    Whoever waits on it, in any thread, is told at once. All else is left alone: a socket that
-    listens, a file, a descriptor that stands for something new by now.
+    All threads that wait on it return at once. Anything else is left alone: a socket that listens,
+    a file, a descriptor whose number was reused.
     """
     borrowed = _borrow(descriptor)
     if borrowed is None:
@@ -76,10 +76,10 @@ def shut_down(descriptor: Descriptor) -> bool:
 
 
 def end_reading(descriptor: Descriptor) -> socket.socket | None:
-    """Have readers of a TCP connection find its end, after the data that has come.
+    """End a TCP connection for its readers, after the data that has come.
 
-    The other end is told nothing: not now, and not when the connection is closed, for as long as
-    the caller keeps the duplicate that is returned.
+    The other end notices nothing, even when the connection is closed, for as long as the caller
+    keeps the duplicate that is returned.
 
     Returns:
         A duplicate, which is the caller's; None = it was no connection.

@@ -1,14 +1,14 @@
-"""Serving and using torch's TCPStore so that whoever waits for it, or in it, can be interrupted.
+"""Serving and using torch's TCPStore so that waits for it, and in it, can be interrupted.
 
-torch's constructor does not come back for a signal. Where nobody serves, or the connection breaks
+torch's constructor does not return for a signal. If there is no server, or the connection breaks
 while it waits for the server's answer, it tries again until its timeout is over: minutes. So
 `StoreClient` runs it in a thread of its own, with a short timeout, again and again.
 
-A client has one connection, and torch sends one request at a time: who waits for a key keeps all
-others of this process waiting. To end the wait, the connection is ended. New connections are
-avoided, as torch looks up the names of the addresses at both ends: `StoreConnection` is used in one
-epoch after the other, and ended only if somebody waits in it; `interrupted` puts a new connection
-in the place of the one that was ended.
+A client has one connection, and torch sends one request at a time: a thread that waits for a key
+blocks all other threads. To end the wait, the connection is ended. New connections are avoided, as
+torch looks up the names of the addresses at both ends: `StoreConnection` is kept from epoch to
+epoch, and ended only if a thread waits in it; `interrupted` puts a new connection in the place of
+the one that was ended.
 """
 
 from __future__ import annotations
@@ -45,23 +45,22 @@ _FD = re.compile(r"SocketImpl\(fd=(\d+),")
 
 
 def tcp_client(store: Any) -> Any:
-    """Return the TCPStore that a store stands for, prefixed or not; None = it is another kind."""
+    """Return the TCPStore behind a store, prefixed or not; None = it is another kind of store."""
     client = getattr(store, "_underlying_non_prefix_store", store)
     return client if type(client).__name__ == "TCPStore" else None
 
 
 @contextlib.contextmanager
 def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
-    """Have threads that wait in a TCPStore get an error; afterwards it works on.
+    """Make threads that wait in a TCPStore get an error; afterwards the store works again.
 
-    A client has one connection and waits in it for the server's answers. The connection is ended at
-    the beginning; at the end, a new one takes its place, under the same descriptor. It cannot be
-    replaced at once: who waits would go on waiting in the new one. Where nobody serves any more the
-    client stays without.
+    The client's connection is ended at the beginning; at the end, a new one takes its place, under
+    the same descriptor. Not at once, or threads that wait would go on waiting in the new one. If
+    there is no server any more, the client gets no new connection.
 
     Args:
         client: the TCPStore.
-        temporary: ports of servers that nobody needs afterwards: their clients stay without.
+        temporary: ports of servers whose clients need no new connection.
     """
     broken = connection(client, sockets.all_sockets())
     if broken is None:
@@ -77,7 +76,7 @@ def interrupted(client: Any, temporary: Collection[int] = ()) -> Iterator[None]:
 
 
 def is_served(host: str, port: int) -> bool:
-    """Return whether somebody takes connections there; torch tries for seconds if nobody does."""
+    """Return whether a server takes connections; torch would try for seconds if there is none."""
     try:
         socket.create_connection((host, port), _ACCEPT_TIMEOUT_S).close()
     except OSError:
@@ -88,7 +87,7 @@ def is_served(host: str, port: int) -> bool:
 def _renew(client: Any, broken: sockets.Descriptor) -> None:
     """Put a new connection in the place of one, if there is a server."""
     before = sockets.all_sockets()
-    with contextlib.suppress(RuntimeError):  # nobody serves
+    with contextlib.suppress(RuntimeError):  # there is no server
         helper = type(client)(client.host, client.port, is_master=False, timeout=_CONNECT_TIMEOUT)
         new = connection(helper, sockets.all_sockets() - before)
         if new is not None and sockets.describe(broken.fd) == broken:
@@ -101,7 +100,7 @@ def connection(client: Any, among: set[sockets.Descriptor]) -> sockets.Descripto
     found = [one for one, peer in peers.items() if peer is not None and peer[1] == client.port]
     if len(found) == 1:
         return found[0]
-    # A client's text has its descriptor; but it takes look-ups of names, seconds where these fail.
+    # The client's repr has its descriptor, but looks up names, which may take seconds.
     match = _FD.search(repr(client))
     return sockets.describe(int(match[1])) if match else None
 
@@ -110,7 +109,7 @@ _LOOPBACK = "127.0.0.1"
 _ALL = ("::", "0.0.0.0")  # noqa: S104 - compared with
 # Longer from one attempt to the next: a server that many connect to at once may be slow.
 _FIRST_ATTEMPT_S = 2.0
-# How much later than the last attempt the thread may be done.
+# For the thread to end after its last attempt.
 _MARGIN_S = 5.0
 
 
@@ -121,7 +120,7 @@ class StoreClient:
         """Prepare.
 
         Args:
-            server: where it listens.
+            server: its address.
             timeout: of connecting to it, and of the store's operations.
         """
         self._server = server
@@ -135,8 +134,8 @@ class StoreClient:
         """Return the store.
 
         Raises:
-            InternalError: it was given up.
-            RuntimeError: nobody serves it; torch says why.
+            InternalError: `give_up` was called.
+            RuntimeError: the server cannot be reached; the message is torch's.
         """
         threads.start(self._connect, "store")
         self._done.wait(self._timeout.total_seconds() + _MARGIN_S)
@@ -145,7 +144,7 @@ class StoreClient:
         return self._store
 
     def give_up(self) -> None:
-        """Have `connect` raise, and end the connection of its attempt, for its thread to end."""
+        """Make `connect` raise, and end the connection of its attempt, so that its thread ends."""
         self._given_up = True
         self._done.set()
         for one in sockets.all_sockets():
@@ -154,7 +153,7 @@ class StoreClient:
                 sockets.shut_down(one)
 
     def _may_be_at(self, number: str) -> bool:
-        """Whether a numeric address may be the server's; names are not looked up."""
+        """Whether a numeric address may be the server's; looks up no names."""
         host, number = self._server.host, number.removeprefix("::ffff:")
         return number == host or is_loopback(number) or not _is_numeric(host)
 
@@ -186,7 +185,7 @@ class StoreClient:
 
 
 def serve_store(listening: socket.socket, timeout: timedelta) -> Any:
-    """Return a store that this process serves at a socket, which is torch's from now on."""
+    """Return a store that this process serves at a socket, which torch owns from now on."""
     import torch.distributed as dist
 
     host, port, *_ = listening.getsockname()
@@ -205,12 +204,12 @@ def _is_numeric(host: str) -> bool:
     return ":" in host or host.replace(".", "").isdigit()
 
 
-# Within this time a request is answered where nobody waits, seconds.
+# If no thread waits in the connection, a request is answered within this time, seconds.
 _ANSWER_S = 0.1
 
 
 class StoreConnection:
-    """Of this process to a server, which may be in this process as well.
+    """The connection of this process to a store's server, which may be in this process too.
 
     Attributes:
         client: torch's store.
@@ -223,7 +222,7 @@ class StoreConnection:
             connect: returns a new TCPStore.
 
         Raises:
-            RuntimeError: it does not succeed.
+            RuntimeError: the server cannot be reached.
         """
         before = sockets.all_sockets()
         self.client = connect()
@@ -234,7 +233,7 @@ class StoreConnection:
         return self._socket is not None and sockets.is_established(self._socket)
 
     def is_free(self) -> bool:
-        """Return whether nobody waits in it: a request is answered soon."""
+        """Return whether no thread waits in it: a request is answered soon."""
         answered = threading.Event()
 
         def ask() -> None:
@@ -250,9 +249,9 @@ class StoreConnection:
             sockets.shut_down(self._socket)
 
     def forget(self, prefix: str) -> None:
-        """Delete the keys that begin with ``prefix``, in a thread beside.
+        """Delete the keys that begin with ``prefix``, in a thread of its own.
 
-        A store of torch 2.8 or older cannot name its keys: there they stay.
+        A store of torch 2.8 or older cannot list its keys: there they stay.
         """
         list_keys: Callable[[], list[str]] = getattr(self.client, "list_keys", list)
 
@@ -265,7 +264,7 @@ class StoreConnection:
 
 
 def _start(run: Callable[[], None]) -> None:
-    """Run something that ends with an error when the connection is ended."""
+    """Call ``run`` in a thread; it gets an error when the connection is ended."""
 
     def quietly() -> None:
         with contextlib.suppress(RuntimeError):
@@ -275,7 +274,7 @@ def _start(run: Callable[[], None]) -> None:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Listen at an address of this machine; at all of them if a name is given.
+    """Listen at an address of this machine; at all its addresses if ``host`` is a name.
 
     Args:
         host: an address of this machine, or a name.
@@ -294,7 +293,7 @@ def listen(host: str, port: int = 0) -> socket.socket:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if port:  # connections of who listened there before do not matter
+        if port:  # old connections at the port do not matter
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -1,7 +1,7 @@
-"""The page of a rank: what it shows of itself without saying anything.
+"""The page of a rank: its progress, in memory that its guard reads.
 
 A memfd that the rank writes and its guard reads. Every field is a word of 8 bytes in native order,
-written with a single aligned store, so that a word is never torn; two words may be of different
+written with a single aligned store, so that a word is never torn; but two words may be of different
 moments. Therefore the rank writes `AUTO_NS` and `PING_NS` before the `PHASE` that they belong to,
 and before the `UNGUARDED` that turns the limits on again.
 
@@ -35,14 +35,14 @@ _WORDS = struct.Struct("=11q")
 
 
 class Phase(enum.IntEnum):
-    """What the main thread does."""
+    """The work of the main thread, and its limits."""
 
     OUTSIDE = 0
-    """Not in a wrapped function: nothing limits it."""
+    """Not in a wrapped function: no limit."""
     RUNNING = 1
     """In ``initialize``, the health check at the start, or the function: soft and hard timeout."""
     WAITING = 2
-    """For a record, or for the completion of others: the controller's timeouts."""
+    """Waits for a record, or for the completion of others: the controller's timeouts."""
     RECOVERING = 3
     """In ``finalize``, health checks or rank assignment: the hard timeout."""
 
@@ -52,15 +52,15 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         auto_ns: when the main thread's interpreter turned last.
-        ping_ns: when the function called ``ping`` last; 0 = not yet in this epoch, no manual limit.
+        ping_ns: when the function called ``ping`` last; 0 = not yet in this epoch, and no limit.
         pings: how often the process has called ``ping``.
-        phase: what the main thread does.
+        phase: of the main thread.
         unguarded: depth of ``disable_hang_protection``.
         atomic: depth of ``atomic``.
         atomic_since_ns: when the outermost ``atomic`` began, meaningful where ``atomic`` > 0.
-        call: which call the process is in, or was in last; -1 = none yet.
-        epoch: of which it has taken up the record last; -1 = none in this call.
-        rank: assigned in that epoch; -1 = none. So that a loss is reported with it.
+        call: number of the present or last call; -1 = none yet.
+        epoch: number of the last epoch that it has entered; -1 = none in this call.
+        rank: assigned in that epoch, for the report of a loss; -1 = none.
     """
 
     auto_ns: int
@@ -76,7 +76,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode(page: bytes | bytearray | memoryview) -> Reading | None:
-    """What a page says; None = it is not one (yet): too short, or of another version."""
+    """Return the reading of a page; None = it is no page, too short, or of another version."""
     if len(page) < _WORDS.size:
         return None
     magic, *words = _WORDS.unpack_from(page)
@@ -87,5 +87,5 @@ def decode(page: bytes | bytearray | memoryview) -> Reading | None:
 
 
 def encode(reading: Reading) -> bytes:
-    """The words of a page that says this: its beginning, for a new page and for tests."""
+    """Return the words of a page with this reading, for a new page and for tests."""
     return _WORDS.pack(MAGIC, *(getattr(reading, name) for name in Reading.__struct_fields__))

@@ -43,8 +43,8 @@ class ControllerLink:
             address: ``HOST:PORT`` of the controller, or ``@NAME`` of its Unix socket.
             terms: for connections.
             service: serves the rank.
-            interval_s: a lease is renewed so often, seconds.
-            silence_s: when no lease has been answered for so long, the link is down, seconds.
+            interval_s: between two leases, seconds.
+            silence_s: the link is lost if no lease was answered for this long, seconds.
             say: called with lines about lost and new connections.
         """
         self._address = address
@@ -65,7 +65,7 @@ class ControllerLink:
         """Connect for the first time; the controller may not be there yet.
 
         Raises:
-            WireError: it does not want this guard, or is not there within ``timeout_s``.
+            WireError: it refuses this guard, or does not answer within ``timeout_s``.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -80,7 +80,7 @@ class ControllerLink:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def close(self) -> None:
-        """Say good-bye, and end when what was sent is delivered, after 2 s at the latest."""
+        """Send `Bye`, and end when everything sent is delivered, after 2 s at the latest."""
         self._over = True
         if self._dialling is not None:
             self._dialling.cancel()
@@ -94,7 +94,7 @@ class ControllerLink:
     # --- the connection ------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """There is a controller."""
+        """The controller is connected."""
         self._connection = connection
         self._gone.clear()
         self._silence = Silence(self._silence_s, self._silent)
@@ -102,7 +102,7 @@ class ControllerLink:
         self._service.linked(connection.send)
 
     def received(self, connection: Connection, message: Any) -> None:
-        """The controller has said something."""
+        """The controller has sent a message."""
         del connection
         # Only the answer to a lease shows that both directions work.
         if isinstance(message, Lease):

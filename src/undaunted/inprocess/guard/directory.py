@@ -1,20 +1,20 @@
-"""How the guards of a job find its controller, where no launcher of ours is there.
+"""How the guards of a job find its controller outside of `undaunted run`.
 
-Decided in the rank, before its guard serves: torch's stores are there.
+The rank finds out, before its guard serves, as torch's stores are in the rank.
 
 | the job has | the controller is |
 |---|---|
 | one rank | in its guard, and listens nowhere |
-| a store (a custom `store_factory`'s, or torchrun's own) | where rank 0 says in that store |
+| a store (of a custom `store_factory`, or of torchrun) | where rank 0 says in that store |
 | all ranks on one machine | at an abstract Unix socket, named after user and ``MASTER_PORT`` |
 | a port in `store_kwargs` | there, at its ``host_name`` |
 | else | where rank 0 says in a store at ``MASTER_PORT`` |
 
-The last store is one that is there already, or else rank 0's own until all have read in it: then
-the port is free again for the function.
+The last store exists already, or else rank 0 serves it until all ranks have read in it: then the
+port is free again for the function.
 
-In a store of the job, rank 0 leaves a random token as well. On one machine none is needed.
-Otherwise it is in the environment.
+In a store of the job, rank 0 also leaves a random token. On one machine none is needed. Else the
+token is in the environment.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _FOR_A_MOMENT = "undaunted/inprocess/meeting"  # in a store that ends when all h
 _ALL_HAVE_READ = "all have read"
 _LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 10.0
-_TAKEN_S = 10.0  # for an answer of whoever has the port
+_TAKEN_S = 10.0  # for an answer at a port that is taken
 
 
 class Place(NamedTuple):
-    """Where a guard finds the controller; see `startup.Begin`."""
+    """The place of the controller, for a guard; see `startup.Begin`."""
 
     hosts: bool
     address: str = ""
@@ -58,24 +58,24 @@ class Place(NamedTuple):
 
 
 class Directory:
-    """Where the controller is: a place that every rank knows by itself."""
+    """Finds the place of the controller. In this class, every rank knows it from the start."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     def find(self) -> Place:
-        """Return it; waits until it is known.
+        """Return the place; waits until it is known.
 
         Raises:
-            InternalError: it cannot be found; says what to do.
+            InternalError: it cannot be found; the message says what to do.
         """
         return self._place
 
     def publish(self, port: int) -> None:
-        """In rank 0, whose guard listens at ``port`` now: tell the others, if they do not know.
+        """In rank 0, whose guard listens at ``port`` now: tell the others, if necessary.
 
         Raises:
-            InternalError: they cannot be told.
+            InternalError: the others cannot be told.
         """
 
 
@@ -94,7 +94,7 @@ def directory(
         job_rank: as the launcher has set it.
         world_size: as the launcher has set it.
         environ: the environment.
-        base_store: what a custom `store_factory` has made, None = there is none.
+        base_store: result of a custom `store_factory`, None = there is none.
         store_kwargs: as given to `Wrapper`; ``host_name`` and ``port`` are used.
         timeout_s: longest wait for a store, seconds.
 
@@ -125,7 +125,7 @@ def directory(
 
 
 class _Published(Directory):
-    """A store that all ranks have."""
+    """Rank 0 publishes the place in a store that all ranks have."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Published(Directory):
 
 
 class _Meeting(_Published):
-    """A store at ``MASTER_PORT``, which anybody may have made: the token is not in it."""
+    """The store is at ``MASTER_PORT``, perhaps of another program: the token is not in it."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _Meeting(_Published):
     def publish(self, port: int) -> None:
         super().publish(port)
         if self._is_ours:
-            # Until then the port is not free for the function. Who does not come is named later.
+            # Until then the port is not free for the function. Missing ranks are named later.
             waiting = threads.start(self._wait_for_readers, "meeting")
             waiting.join(self._timeout_s)
 
@@ -227,7 +227,7 @@ class _Meeting(_Published):
 
 
 def _local(job_rank: int, port: int, environ: Mapping[str, str]) -> Place:
-    """All ranks are on this machine: no port is needed, and the kernel says whose processes ask."""
+    """All ranks are on this machine: no port is needed, and the kernel names the peer's user."""
     run = _run(environ)
     digest = hashlib.sha256(run.encode()).hexdigest()[:16]
     address = f"{UNIX}undaunted-inprocess-{os.geteuid()}-{port}-{digest}"
@@ -235,13 +235,13 @@ def _local(job_rank: int, port: int, environ: Mapping[str, str]) -> Place:
 
 
 def _fixed(job_rank: int, where: Address, environ: Mapping[str, str], token: bytes) -> Place:
-    """An address that all know, and a token; rank 0's guard listens on all interfaces."""
+    """All ranks know address and token; rank 0's guard listens on all interfaces."""
     hosts = job_rank == 0
     return Place(hosts, str(where._replace(host="") if hosts else where), _run(environ), token)
 
 
 def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:
-    """Return torchrun's own store, as this run and this restart of it see it."""
+    """Return torchrun's own store, with keys of this run and restart."""
     import torch.distributed as dist
 
     try:
@@ -258,7 +258,7 @@ def _agent_store(environ: Mapping[str, str], timeout_s: float) -> Any:
 
 
 def _serve(host: str, port: int, timeout_s: float) -> Any:
-    """Return a store that listens there, at this machine; None = the port is taken."""
+    """Return a store that this machine serves at the port; None = the port is taken."""
     try:
         sock = listen(host, port)
     except OSError:
@@ -269,7 +269,7 @@ def _serve(host: str, port: int, timeout_s: float) -> Any:
 
 
 def _connect(where: Address, job_rank: int, timeout_s: float) -> Any:
-    """Return the store there. Rank 0 comes to one that is there; the others wait for it."""
+    """Return the store at ``where``. Rank 0 needs one that exists already; others wait for it."""
     wait_s = min(_TAKEN_S, timeout_s) if job_rank == 0 else timeout_s
     try:
         store = StoreClient(where, dt.timedelta(seconds=wait_s)).connect()
@@ -307,7 +307,7 @@ def _token(job_rank: int, environ: Mapping[str, str]) -> bytes:
 
 
 def _run(environ: Mapping[str, str]) -> str:
-    """Name this start of the job, as far as its launcher does."""
+    """Return a name for this start of the job, from its launcher's variables."""
     names = (
         "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_RESTART_COUNT",
@@ -323,15 +323,15 @@ def _number(port: str) -> int:
 
 
 def _reachable(master: str) -> str:
-    """Return under which name other nodes reach this machine."""
+    """Return the name by which other nodes reach this machine."""
     return within(_LOOK_UP_S, lambda: own_host(master), socket.gethostname())
 
 
 def on_one_machine(host: str, world_size: int, environ: Mapping[str, str]) -> bool:
-    """Whether the launcher says that all ranks are here, or the address cannot be reached else.
+    """Whether all ranks are on this machine, by the launcher's variables or by a local address.
 
     Args:
-        host: ``MASTER_ADDR``, or what stands for it.
+        host: ``MASTER_ADDR``, or the address in its place.
         world_size: as the launcher has set it: restarts change the variable.
         environ: the environment.
     """

@@ -1,9 +1,9 @@
-"""Keeps ranks of other jobs out, where no secret distinguishes the jobs.
+"""Keeps ranks of other jobs out, where no secret tells the jobs apart.
 
-Without a token all jobs are on one machine. Two that were given the same MASTER_PORT meet at the
-controller of the first; ranks of the second say that they are the first one's. Processes that the
-same process has started, or a shell as one job of its own, belong together. Others are taken in as
-well, since they may have been started by hand, but later, so that the job's own ranks come first.
+Without a token all ranks are on one machine. Two jobs with the same MASTER_PORT meet at the
+controller of the first one, and the ranks of the second would pass for its ranks. Processes belong
+to one job if they have the same parent or process group. Others are let in as well, as they may
+have been started by hand, but later, so that the job's own ranks come first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from undaunted.coordinator.wire.connection import Connection
     from undaunted.inprocess.guard.host import ControllerHost
 
-# For so long a rank that is perhaps of another job waits for the job's own, seconds.
+# A rank that may be of another job waits this long for the job's own ranks, seconds.
 HOLD_S = 3.0
 
 
@@ -44,9 +44,9 @@ class Doorkeeper:
         Args:
             host: of the controller.
             pid: of rank 0's process.
-            world_size: how many ranks the job has.
+            world_size: number of ranks of the job.
             say: called with lines about ranks that are kept out.
-            related: whether two processes seem to be of one job; None = as this module says.
+            related: whether two processes seem to be of one job; None = as described above.
         """
         self._host = host
         self._world_size = world_size
@@ -58,11 +58,11 @@ class Doorkeeper:
         self._timers = Timers()
 
     def opened(self, connection: Connection) -> None:
-        """A guard is there."""
+        """A guard has connected."""
         self._host.opened(connection)
 
     def received(self, connection: Connection, message: Any) -> None:
-        """A guard has said something."""
+        """A guard has sent a message."""
         if isinstance(message, Lease):
             self._host.received(connection, message)
         elif connection in self._held:
@@ -71,7 +71,7 @@ class Doorkeeper:
             self._judge(connection, message)
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """A guard is gone."""
+        """A guard's connection has ended."""
         self._held.pop(connection, None)
         self._refused.discard(connection)
         self._host.closed(connection, reason)
@@ -128,7 +128,7 @@ class Doorkeeper:
 
 
 def _related(pid: int, other: int) -> bool:
-    """Whether the same process has started both, or a shell as one job; unknown = yes."""
+    """Whether both have the same parent or process group; True if that is unknown."""
     one, two = _family(pid), _family(other)
     if one is None or two is None:
         return True

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from undaunted.inprocess.guard.service import GuardService
 
 _ENCODER = msgspec.msgpack.Encoder()
-# A node that is not heard of any more has noticed by then that it is cut off, and its ranks have
-# left, as each does `Limits.heartbeat_timeout` after that.
+# Within this time a silent node has noticed that it is cut off; its ranks leave the call
+# `Limits.heartbeat_timeout` after that.
 _MARGIN_S = 10.0
 
 
 class Link(Protocol):
-    """A guard, as the host sees it.
+    """The host's link to a guard.
 
     Attributes:
         number: later links have higher numbers.
@@ -46,11 +46,11 @@ class Link(Protocol):
 class ControllerHost:
     """Feeds a `Controller`, one for each round, and carries out its commands.
 
-    Handler of the connections of guards. Beside a leader (see `BesideLeader`), it hears guards over
-    the connections of their nodes, whose silence is noticed by the leader.
+    Handler of the connections of guards. Beside a leader (see `BesideLeader`), the connections are
+    those of nodes, and the leader notices their silence.
 
     Attributes:
-        seen: job ranks that have said anything.
+        seen: job ranks that have sent a message.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class ControllerHost:
         """Serve from now on.
 
         Args:
-            notes: called with the number of a round and of the job's ranks; returns the function
+            notes: called with the number of a round and the number of ranks; returns the function
                 that gets the notes of that round for the journal.
-            say: called with lines about what cannot be sent.
-            silence_s: a guard that says nothing for so long is not reachable, seconds; None = its
+            say: called with lines about messages that cannot be sent.
+            silence_s: a guard that sends nothing for this long is unreachable, seconds; None =
                 silence is noticed elsewhere.
             make: makes the state machine of a round.
         """
@@ -75,14 +75,14 @@ class ControllerHost:
         self._notes = notes
         self._say = say
         self._silence_s = silence_s
-        self._unreachable_s = silence_s or 0.0  # then a guard that lives has ended its ranks' calls
+        self._unreachable_s = silence_s or 0.0  # by then a living guard has ended its ranks' calls
         self._make = make
         self._round = -1
         self._controller: Controller | None = None  # of that round
         self._note: Callable[[c.Note], None]
         self._timers = Timers()
         self._guards: dict[Connection, _Guard] = {}
-        self._links: dict[int, Link] = {}  # by job rank: the one it was heard over last
+        self._links: dict[int, Link] = {}  # by job rank: the link of its last message
         self._broken: set[Link] = set()  # guards that may still come back
         self._last: tuple[ToRank | None, msgspec.Raw] = (None, msgspec.Raw())
         self._opened = 0  # how many connections there have been
@@ -96,13 +96,13 @@ class ControllerHost:
             await self._changed.wait()
 
     async def everyone_seen(self, world_size: int) -> None:
-        """Wait until all ranks of the job have said something."""
+        """Wait until all ranks of the job have sent a message."""
         while len(self.seen) < world_size:
             self._changed.clear()
             await self._changed.wait()
 
     def close(self) -> None:
-        """Release everything but the connections, which are the server's; hear nothing more."""
+        """Release everything but the connections, which are the server's; drop later messages."""
         self._closed = True
         self._timers.cancel()
         for guard in self._guards.values():
@@ -113,11 +113,11 @@ class ControllerHost:
     # --- connections ----------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """A guard is there."""
+        """A guard has connected."""
         self._add(connection)
 
     def received(self, connection: Connection, message: Any) -> None:
-        """A guard has said something."""
+        """A guard has sent a message."""
         if self._closed:
             return
         guard = self._guards.get(connection) or self._add(connection)
@@ -134,10 +134,10 @@ class ControllerHost:
                 self.heard(guard, 0, message)
 
     def closed(self, connection: Connection, reason: str, *, silent: bool | None = None) -> None:
-        """A guard is gone, or its connection only; it may live on without knowing.
+        """A connection has ended; its guard may have ended too, or not even notice.
 
         Args:
-            connection: which has ended.
+            connection: that has ended.
             reason: for people.
             silent: the leader or the network has ended it; None = see `Connection.in_order`.
         """
@@ -171,7 +171,7 @@ class ControllerHost:
     # --- links ----------------------------------------------------------------------------------
 
     def heard(self, link: Link, round: int, message: FromGuard) -> None:  # noqa: A002
-        """A guard reports something about one of its ranks, in a round."""
+        """A guard has reported about one of its ranks, in a round."""
         if self._closed:
             return
         if isinstance(message, Enter | Resume):
@@ -184,7 +184,7 @@ class ControllerHost:
         if round != self._round or self._controller is None:
             return
         if link.number < self._links.get(job_rank, link).number and not replaces:
-            return  # late, over a connection that was given up: it was said again since
+            return  # late, over a connection that was given up: the guard has repeated it since
         self._links[job_rank] = link
         if job_rank not in self.seen:
             self.seen.add(job_rank)
@@ -202,7 +202,7 @@ class ControllerHost:
             self._feed(c.Unreachable(job_ranks, text))
 
     def _entered(self, round: int, enter: Enter) -> None:  # noqa: A002
-        """A rank is in a call: its round is the one that is on."""
+        """A rank has entered a call: its round is the present one."""
         if self._silence_s is None:
             left_s = enter.limits.heartbeat_timeout + _MARGIN_S
             self._unreachable_s = max(self._unreachable_s, left_s)
@@ -231,7 +231,7 @@ class ControllerHost:
                     self._note(command)
 
     def _tell(self, command: c.Tell) -> None:
-        """One message to each guard."""
+        """Send a message to ranks: once to each guard."""
         groups: dict[Link, list[int]] = {}
         for job_rank in command.job_ranks:
             if (link := self._links.get(job_rank)) is not None:
@@ -240,7 +240,7 @@ class ControllerHost:
             link.tell(tuple(job_ranks), command.message)
 
     def packed(self, job_ranks: tuple[int, ...], message: ToRank) -> EncodedTold | Aside | None:
-        """Return a message as it is sent over a connection; one to many guards is encoded once."""
+        """Return a message in the form for a connection; for many guards it is encoded once."""
         if message is not self._last[0]:
             self._last = message, msgspec.Raw(_ENCODER.encode(message))
         encoded = self._last[1]
@@ -250,7 +250,7 @@ class ControllerHost:
 
 
 class _Guard:
-    """A guard, or a node's, over a connection; see `Link`."""
+    """The link to a guard, or to the guard of a node, over a connection; see `Link`."""
 
     def __init__(
         self, host: ControllerHost, connection: Connection, number: int, silence_s: float | None
@@ -258,7 +258,7 @@ class _Guard:
         self.number = number
         self.connection = connection
         self.gone = ""  # why it does not come back
-        self.back = False  # it has said that it does
+        self.back = False  # it has said that it comes back
         self.loss = "its node is lost"
         self._host = host
         self._silence: links.Silence | None = None
@@ -285,7 +285,7 @@ class _Guard:
 
 
 class LocalLink:
-    """Of a guard in the same process; see `Link`. Everything is said in turns of the loop."""
+    """The link to a guard in the same process; see `Link`. Delivers in later turns of the loop."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class LocalLink:
         self._loop.call_soon(service.linked, self.send)
 
     def send(self, message: FromGuard) -> None:
-        """Tell the controller."""
+        """Send the controller a message."""
         self._loop.call_soon(self._host.heard, self, self._round, message)
 
     def tell(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
@@ -310,5 +310,5 @@ class LocalLink:
         self._loop.call_soon(self._service.told, job_ranks, message)
 
     def close(self) -> None:
-        """Its ranks have ended."""
+        """The guard's ranks have ended."""
         self._loop.call_soon(self._host.left, self, "its guard has ended")

@@ -1,9 +1,8 @@
-"""The link of a guard to the controller: what is said on it, when it is silent, when it is lost.
+"""The link of a guard to the controller: its messages, its silence, its loss.
 
-A guard in a process of its own has a connection. On it go the messages of `core.messages`, and
-`Lease`, `Bye` and `Told`. A node's agent uses the connection that its node has to the leader of the
-job anyway: there the messages go as `Aside`, with the number of the round, as they must not reach
-another round's ranks.
+A guard in a process of its own has a connection of its own, with the messages of `core.messages`,
+and `Lease`, `Bye` and `Told`. An agent uses the connection of its node to the leader of the job:
+there the messages go as `Aside`, with the number of the round, to keep rounds apart.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ GRACE_S = 1.0
 
 
 class Lease(msgspec.Struct, frozen=True, tag=True):
-    """A guard is there; the answer is the same."""
+    """A guard is alive; the controller answers with the same message."""
 
 
 class Bye(msgspec.Struct, frozen=True, tag=True):
-    """The last word of a guard on a connection; without it, the guard has probably died.
+    """The last message of a guard on a connection; without it, the guard has probably died.
 
     Attributes:
-        back: it is going to connect again. Otherwise its ranks have ended, and it has said all.
+        back: the guard will connect again. False = its ranks have ended, and it has reported that.
     """
 
     back: bool = False
@@ -49,7 +48,7 @@ class Told(msgspec.Struct, frozen=True, tag=True):
 
 
 class EncodedTold(msgspec.Struct, frozen=True, tag="Told"):
-    """The same, with a message that was encoded once for all guards."""
+    """`Told`, with a message that was encoded once for all guards."""
 
     job_ranks: tuple[int, ...]
     message: msgspec.Raw
@@ -63,14 +62,14 @@ ToGuard = Told | Lease
 
 
 class RoundReport(msgspec.Struct, frozen=True, array_like=True):
-    """What a guard reports, in a round."""
+    """A report of a guard, with its round."""
 
     round: int
     message: FromGuard
 
 
 class RoundTold(msgspec.Struct, frozen=True, array_like=True):
-    """A message of the controller for some of a node's ranks, in a round."""
+    """A message of the controller for some of a node's ranks, with its round."""
 
     round: int
     job_ranks: tuple[int, ...]
@@ -78,7 +77,7 @@ class RoundTold(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EncodedRoundTold(msgspec.Struct, frozen=True, array_like=True):
-    """The same, with a message that was encoded once for all nodes."""
+    """`RoundTold`, with a message that was encoded once for all nodes."""
 
     round: int
     job_ranks: tuple[int, ...]
@@ -91,20 +90,19 @@ _TOLD = msgspec.msgpack.Decoder(RoundTold)
 
 
 def aside(message: RoundReport | EncodedRoundTold, say: Callable[[str], None]) -> p.Aside | None:
-    """Return a message as it is sent; None = it is too long, and a line says so."""
+    """Return a message in the form for a connection; None = it is too long, which is said."""
     data = _ENCODER.encode(message)
     if len(data) <= _LONGEST:
         return p.Aside(data=data)
     say(
-        f"a message of {len(data)} bytes about functions that are restarted in their processes is "
-        f"not sent, as more than {_LONGEST} bytes are too many: let rank assignments want to know "
-        "less of each rank"
+        f"a message of {len(data)} bytes for in-process restart is not sent, as it is longer than "
+        f"{_LONGEST} bytes: have RankAssignment.info return less for each rank"
     )
     return None
 
 
 def read_report(message: p.Aside) -> RoundReport:
-    """Return what a node's guard has sent.
+    """Return the report that a node's guard has sent.
 
     Raises:
         msgspec.MsgspecError: it is no message.
@@ -113,7 +111,7 @@ def read_report(message: p.Aside) -> RoundReport:
 
 
 def read_told(message: p.Aside) -> RoundTold:
-    """Return what the controller has sent to a node.
+    """Return the message that the controller has sent to a node.
 
     Raises:
         msgspec.MsgspecError: it is no message.
@@ -125,17 +123,17 @@ def read_told(message: p.Aside) -> RoundTold:
 
 
 def patience_s(unreachable_s: float, *, in_order: bool, back: bool = False) -> float:
-    """Return for how long a guard is waited for whose connection has ended, in seconds.
+    """Return for how many seconds a guard is waited for whose connection has ended.
 
-    When that is over, the others go on without its ranks. By then these must not run any more:
-    nobody may be in the epoch before while others are in the next one.
+    After that, the others go on without its ranks. By then these must have stopped: no rank may be
+    in the epoch before while others are in the next one.
 
     Args:
-        unreachable_s: after so long a guard that lives, and does not reach the controller, has
-            ended its ranks' calls.
+        unreachable_s: within this time a living guard that cannot reach the controller has ended
+            its ranks' calls.
         in_order: the other side's kernel has closed the connection: the guard's process has ended,
-            and its rank has noticed. A reset may come from the network, which may keep the guard
-            out from now on, perhaps without its knowing that the connection is gone.
+            and its rank has noticed. False = the network may have reset it, and may keep the guard
+            out from now on, which may not even notice.
         back: the guard has said that it comes back.
     """
     return GRACE_S if in_order and not back else unreachable_s
@@ -144,7 +142,7 @@ def patience_s(unreachable_s: float, *, in_order: bool, back: bool = False) -> f
 class Silence:
     """Calls back once when nothing was heard for ``limit_s`` seconds; to be cancelled.
 
-    Hearing something costs a look at the clock: the timer is put off only when it fires.
+    `heard` only notes the time; the timer is put off when it fires.
     """
 
     def __init__(self, limit_s: float, call: Callable[[], None]) -> None:
@@ -156,7 +154,7 @@ class Silence:
         self._timer = self._loop.call_later(limit_s, self._fired)
 
     def heard(self) -> None:
-        """Something has come."""
+        """A message has come."""
         self._heard = self._loop.time()
 
     def cancel(self) -> None:

@@ -1,6 +1,6 @@
-"""The guard of one rank, where no launcher of ours is: a process that outlives it.
+"""The guard of one rank outside of `undaunted run`: a process that outlives the rank.
 
-Started by `start.connect`; its one argument is the descriptor of its end of a socket pair. The
+Started by `start.connect`; its only argument is the descriptor of its end of a socket pair. The
 guard of rank 0 also runs the controller, for as long as any guard is connected.
 """
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from undaunted.inprocess.core.commands import Note
     from undaunted.inprocess.guard.controller_link import ControllerLink
 
-# A scheduler sends these to everything; what they mean for the job is decided by the rank.
+# A scheduler sends these to all processes; the rank decides what follows for the job.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# The controller gives a guard up later than the guard gives the controller up, by this.
+# The controller gives up a guard later than the guard gives up the controller, by this.
 _MARGIN_S = 1.0
 
 
@@ -78,17 +78,17 @@ class _Program:
         self._begin = begin
         self._sock = sock
         # A guard whose leases are not answered looks for the controller for another
-        # heartbeat_timeout before its rank is told that there is none.
+        # heartbeat_timeout, and only then tells its rank to leave.
         self._silence_s = begin.heartbeat_timeout_s / 3
         self._until = time.monotonic() + begin.barrier_timeout_s
         self._undo = contextlib.ExitStack()
         self._service = GuardService(self._say)
 
     async def run(self) -> None:
-        """Serve until nobody needs this guard any more.
+        """Serve until this guard is not needed any more.
 
         Raises:
-            asyncio.CancelledError: an error in here has ended it; its rank then leaves the call.
+            asyncio.CancelledError: an error in this guard has ended it; its rank leaves the call.
         """
         asyncio.get_running_loop().set_exception_handler(
             partial(self._break, asyncio.current_task())
@@ -99,7 +99,7 @@ class _Program:
             await self._follow()
 
     async def _serve(self, port: int = 0) -> None:
-        """Serve the rank until it has ended and all was said."""
+        """Serve the rank until it has ended and that was reported."""
         _answer(self._sock, startup.Ready(port))
         try:
             self._service.serve(self._sock)
@@ -116,7 +116,7 @@ class _Program:
         loop: asyncio.AbstractEventLoop,
         context: dict[str, Any],
     ) -> None:
-        """Something was raised where nobody catches it: what follows could not be trusted."""
+        """An error that no code has caught: the state could not be trusted any more."""
         loop.default_exception_handler(context)
         if task is not None and not isinstance(context.get("exception"), OSError | None):
             task.cancel()
@@ -144,7 +144,7 @@ class _Program:
 
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(link.connected(self._begin.barrier_timeout_s))
-        loop.add_reader(self._sock, connecting.cancel)  # it says nothing before we are ready
+        loop.add_reader(self._sock, connecting.cancel)  # readable now means that the rank has ended
         try:
             await connecting
         except asyncio.CancelledError:
@@ -218,8 +218,8 @@ class _Program:
         return keeper
 
     async def _unneeded(self, host: ControllerHost) -> None:
-        """Wait until all ranks have come, as long as they may take, and all guards are gone."""
-        host.seen.add(self._begin.job_rank)  # it has ended, whether it has called anything or not
+        """Wait for all ranks to come, for `barrier_timeout` at most, and all guards to go."""
+        host.seen.add(self._begin.job_rank)  # it has ended, perhaps without any call
         loop = asyncio.get_running_loop()
         everyone = loop.create_task(host.everyone_seen(self._begin.world_size))
         for number in _IGNORED:
@@ -243,7 +243,7 @@ def _answer(sock: socket.socket, answer: startup.Ready | startup.Refused) -> Non
     try:
         startup.send(sock, answer)
     except OSError:
-        return  # that the rank has ended is noticed where it is served
+        return  # the end of the rank is noticed where it is served
 
 
 def _redirect(logfile: str) -> None:

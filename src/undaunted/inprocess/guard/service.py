@@ -1,4 +1,4 @@
-"""Serves the ranks of a node, or the one of a guard, and speaks for them to the controller."""
+"""Serves the ranks of a node, or one rank, and reports to the controller for them."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from undaunted.inprocess.core.messages import FromGuard, ToRank
     from undaunted.inprocess.core.reading import Reading
 
-_ACCEPTS_IN_A_ROW = 64  # then it is the turn of others on the loop
+_ACCEPTS_IN_A_ROW = 64  # then other callbacks on the loop have their turn
 _PAUSE_S = 0.5  # before accepting is tried again when descriptors have run out
 
 
 class GuardService:
-    """Serves ranks, on one loop. Closes the sockets that it was given and has made.
+    """Serves ranks, on one loop. Owns all their sockets.
 
     Args:
-        say: called with lines about ranks that did what they must not do, and about what cannot
-            be sent or read.
+        say: called with lines about misbehaving ranks, and about messages that cannot be sent or
+            read.
         round: the round of the ranks, where messages go aside over the connection of the node; None
             = messages go as they are.
     """
@@ -55,18 +55,18 @@ class GuardService:
         self._round = round
         self._send: Callable[[Any], object] | None = None  # to the controller
         self._ranks: dict[int, ServedRank] = {}
-        self._nameless: set[ServedRank] = set()  # they have not said which rank they are
+        self._nameless: set[ServedRank] = set()  # connected, but without a job rank yet
         self._listener: socket.socket | None = None
         self._resumption: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
 
     def listen(self, listener: socket.socket) -> None:
-        """Serve ranks of this user that connect to a socket, which is ours from here on."""
+        """Serve ranks of this user that connect to ``listener``, which is ours from now on."""
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
     def serve(self, sock: socket.socket) -> None:
-        """Serve a rank that is connected; ``sock`` is ours from here on."""
+        """Serve a rank that is connected; ``sock`` is ours from now on."""
         try:
             rank = ServedRank(sock, self)
         except OSError as error:
@@ -77,11 +77,11 @@ class GuardService:
         self._nameless.add(rank)
 
     async def idle(self) -> None:
-        """Wait until no rank is served any more. Not before the first one."""
+        """Wait until the first rank was served, and no rank is served any more."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Release everything; neither ranks nor controller are told."""
+        """Release everything, without a message to ranks or controller."""
         if self._resumption is not None:
             self._resumption.cancel()
         if self._listener is not None:
@@ -91,20 +91,20 @@ class GuardService:
             rank.close()
 
     def in_call(self, job_rank: int) -> bool:
-        """Whether others go on with a call that this rank, dead or alive, takes part in."""
+        """Whether the call that this rank takes part in, dead or alive, has not ended."""
         rank = self._ranks.get(job_rank)
         return rank is not None and rank.in_call
 
     def rank(self, job_rank: int) -> ServedRank | None:
-        """The process that was this rank last, dead or alive; None = it has never connected."""
+        """The last process of this rank, dead or alive; None = none has connected."""
         return self._ranks.get(job_rank)
 
     # --- from the controller --------------------------------------------------------------------
 
     def linked(self, send: Callable[[Any], object] | None) -> None:
-        """The controller, perhaps another one than before, gets what ``send`` is called with.
+        """``send`` sends to the controller from now on, perhaps another controller than before.
 
-        None = there is none; what was sent last may not have arrived.
+        None = there is no controller; the last messages may not have arrived.
         """
         before, self._send = self._send, send
         if before is not None:
@@ -113,17 +113,17 @@ class GuardService:
             self._feed_all(c.LinkUp())
 
     def received(self, message: Aside) -> None:
-        """The controller says something aside, perhaps to the ranks of an earlier round."""
+        """A message of the controller has come aside, perhaps for an earlier round."""
         try:
             told = links.read_told(message)
         except msgspec.MsgspecError as error:
-            self._say(f"what the coordinator has said aside is no message: {error}")
+            self._say(f"a message from the coordinator cannot be read: {error}")
             return
         if told.round == self._round:
             self.told(told.job_ranks, told.message)
 
     def told(self, job_ranks: tuple[int, ...], message: ToRank) -> None:
-        """The controller says something to some of the ranks."""
+        """A message of the controller has come for some of the ranks."""
         for job_rank in job_ranks:
             if (rank := self._ranks.get(job_rank)) is not None:
                 rank.feed(message)
@@ -135,7 +135,7 @@ class GuardService:
     # --- from ranks -----------------------------------------------------------------------------
 
     def entered(self, rank: ServedRank) -> bool:
-        """Let it have its job rank, unless another process that lives has it."""
+        """Register a rank by its job rank; False = another process that lives has this job rank."""
         before = self._ranks.get(rank.job_rank)
         if before is not None and before.alive:
             return False
@@ -148,7 +148,7 @@ class GuardService:
         return True
 
     def report(self, message: FromGuard) -> None:
-        """Tell the controller what a rank's guard reports; lost while there is none."""
+        """Send the controller a report of a rank's guard; dropped while there is no controller."""
         if self._send is None:
             return
         if self._round is None:
@@ -159,7 +159,7 @@ class GuardService:
             self._send(packed)
 
     def finished(self, rank: ServedRank) -> None:
-        """A rank has ended; a controller that is yet to come may have to be told."""
+        """A rank has ended. Its guard is kept: a new controller may have to hear of the end."""
         rank.close()
         self._nameless.discard(rank)
         self._note_idle()
@@ -208,16 +208,16 @@ class ServedRank:
     Owns the socket, a pidfd and a mapping of the page.
 
     Attributes:
-        job_rank: -1 = it has not said it yet.
+        job_rank: -1 = not known yet.
         alive: neither its process nor its connection has ended, as far as is known.
-        open: it was not closed yet.
+        open: `close` was not called yet.
     """
 
     def __init__(self, sock: socket.socket, service: GuardService) -> None:
         """Serve the process that has made the other end of ``sock``.
 
         Raises:
-            OSError: its process cannot be watched.
+            OSError: the process cannot be watched.
         """
         self.job_rank = -1
         self.alive = True
@@ -238,7 +238,7 @@ class ServedRank:
             self._carry_out(command)
 
     def close(self) -> None:
-        """Release everything; nobody is told."""
+        """Release everything, without any message."""
         if not self.open:
             return
         self.alive = self.open = False
@@ -251,7 +251,7 @@ class ServedRank:
 
     @property
     def in_call(self) -> bool:
-        """Whether its call is on, for itself or, where it is lost or has left, for others."""
+        """Whether its call has not ended, also if only other ranks are still in it."""
         call = self._guard.call
         return call is not None and call.on
 
@@ -261,10 +261,9 @@ class ServedRank:
         call = self._guard.call
         return call is not None and call.record is not None
 
-    # --- what happens ---------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------
 
     def _received(self, message: FromRank) -> None:
-        """It has said something."""
         if self._page is None and not self._begin(message):
             self._lost("it has not begun with its page and the name of a call")
         elif message.job_rank != self.job_rank:
@@ -273,12 +272,12 @@ class ServedRank:
             self.feed(message)
 
     def _link_closed(self, reason: str) -> None:
-        """Its connection has ended; mostly because its process has, which the kernel says next."""
+        """Its connection has ended, mostly because its process ends, which the kernel says next."""
         if self.alive:
             self._timers.set("closed", _ENDING_S, partial(self._lost, reason))
 
     def _ended(self) -> None:
-        """Its process has ended. The messages that it has sent before count."""
+        """Its process has ended. Messages that it has sent before are still read."""
         self._link.drain()
         self._lost(f"its process (pid {self._pid}) has ended")
 
@@ -344,7 +343,7 @@ def _open(pid: int) -> int:
     return pidfd
 
 
-# So many bytes may wait for a rank that does not read, beside the message that is sent last.
+# Most bytes that may wait for a rank that does not read, beside the last message.
 _WAITING_BYTES = MAX_MESSAGE_BYTES
 _READ_BYTES = 64 * 1024
 _FDS = 4  # descriptors that one read may bring; all but the last are closed
@@ -370,7 +369,8 @@ class RankLink:
         Args:
             sock: to the rank.
             received: called with every message; must not block.
-            closed: called once, with the reason, when nothing more will come; not after `close`.
+            closed: called once, with the reason, when no message can come any more; not after
+                `close`.
         """
         self._sock = sock
         self._received = received
@@ -383,12 +383,12 @@ class RankLink:
         self._loop.add_reader(sock, self._readable)
 
     def take_page(self) -> int:
-        """Return the descriptor that has come last, which is the caller's now; -1 = none."""
+        """Return the last descriptor that has come, which is the caller's now; -1 = none."""
         page, self._page = self._page, -1
         return page
 
     def send(self, message: ToRank) -> None:
-        """Send soon. A rank that does not read ends the link when too much waits for it."""
+        """Send a message soon. The link ends if too many bytes wait, as the rank does not read."""
         if self._sock.fileno() < 0:
             return
         if len(self._waiting) > _WAITING_BYTES:
@@ -415,7 +415,7 @@ class RankLink:
             self._closed(reason)
 
     def drain(self) -> None:
-        """Take in all that was sent by a process that has ended."""
+        """Read everything that a process has sent before its end."""
         while self._sock.fileno() >= 0 and self._read():
             pass
 
@@ -423,7 +423,7 @@ class RankLink:
         self._read()
 
     def _read(self) -> bool:
-        """Take in a piece; return whether there was one."""
+        """Read once; return whether there was anything."""
         try:
             data, fds, _ = receive(self._sock, _READ_BYTES, _FDS)
         except (BlockingIOError, InterruptedError):
@@ -460,7 +460,7 @@ class RankLink:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
-            # That the rank is gone is noticed when what it has sent before was read.
+            # The end of the rank is noticed after its last messages were read.
             self._waiting.clear()
             self._loop.remove_writer(self._sock)
             return

@@ -1,4 +1,4 @@
-"""In the rank: a connection to its guard, which is started where no launcher of ours is."""
+"""In the rank: connects to the agent of `undaunted run`, or starts a guard of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BEYOND_S = 10.0  # for the guard's start, beside what it waits for itself
 
 @dataclass(frozen=True)
 class Options:
-    """What a guard has to know; as given to `Wrapper`.
+    """The options of a guard, as given to `Wrapper`.
 
     Attributes:
         job_rank: RANK as the launcher has set it.
@@ -58,15 +58,15 @@ def connect(
 ) -> socket.socket:
     """Return a connection to this rank's guard, which is ready: the next frame is `Enter`.
 
-    Closing it ends a guard that was started here, once it has nothing more to say.
+    After it is closed, a guard that was started here ends when it has reported everything.
 
     Args:
         options: of this rank.
-        base_store: what a custom `store_factory` has made, None = there is none.
+        base_store: result of a custom `store_factory`, None = there is none.
         environ: the environment.
 
     Raises:
-        InternalError: there is no guard; says why and what to do.
+        InternalError: there is no guard; the message says why, and what to do.
     """
     name = environ.get(VARIABLE)
     return _connect_to_agent(name, options) if name else _start(options, base_store, environ)
@@ -79,7 +79,7 @@ def guard_pid(sock: socket.socket) -> int:
 
 
 def own_guard(pid: int) -> subprocess.Popen[bytes] | None:
-    """Return a guard that this process has started, None = it was somebody else."""
+    """Return the guard with this pid if this process has started it, else None."""
     return next((guard for guard in _guards if guard.pid == pid), None)
 
 
@@ -106,7 +106,7 @@ def _connect_to_agent(name: str, options: Options) -> socket.socket:
 
 
 class _GuardProcess(subprocess.Popen[bytes]):
-    """A child that is to outlive this process; it is waited for if it does not."""
+    """A child that is to outlive this process; if it ends first, this process reaps it."""
 
     def __del__(self) -> None:
         """Without the warning that it still runs."""

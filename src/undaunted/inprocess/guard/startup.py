@@ -1,7 +1,7 @@
-"""What a rank and the guard that it starts say to each other before anything else.
+"""The first messages between a rank and the guard that it starts.
 
-Blocking, on a socket pair: frames of a 4-byte big-endian length and MessagePack. What follows on
-the same socket are the frames of `undaunted.inprocess.core.messages`.
+Blocking, on a socket pair: frames of a 4-byte big-endian length and MessagePack. The messages of
+`undaunted.inprocess.core.messages` follow on the same socket.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ LONGEST = 64 * 1024  # bytes of a frame
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank to its guard: what to do.
+    """From a rank to its guard: all that the guard needs.
 
     Attributes:
         job_rank: of this rank.
         world_size: how many ranks the job has.
-        hosts: the controller is to be in this guard.
-        address: ``HOST:PORT``, or ``@NAME`` of an abstract Unix socket, where the controller is,
-            or is to listen; "" = nowhere, it has no guard but this one.
+        hosts: the controller is to run in this guard.
+        address: ``HOST:PORT``, or ``@NAME`` of an abstract Unix socket, where the controller
+            listens; "" = it does not, as there is no other guard.
         run: names the job; guards of other jobs are refused.
-        token: what the guards of the job know, b"" = there is none.
+        token: shared secret of the job's guards, b"" = there is none.
         heartbeat_interval_s, heartbeat_timeout_s, barrier_timeout_s: as given to `Wrapper`,
             seconds.
         logfile: where the guard writes its lines, "" = nowhere.
@@ -58,7 +58,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The guard cannot serve; says why and what to do."""
+    """The guard cannot serve; ``text`` says why, and what to do."""
 
     text: str
 
@@ -86,7 +86,7 @@ def receive(sock: socket.socket, kind: Any, deadline: float | None = None) -> An
     Raises:
         TimeoutError: nothing has come in time.
         OSError: the socket cannot be read.
-        ValueError: what has come is no such message.
+        ValueError: something has come that is no such message.
     """
     head = _exactly(sock, 4, deadline)
     if head is None:
@@ -104,7 +104,7 @@ def receive(sock: socket.socket, kind: Any, deadline: float | None = None) -> An
 
 
 def _exactly(sock: socket.socket, count: int, deadline: float | None) -> bytes | None:
-    """Read exactly ``count`` bytes: later ones have another reader. None = the other side's end."""
+    """Read exactly ``count`` bytes, as later ones have another reader; None = the other's end."""
     content = b""
     while len(content) < count:
         if deadline is not None:
