@@ -189,7 +189,7 @@ async def test_what_is_too_long_is_named_and_not_sent(monkeypatch: pytest.Monkey
     monkeypatch.setattr(links, "_LONGEST", 10)
     job.controller.heard(job.controller._links[0], 0, m.Fault(0, 0, 0, m.Reason("EXCEPTION", 0)))
     assert len(one.seen) == 2
-    assert "more than 10 bytes are too many" in job.remarks[0]
+    assert "longer than 10 bytes" in job.remarks[0]
     job.controller.close()
 
 

@@ -311,7 +311,7 @@ async def test_messages_aside_have_the_number_of_the_round(monkeypatch: pytest.M
         service.received(p.Aside(data=data))
     assert told == [record(3)]
     service.received(p.Aside(data=b"\xc1"))
-    assert "is no message" in remarks[0]
+    assert "cannot be read" in remarks[0]
 
 
 @on_loop
@@ -320,7 +320,7 @@ async def test_what_is_too_long_to_be_reported_is_named(monkeypatch: pytest.Monk
     service, sent, remarks = linked_by_a_node(0)
     service.report(enter(0))
     assert not sent
-    assert "more than 10 bytes are too many" in remarks[0]
+    assert "longer than 10 bytes" in remarks[0]
 
 
 @on_loop

@@ -22,7 +22,8 @@ from tests.inprocess.rank.calls import call
 from undaunted.inprocess import threads
 from undaunted.inprocess.exception import RankShouldRestart
 from undaunted.inprocess.rank.epoch_store import EpochStore
-from undaunted.inprocess.rank.interrupt import SIGNAL
+from undaunted.inprocess.rank.interrupt import SIGNAL, Gate
+from undaunted.inprocess.rank.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -281,6 +282,27 @@ def test_an_import_is_not_left_in_the_middle(
         assert sys.modules["slow_to_import"].ready
     finally:
         sys.modules.pop("slow_to_import", None)
+
+
+@pytest.mark.parametrize("module", ["logging", "queue", "subprocess", "threading"])
+def test_code_that_would_leave_something_behind_is_left_alone_at_first(module: str) -> None:
+    page = Page()
+    gate = Gate(page, lambda: None)
+    gate.reset()
+
+    def may_raise(module: str) -> bool:
+        """Ask from a frame of that module, at one of its instructions after the other."""
+        code: dict[str, Any] = {"__name__": module, "may_raise": gate.may_raise, "sys": sys}
+        exec("def ask():\n    return may_raise(sys._getframe(), None)", code)
+        return bool(code["ask"]())
+
+    def body() -> list[bool]:
+        assert gate.terminate("over")
+        gate.let_raise()
+        return [may_raise(module), may_raise("train")]
+
+    assert gate.run(body, lambda: None) == [False, True]
+    page.close()
 
 
 def test_cleaning_up_that_hangs_is_interrupted(guard: FakeGuard) -> None:

@@ -31,9 +31,11 @@ T = TypeVar("T")
 
 SIGNAL = signal.SIGRTMIN + 9
 
-# Interrupted in the middle, code of these modules may keep a lock for ever. It is left alone for
-# `GRACE_S`.
-_DELICATE = frozenset({"logging", "threading", "queue", "importlib", "_frozen_importlib"})
+# Interrupted in the middle, code of these modules may keep a lock for ever, or lose a descriptor or
+# a child that it has just made (subprocess). It is left alone for `GRACE_S`.
+_DELICATE = frozenset(
+    {"logging", "threading", "queue", "subprocess", "importlib", "_frozen_importlib"}
+)
 GRACE_S = 0.02
 # An interrupted import leaves half of a package behind, and every later import of it fails, in all
 # later iterations. So an import is left alone for longer.
