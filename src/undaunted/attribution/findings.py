@@ -140,6 +140,7 @@ CAUSES: Mapping[str, Cause] = {
                 ("collective_timeout", "job", "restart", 1, "a collective took too long"),
                 ("peer_lost", "rank", "restart", 1, "the connection to another rank ended"),
                 ("terminated", "rank", "restart", 1, "somebody ended the process"),
+                ("unexplained", "job", "restart", 1, "new lines of logs that no rule knows"),
             ),
         ),
     )

@@ -1,0 +1,158 @@
+"""Who says a line of a log, and when: what stands before the message. Pure.
+
+Many programs write something before a line: `srun --label` the rank, torchrun the role and rank,
+journald a time and the host, loggers a time and a level. Pieces are taken off one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from dataclasses import dataclass
+
+_MOST_PIECES = 10
+_LONGEST_PREFIX = 400
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_LEVEL = r"(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|err|error|info|warning)"
+# Names of nodes have a digit or a hyphen in them: words before a colon that have none are words.
+_NODE = r"[a-z](?=[\w.-]*[\d-])[\w.-]*"
+_PIECE = re.compile(
+    rf"""\s*(?:
+      [\[(]?(?P<date>\d{{4}}[-/]\d\d[-/]\d\d)[T_ ](?P<clock>{_CLOCK})
+        [ ]?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?[\])]?:?(?=[\s\[\]|:-]|$)
+    | (?P<month>[A-Z][a-z][a-z])[ ](?P<day>[ \d]\d)[ ](?P<syslog>{_CLOCK})
+        (?:[ ](?P<host>[\w.-]+)[ ](?P<program>[\w./@-]+(?:\[\d+\])?):)?
+    | \[?[IWEFV](?P<glog_day>\d{{4}})[ ](?P<glog>{_CLOCK})(?:[ ]+\d+)?(?:[ ][\w./<>-]+:\d+)?\]
+    | \[[ ]*\d{{1,9}}\.\d{{6}}\]
+    | \[\d\d:\d\d:\d\d\]
+    | std(?:out|err)[ ][FP](?=[ ])
+    | \[(?:[A-Z]{{4,8}}\|)?[\w./<>-]+\.\w+:\d+(?::[\w<>]+)?\]
+    | <\d>
+    | \[\d+,(?P<mpi>\d+)\]<std(?:out|err)>:
+    | [\[(<]?(?i:global_?)?(?i:rank)[ :=_-]{{0,2}}(?P<rank>\d{{1,7}})(?:/\d+|[ ]of[ ]\d+)?
+        (?:[\])>]:?|:|[ ]?\||(?=,[ ]))
+    | \[rank=(?P<pair_rank>\d{{1,7}})[, ]+(?:host|node|hostname)=(?P<pair_node>[\w.-]+)\]
+    | \[(?P<role>[a-z_]{{3,20}})(?P<role_rank>\d{{1,7}})\]:
+    | \[(?P<bracket>\d{{1,7}})\](?::|[ ])(?![ ]*NCCL)
+    | \[pod/(?P<pod>[\w.-]+)/[\w.-]+\]
+    | \((?:[\w.]+[ ])?pid=\d+(?:,[ ]ip=(?P<ip>[\w.:-]+))?\)
+    | (?P<nccl>[\w.-]+):\d+:\d+[ ]\[(?P<gpu>-?\d+)\]
+    | [\[(](?:[a-z-]+[ ])?(?P<bracket_node>(?=[\w.-]*\d){_NODE})
+        (?:[:/](?:rank)?(?P<node_rank>\d{{1,7}}))?[\])]:?
+    | \[?{_LEVEL}[\]:]?(?=\s|$):?
+    | (?:host|node|hostname)=(?P<host_is>[\w.-]+)
+    | (?:[|:-]|>>)(?=\s)
+    )""",
+    re.VERBOSE,
+)
+# Only where a line begins, or after a time: further on they may be words of the message.
+_FRONT = re.compile(
+    rf"""(?:
+      \s{{0,6}}(?P<label>\d{{1,7}}):(?=[ ]|$)
+    | \s?(?P<node>(?!(?:step|iter|epoch|layer|stage|cuda|gpu|line|rank|loss|val|pid)[a-z]*[-_]?\d)
+        {_NODE})(?::[ ]|[ ]*\|[ ])
+    | \s?(?P<daemon_node>(?=[\w.-]*\d){_NODE})[ ][a-z][\w-]*(?:\[\d+\])?:[ ]
+    | \s?[a-z]+[ ](?P<watched>(?=[\w.-]*\d)[a-z]+[\w.]*-?\d[\w.-]*):[ ]
+    )""",
+    re.VERBOSE,
+)
+_KEEPS_FRONT = frozenset({"date", "clock", "zone", "node", "host", "program"})
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|.)?"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What stands before the message of a line.
+
+    Attributes:
+        rank: of the process that says it, None = not said.
+        node: its host, "" = not said.
+        t: seconds since 1970, 0 = not said. Clocks without a zone are read as UTC.
+        begins: where the message begins.
+    """
+
+    rank: int | None = None
+    node: str = ""
+    t: float = 0.0
+    begins: int = 0
+
+
+def clean(raw: bytes) -> str:
+    """Return a line as text without escape sequences and control characters."""
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    return text if text.isprintable() else _CONTROLS.sub(" ", text)
+
+
+def read_prefix(line: str, year: int = 1970) -> Prefix:
+    """Return what stands before the message.
+
+    Args:
+        line: as `clean` returns it.
+        year: of times that do not say theirs.
+    """
+    prefix = Prefix()
+    place = 0
+    at_front = True  # nothing but times and nodes so far
+    for _ in range(_MOST_PIECES):
+        piece = _FRONT.match(line, place, _LONGEST_PREFIX) if at_front else None
+        piece = piece or _PIECE.match(line, place, _LONGEST_PREFIX)
+        if piece is None or piece.end() == place:
+            break
+        at_front = at_front and piece.lastgroup in _KEEPS_FRONT
+        place = _take(prefix, piece, year)
+    while place < len(line) and line[place] == " ":
+        place += 1
+    prefix.begins = place
+    return prefix
+
+
+def _take(prefix: Prefix, piece: re.Match[str], year: int) -> int:
+    named = {name: text for name, text in piece.groupdict().items() if text}
+    for name in ("label", "mpi", "rank", "pair_rank", "role_rank", "bracket", "node_rank"):
+        if name in named and (prefix.rank is None or name == "rank"):
+            prefix.rank = int(named[name])
+    for name in (
+        "node",
+        "daemon_node",
+        "watched",
+        "host",
+        "pod",
+        "nccl",
+        "bracket_node",
+        "pair_node",
+        "host_is",
+        "ip",
+    ):
+        if name in named and not prefix.node:
+            prefix.node = named[name]
+    if not prefix.t:
+        prefix.t = _time(named, year)
+    return piece.end()
+
+
+def _time(named: dict[str, str], year: int) -> float:
+    zone = 0.0
+    if "date" in named:
+        year, month, day = map(int, re.split("[-/]", named["date"]))
+        clock = named["clock"]
+        if (text := named.get("zone", "Z")) not in {"Z", "UTC"}:
+            east = int(text[1:3]) * 3600 + int(text[-2:]) * 60
+            zone = -east if text[0] == "-" else east
+    elif "syslog" in named and named["month"] in _MONTHS:
+        month, day, clock = _MONTHS.index(named["month"]) + 1, int(named["day"]), named["syslog"]
+    elif "glog" in named:
+        month, day, clock = int(named["glog_day"][:2]), int(named["glog_day"][2:]), named["glog"]
+    else:
+        return 0.0
+    hours, minutes, seconds = clock.replace(",", ".").split(":")
+    try:
+        whole = timegm((year, month, day, int(hours), int(minutes), 0))
+    except ValueError:  # no such month or year
+        return 0.0
+    return max(0.0, whole + float(seconds) - zone)

@@ -1,0 +1,342 @@
+"""The rules of `rules.yaml`: which lines of a log mean what. Pure."""
+
+from __future__ import annotations
+
+import functools
+import re
+from bisect import bisect_right
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from undaunted.attribution.findings import CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FILE = Path(__file__).with_name("rules.yaml")
+# Left out of templates: what differs between lines that say the same, and spaces.
+LEFT_OUT = bytes(c for c in range(33) if c != 10) + b"0123456789\x7f"
+LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
+# Numbers of what is built in.
+XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
+_MOST_NAMED = 1 << 12  # ranks that a line names
+_LEAST_LITERAL = 3  # bytes
+_XID_LITERAL = "nvrm: xid"
+_TRACEBACK_LITERAL = "traceback (most recent call last)"
+_IGNORED_LITERAL = "exception ignored in"
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w{0,60}(?:: |:?$)").match
+_DIFFERENT = re.compile(rb"/[\w./+-]*|\b0x[0-9a-f]+\b|\b[0-9a-f]{6,}\b|\d+|\s+")
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}\w{0,60}(?:Error|Exception): ").match
+_XID = re.compile(r"NVRM: Xid [^:]*:?[^)]*\):? (\d{1,4})\b", re.IGNORECASE)
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rule as it is written; the head of the file says what each key means."""
+
+    cause: str
+    any: list[str]
+    line: str = ""
+    unless: str = ""
+    confidence: float = 0.9
+    aside: bool = False
+    sure: bool = False
+    certain: bool = False
+    exception: bool = False
+
+
+class _Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    any: list[str]
+    lines: list[str]
+
+
+class _Ends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    any: list[str]
+    line: str
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    harmless: str
+    xids: dict[str, list[int]]
+    steps: _Steps
+    not_steps: str
+    ends: _Ends
+    rules: list[_Row]
+
+
+class Step(NamedTuple):
+    """That a step was made.
+
+    Attributes:
+        kind: which kind of line says it.
+        text: differs from that of other steps.
+        number: of the step, None if the line does not have one.
+    """
+
+    kind: int
+    text: str
+    number: float | None
+
+
+class Fit(NamedTuple):
+    """What lines with the same template may mean.
+
+    Attributes:
+        numbers: of rules that may fit, in order.
+        step: which kind of line about a step it is, -1 = of none.
+        meaning: that of all of them, None if it has to be found for each.
+    """
+
+    numbers: tuple[int, ...]
+    step: int
+    meaning: Meaning | None
+
+
+class Meaning(NamedTuple):
+    """What a line means.
+
+    Attributes:
+        cause: a name of `CAUSES`.
+        confidence: from 0 to 1.
+        ranks, nodes: who the line names; not who says it.
+        aside: whoever says it need not be to blame.
+        certain: the program's own, and the same in every attempt.
+    """
+
+    cause: str
+    confidence: float
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    aside: bool = False
+    certain: bool = False
+
+
+def _expression(text: str) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(text, re.IGNORECASE).search
+
+
+def _ranks(text: str) -> list[int]:
+    """Return the ranks of a text like ``3,8-15``."""
+    ranks: list[int] = []
+    for part in re.split(r"[,\s]+", text):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            end = int(last) if last.isdigit() else int(first)
+            ranks += range(int(first), min(end, int(first) + _MOST_NAMED) + 1)
+    return ranks[:_MOST_NAMED]
+
+
+class Rule:
+    """One rule, ready to be applied."""
+
+    def __init__(self, row: _Row) -> None:
+        self.row = row
+        line = row.line or "|".join(map(re.escape, row.any))
+        self._line = _expression(line)
+        self._unless = _expression(row.unless) if row.unless else None
+        # Whether a line and another with the same template may differ in what they mean.
+        without_counts = re.sub(r"\{[\d,]+\}", "", line + row.unless)
+        self._minds_digits = bool(re.search(r"\d|\\d|\[0", without_counts))
+        self.is_the_same_for_all = not (self._minds_digits or row.exception or "(?P" in line)
+
+    def is_likely(self, line: str, begins: int) -> bool:
+        """Whether it may fit a line with the template of this one."""
+        return self._minds_digits or self.meaning(line, begins) is not None
+
+    def meaning(self, line: str, begins: int) -> Meaning | None:
+        """Return what a line means that has one of the literals, None if nothing.
+
+        Args:
+            line: a whole line, cleaned.
+            begins: where its message begins.
+        """
+        row = self.row
+        text = line[begins:] if row.exception else line
+        found = self._line(text)
+        if not found or (self._unless and self._unless(text)):
+            return None
+        named = {name: value for name, value in found.groupdict().items() if value}
+        return Meaning(
+            row.cause,
+            row.confidence,
+            tuple(
+                rank
+                for name, value in named.items()
+                if name.startswith("rank")
+                for rank in _ranks(value)
+            ),
+            tuple(value for name, value in named.items() if name.startswith("node")),
+            row.aside,
+            row.certain,
+        )
+
+
+class Rules:
+    """All rules, in their order, by number."""
+
+    def __init__(self, table: _Table) -> None:
+        self._rules = [Rule(row) for row in table.rules]
+        self._xids = {xid: cause for cause, xids in table.xids.items() for xid in xids}
+        self._harmless = _expression(table.harmless)
+        self._steps = [_expression(line) for line in table.steps.lines]
+        self._not_steps = _expression(table.not_steps)
+        self._ends = _expression(table.ends.line)
+        self._literals: dict[bytes, set[int]] = {}
+        self._add(XID, [_XID_LITERAL])
+        self._add(TRACEBACK, [_TRACEBACK_LITERAL])
+        self._add(EXCEPTION_IGNORED, [_IGNORED_LITERAL])
+        self._add(STEP, table.steps.any)
+        self._add(END, table.ends.any)
+        for number, row in enumerate(table.rules):
+            self._add(number, row.any)
+        # If a line has none of these, it has none at all.
+        self._first = [
+            one
+            for one in self._literals
+            if not any(other != one and other in one for other in self._literals)
+        ]
+
+    def _add(self, number: int, literals: list[str]) -> None:
+        for literal in literals:
+            self._literals.setdefault(template(literal.encode()), set()).add(number)
+
+    def search(self, templates: list[bytes]) -> dict[bytes, tuple[int, ...]]:
+        """Return which templates have literals, and the numbers of the rules, in order."""
+        some = _search(templates, dict.fromkeys(self._first, _NO_NUMBERS))
+        found = _search(list(some), self._literals)
+        return {key: tuple(sorted(numbers)) for key, numbers in found.items()}
+
+    def fit(self, line: str, begins: int, numbers: tuple[int, ...]) -> Fit | None:
+        """Return what lines with the template of this one may mean, None if nothing.
+
+        Args:
+            line: a whole line, cleaned.
+            begins: where its message begins.
+            numbers: as `search` returns them.
+        """
+        left = tuple(
+            number
+            for number in numbers
+            if number != STEP and (number < 0 or self._rules[number].is_likely(line, begins))
+        )
+        step = self._kind_of_step(line) if STEP in numbers else -1
+        meaning = None
+        if left and left[0] >= 0 and self._rules[left[0]].is_the_same_for_all:
+            meaning = self.meaning(line, begins, left[:1], ends_traceback=False)
+        return Fit(left, step, meaning) if left or step >= 0 else None
+
+    def _kind_of_step(self, line: str) -> int:
+        for kind, expression in enumerate(self._steps):
+            if expression(line):
+                return -1 if self._not_steps(line) else kind
+        return -1
+
+    def step(self, line: str, kind: int) -> Step | None:
+        """Return the step that a line tells of, None if it tells of none.
+
+        Args:
+            line: cleaned.
+            kind: of a line with the same template.
+        """
+        found = self._steps[kind](line)
+        if not found:
+            return None
+        return Step(kind, found[1], float(found[1]) if found[1].isdigit() else None)
+
+    def is_end(self, line: str) -> bool:
+        """Whether a line says that the program came to its end."""
+        return bool(self._ends(line))
+
+    @staticmethod
+    def is_exception(message: str) -> bool:
+        """Whether it looks like the last line of a traceback."""
+        return bool(_EXCEPTION(message))
+
+    def meaning(
+        self, line: str, begins: int, numbers: tuple[int, ...], *, ends_traceback: bool
+    ) -> Meaning | None:
+        """Return what a line means, by the first of the numbered rules that fits.
+
+        Args:
+            line: cleaned.
+            begins: where its message begins.
+            numbers: rules of which a literal is in the line, in order.
+            ends_traceback: whether it may be the last line of a traceback of Python's.
+        """
+        if XID in numbers and (xid := _XID.search(line)):
+            cause = self._xids.get(int(xid[1]))
+            return Meaning(cause, 0.95) if cause else None
+        for number in numbers:
+            if number < 0:
+                continue
+            rule = self._rules[number]
+            if rule.row.exception and not ends_traceback and not _ERROR(line[begins:]):
+                continue
+            meaning = rule.meaning(line, begins)
+            if meaning is not None:
+                dealt_with = not rule.row.sure and not ends_traceback and self._harmless(line)
+                return None if dealt_with else meaning
+        return None
+
+
+def template(line: bytes) -> bytes:
+    """Return a line, or lines, without digits and spaces, in lower case."""
+    return line.translate(LOWER, LEFT_OUT)
+
+
+_NO_NUMBERS: set[int] = set()
+
+
+def _search(templates: list[bytes], literals: Mapping[bytes, set[int]]) -> dict[bytes, set[int]]:
+    """Look for literals in all templates at once; return the numbers of those that have some."""
+    found: dict[bytes, set[int]] = {}
+    text = b"\n".join(templates)
+    ends = list(accumulate(len(one) + 1 for one in templates))
+    for literal, numbers in literals.items():
+        at = text.find(literal)
+        while at >= 0:
+            row = bisect_right(ends, at)
+            found.setdefault(templates[row], set()).update(numbers)
+            at = text.find(literal, ends[row])
+    return found
+
+
+def alike(line: bytes) -> int:
+    """Return a hash that lines share that differ only in numbers, hex numbers and paths."""
+    return hash(_DIFFERENT.sub(b"", line.lower()))
+
+
+@functools.cache
+def rules() -> Rules:
+    """Return the rules of the data file."""
+    return read_rules(FILE.read_text("utf-8"))
+
+
+def read_rules(text: str) -> Rules:
+    """Read the text of such a file.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    import yaml
+
+    try:
+        table = msgspec.convert(yaml.safe_load(text), _Table)
+        _check(table)
+        return Rules(table)
+    except (yaml.YAMLError, msgspec.ValidationError, re.error) as error:
+        raise ValueError(f"{FILE.name}: {error}") from None
+
+
+def _check(table: _Table) -> None:
+    for cause in (*table.xids, *(row.cause for row in table.rules)):
+        if cause not in CAUSES:
+            raise ValueError(f"{FILE.name}: there is no cause {cause!r} in CAUSES")
+    for row in table.rules:
+        for literal in row.any:
+            if len(template(literal.encode())) < _LEAST_LITERAL or literal != literal.lower():
+                raise ValueError(
+                    f"{FILE.name}: {row.cause}: literal {literal!r} is too short, or not lower case"
+                )

@@ -1,0 +1,486 @@
+"""Reads log files: what their lines mean, how far the program came, who says something.
+
+A log says few things often. Chunks of a megabyte are made into templates: lines in lower case
+without digits and spaces. Each template is searched for the literals of the rules once, and
+expressions are applied to lines whose template has one. A file is read from where the last reading
+ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.logs.prefixes import clean, read_prefix
+from undaunted.attribution.logs.rules import (
+    END,
+    EXCEPTION_IGNORED,
+    TRACEBACK,
+    alike,
+    template,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from undaunted.attribution.logs.prefixes import Prefix
+    from undaunted.attribution.logs.rules import Fit, Meaning, Rules, Step
+
+CHUNK_BYTES = 1 << 20
+MOST_HITS = 16  # kept for a cause, of each of the last two steps
+SURVIVED_BY = 2  # steps after a line: what it says did not end the program
+_LONGEST_LINE = 8 << 10  # of a longer one the first and last half of this are looked at
+_LONGEST_QUOTE = 400
+_MEMORY_BYTES = 16 << 20  # of templates
+_MOST_RANKS = 1 << 16
+_MOST_TEMPLATES = 1 << 16
+_MOST_RANKS_READ = 1 << 12  # of lines with the same meaning
+_HEAD_BYTES = 64
+_MOST_NEW_LINES = 256
+_MOST_SPEAKERS = 1 << 12
+_LONGEST_TRACEBACK = 2000  # lines, with those of other ranks between them
+_STEPS_READ = 8  # at each end of lines that tell of steps and nothing else
+_LOOK_BACK = 20  # lines, for what a line does not say itself
+_LOOKED_BACK_AT = 400  # bytes of each
+_MOST_UNREAD = 64  # lines of which the rank is not read yet
+_BEGAN_AGAIN = 10  # steps back: more than ranks are apart whose lines are mixed
+_FIRST_SAMPLES = 1000  # lines looked at for ranks and their nodes
+_SAMPLES = 50
+_RECENT = 64  # numbers of steps
+_RANKS = re.compile(
+    rb"^[ \[]{0,6}(?:rank[ :]?|default)?(\d{1,6})\]?: |[\[(]rank[ :=]?(\d{1,6})[\])/]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORLD_SIZE = re.compile(rb"\b(?:world[ _-]?size|nranks)[ =:]{1,3}(\d{1,7})\b", re.IGNORECASE)
+_RANKS_SAMPLE = 32 << 10  # bytes at both ends of a chunk
+_NODE_IN_TEXT = re.compile(r"\b(?:pod|node)/([a-z][\w.-]*)")
+_RANK_IN_TEXT = re.compile(r"\brank[ =:]{1,2}(\d{1,7})\b", re.IGNORECASE)
+_BLOCK_RANK = re.compile(r"^\W*rank\s*:\s*(\d{1,7})")
+_BLOCK_NODE = re.compile(r"^\W*host\s*:\s*([\w.-]+)")
+_BLOCK_LINES = 6
+_BLOCK_LINE = re.compile(r"^\W*(?:exitcode|traceback|error_file)\s*:")
+
+
+@dataclass(slots=True)
+class Hit:
+    """A line with a meaning.
+
+    Attributes:
+        meaning: what it means.
+        ranks, nodes: who says it, or who it names.
+        t: seconds since 1970, 0 = not known.
+        line: its number, from 1.
+        quote: its text.
+        template: for comparison with other lines.
+    """
+
+    meaning: Meaning
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    t: float
+    line: int
+    quote: str
+    template: int
+
+
+class _Kept(NamedTuple):
+    """A line with a meaning, not interpreted yet: most are survived before anybody asks."""
+
+    meaning: Meaning
+    raw: bytes
+    before: list[bytes]  # the beginnings of lines before it
+    line: int
+
+
+@dataclass(slots=True)
+class Group:
+    """Lines with the same cause, since the same step."""
+
+    step: int
+    kept: list[_Kept] = field(default_factory=list)
+    more: list[bytes] = field(default_factory=list)  # the beginnings of others, ranks not read yet
+    ranks: set[int] = field(default_factory=set)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Seen:
+    """All lines of one cause.
+
+    Attributes:
+        cause: its name.
+        scan: the file of the first.
+        hits: some of them, in order.
+        ranks: who says it, or who is named.
+        nodes: where, as the lines say.
+    """
+
+    cause: str
+    scan: LogScan
+    hits: list[Hit] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    nodes: list[str] = field(default_factory=list)
+
+    @property
+    def certain(self) -> bool:
+        """Whether it would come again in every attempt."""
+        return all(hit.meaning.certain for hit in self.hits)
+
+
+class NewLine(NamedTuple):
+    """A line that is like none before it: its number, its text, what it has in common."""
+
+    line: int
+    text: str
+    template: int
+
+
+class _Event(NamedTuple):
+    """A line with a literal: its number in the chunk, from 0, and what it may mean."""
+
+    line: int
+    fit: Fit
+
+
+class LogScan:
+    """What a log file says, read as far as it has been written. Not for several threads.
+
+    Attributes:
+        path: the file.
+        steps: different steps seen; more where the program began again.
+        last_step: the number of the last one, None = none.
+        last_step_line: the number of the last line that tells of one.
+        ended: `steps` when the program came to its end, -1 = it did not.
+        ranks: who says something.
+        world_size: as lines say, 0 = they do not.
+        node_of: on which node a rank is, where lines say both.
+        lines: read so far.
+        templates: hashes of lines without what differs each time; at most 65536.
+        new_lines: the last lines that were like none before them.
+        error: why the file could not be read, "" = it could.
+    """
+
+    def __init__(self, path: str, rules: Rules) -> None:
+        self.path = path
+        self.error = ""
+        self._rules = rules
+        self._groups: dict[str, list[Group]] = {}  # by cause, of the last two steps
+        self._survived: dict[str, Group] = {}  # by cause, the last one
+        self._memory: dict[bytes, Fit | None] = {}  # by template
+        self._memory_bytes = 0
+        self._begin_file()
+
+    def _begin_file(self) -> None:
+        self.steps = 0
+        self.last_step: float | None = None
+        self.last_step_line = 0
+        self.ended = -1
+        self.ranks: set[int] = set()
+        self.world_size = 0
+        self.node_of: dict[int, str] = {}
+        self.templates: set[int] = set()
+        self.new_lines: deque[NewLine] = deque(maxlen=_MOST_NEW_LINES)
+        self.lines = 0
+        self._groups.clear()
+        self._survived.clear()
+        self._offset = 0
+        self._inode = 0
+        self._begun = b""  # a line without its end
+        self._recent: deque[Step] = deque(maxlen=_RECENT)
+        self._step_lines: deque[bytes] = deque(maxlen=SURVIVED_BY)
+        self._last_of: dict[int, float] = {}  # by kind of line
+        self._head = b""  # of the file, to know it by
+        self._tracebacks: dict[object, tuple[int, bool]] = {}  # line of the head, whether ignored
+        self._ignored: object = _NOBODY
+        self._year = time.gmtime().tm_year
+
+    def read(self, *, to_end: bool = True) -> None:
+        """Read what is new; a file that was cut or replaced from its beginning. Never raises.
+
+        Args:
+            to_end: a last line without an end counts as one; only when nobody writes any more.
+        """
+        try:
+            with open(self.path, "rb", buffering=0, opener=_open) as file:
+                self._read(file)
+            self.error = ""
+        except OSError as error:
+            self.error = error.strerror or str(error)
+        if to_end and self._begun:
+            begun, self._begun = self._begun, b""
+            self._take(begun)
+
+    def _read(self, file: BinaryIO) -> None:
+        status = os.fstat(file.fileno())
+        head = file.read(_HEAD_BYTES)
+        other = status.st_ino != self._inode or not head.startswith(self._head)
+        if self._inode and (other or status.st_size < self._offset):
+            self._begin_file()
+        self._head = head
+        self._inode = status.st_ino
+        self._year = time.gmtime(status.st_mtime).tm_year
+        file.seek(self._offset)
+        left = status.st_size - self._offset  # a file that grows faster than it is read has an end
+        while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
+            self._offset += len(chunk)
+            left -= len(chunk)
+            whole, newline, rest = (self._begun + chunk).rpartition(b"\n")
+            self._begun = _shortened(rest)
+            if newline:
+                self._take(whole)
+
+    def _take(self, chunk: bytes) -> None:
+        """Take whole lines, without the last end."""
+        templates = template(chunk).split(b"\n")
+        lines = chunk.split(b"\n")
+        self._learn(templates, lines)
+        memory = self._memory
+        events = [_Event(i, fit) for i, key in enumerate(templates) if (fit := memory[key])]
+        for event in _thinned(events):
+            self._look_at(event, lines)
+        self._note_nodes(lines)
+        self.lines += len(lines)
+        self._count_ranks(chunk)
+
+    def _learn(self, templates: list[bytes], lines: list[bytes]) -> None:
+        """Find out which rules may fit templates that were not seen before."""
+        if self._memory_bytes > _MEMORY_BYTES:
+            self._memory.clear()
+            self._memory_bytes = 0
+        memory = self._memory
+        new = set(templates) - memory.keys()
+        if not new:
+            return
+        where = {}
+        for index, key in enumerate(templates):
+            if key in new and key not in where:
+                where[key] = index
+        shown = {key: _shortened(key, _LONGEST_LINE) for key in new}
+        found = self._rules.search(list(shown.values()))
+        for key, short in shown.items():
+            fit = None
+            if numbers := found.get(short):
+                text = clean(_shortened(lines[where[key]], _LONGEST_LINE))
+                fit = self._rules.fit(text, read_prefix(text).begins, numbers)
+            memory[key] = fit
+            self._memory_bytes += len(key) + 100
+        if len(self.templates) < _MOST_TEMPLATES:
+            for key in shown:
+                raw = lines[where[key]][:_LONGEST_QUOTE]
+                if (like := alike(raw)) not in self.templates:
+                    self.templates.add(like)
+                    text = clean(raw)
+                    self.new_lines.append(NewLine(self.lines + where[key] + 1, text, like))
+
+    def _look_at(self, event: _Event, lines: list[bytes]) -> None:
+        raw, fit = lines[event.line], event.fit
+        if fit.meaning and not self._tracebacks and b"\r" not in raw:
+            self._keep(fit.meaning, raw, event.line, lines)
+            return
+        raw = _shortened(raw, _LONGEST_LINE)
+        for piece in raw.rstrip(b"\r").split(b"\r")[-_STEPS_READ:]:
+            text = clean(piece)
+            if fit.step >= 0 and (step := self._rules.step(text, fit.step)) is not None:
+                self._count_step(step, piece)
+                self.last_step_line = self.lines + event.line + 1
+            elif END in fit.numbers and self._rules.is_end(text):
+                self.steps += SURVIVED_BY
+                self.ended = self.steps
+            if fit.numbers:
+                self._interpret(event, text, piece, lines)
+
+    def _interpret(self, event: _Event, text: str, raw: bytes, lines: list[bytes]) -> None:
+        number = self.lines + event.line + 1
+        numbers = event.fit.numbers
+        prefix = read_prefix(text, self._year)
+        speaker = (prefix.rank, prefix.node)
+        if EXCEPTION_IGNORED in numbers:
+            self._ignored = speaker
+            return
+        if TRACEBACK in numbers:
+            if len(self._tracebacks) >= _MOST_SPEAKERS:
+                self._tracebacks.clear()
+            self._tracebacks[speaker] = (number, self._ignored == speaker)
+            self._ignored = _NOBODY
+            return
+        head, ignored = self._tracebacks.get(speaker, (-_LONGEST_TRACEBACK, False))
+        ends = number - head < _LONGEST_TRACEBACK
+        meaning = self._rules.meaning(text, prefix.begins, numbers, ends_traceback=ends)
+        if meaning is None:
+            return
+        if ends and self._rules.is_exception(text[prefix.begins :]):
+            del self._tracebacks[speaker]
+            if ignored:
+                return
+        self._keep(meaning, raw, event.line, lines)
+
+    def _keep(self, meaning: Meaning, raw: bytes, index: int, lines: list[bytes]) -> None:
+        groups = self._groups.setdefault(meaning.cause, [])
+        if not groups or groups[-1].step != self.steps:
+            groups.append(Group(self.steps))
+            while groups[0].step <= self.steps - SURVIVED_BY:
+                self._survived[meaning.cause] = groups.pop(0)
+        group = groups[-1]
+        group.count += 1
+        if len(group.kept) < MOST_HITS:
+            before = [line[:_LOOKED_BACK_AT] for line in lines[max(0, index - _LOOK_BACK) : index]]
+            raw = _shortened(raw, _LONGEST_LINE)
+            group.kept.append(_Kept(meaning, raw, before, self.lines + index + 1))
+        elif group.count <= _MOST_RANKS_READ:
+            group.more.append(raw[:_LOOKED_BACK_AT])
+            if len(group.more) >= _MOST_UNREAD:
+                self._read_ranks(group)
+
+    def _read_ranks(self, group: Group) -> None:
+        for raw in group.more:
+            rank = read_prefix(clean(raw)).rank
+            if rank is not None:
+                group.ranks.add(rank)
+        group.more.clear()
+
+    def seen(self) -> list[Seen]:
+        """Return, by cause, the lines after which the program did not go on."""
+        found: dict[str, Seen] = {}
+        for cause, groups in self._groups.items():
+            for group in groups:
+                over = CAUSES[cause].follows and group.step == self.ended
+                if over or group.step + SURVIVED_BY <= self.steps:
+                    continue
+                self._read_ranks(group)
+                one = found.setdefault(cause, Seen(cause, self))
+                one.hits += map(self._hit, group.kept)
+                one.ranks |= group.ranks
+        for cause, one in found.items():
+            one.ranks |= {rank for hit in one.hits for rank in hit.ranks}
+            one.nodes = [node for hit in one.hits for node in hit.nodes]
+            if not one.nodes and (before := self._survived.get(cause)):
+                one.nodes = [node for kept in before.kept for node in self._hit(kept).nodes]
+        return list(found.values())
+
+    def went_on_after(self, t: float) -> bool:
+        """Whether the last steps are known to have been after a time."""
+        times = [read_prefix(clean(raw), self._year).t for raw in self._step_lines]
+        return len(times) == SURVIVED_BY and min(times) > t
+
+    def _hit(self, kept: _Kept) -> Hit:
+        text = clean(kept.raw)
+        prefix = read_prefix(text, self._year)
+        ranks, nodes = self._who(kept, text, prefix)
+        t = prefix.t or self._time_before(kept.before)
+        quote = text[:_LONGEST_QUOTE].strip()
+        return Hit(
+            kept.meaning, ranks, nodes, t, kept.line, quote, alike(kept.raw[:_LONGEST_QUOTE])
+        )
+
+    def _who(
+        self, kept: _Kept, text: str, prefix: Prefix
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return ranks and nodes that a line names, else those that say it."""
+        meaning, rank, node = kept.meaning, prefix.rank, prefix.node
+        if rank is not None and node:
+            self._note_node(rank, node)
+        for named in meaning.ranks:
+            for host in meaning.nodes[:1]:
+                self._note_node(named, host)
+        if _BLOCK_LINE.match(text[prefix.begins :]):
+            rank, node = _of_block(kept.before, rank, node)
+        if not node and (found := _NODE_IN_TEXT.search(text)):
+            node = found[1]
+        if rank is None and len(said := _RANK_IN_TEXT.findall(text)) == 1:
+            rank = int(said[0])
+        if meaning.aside and not CAUSES[meaning.cause].follows:
+            rank, node = None, ""
+        ranks = meaning.ranks or (() if rank is None else (rank,))
+        return ranks, meaning.nodes or ((node,) if node else ())
+
+    def _time_before(self, before: list[bytes]) -> float:
+        for raw in reversed(before):
+            if t := read_prefix(clean(raw), self._year).t:
+                return t
+        return 0.0
+
+    def _count_step(self, step: Step, raw: bytes) -> None:
+        if step in self._recent:
+            return
+        if step.number is not None:
+            if step.number <= self._last_of.get(step.kind, 0) - _BEGAN_AGAIN:
+                self.steps += SURVIVED_BY
+                self._recent.clear()
+                self._last_of.clear()
+            self._last_of[step.kind] = step.number
+            self.last_step = step.number
+        self._recent.append(step)
+        self._step_lines.append(raw[:_LOOKED_BACK_AT])
+        self.steps += 1
+
+    def _note_node(self, rank: int, node: str) -> None:
+        if len(self.node_of) < _MOST_RANKS:
+            self.node_of.setdefault(rank, node)
+
+    def _note_nodes(self, lines: list[bytes]) -> None:
+        """Look at some lines for ranks and their nodes: at many of the first ones."""
+        samples = _FIRST_SAMPLES if not self.lines else _SAMPLES
+        for raw in lines[:: max(1, len(lines) // samples)]:
+            prefix = read_prefix(clean(raw[:_LONGEST_QUOTE]), self._year)
+            if prefix.rank is not None:
+                if len(self.ranks) < _MOST_RANKS:
+                    self.ranks.add(prefix.rank)
+                if prefix.node:
+                    self._note_node(prefix.rank, prefix.node)
+
+    def _count_ranks(self, chunk: bytes) -> None:
+        for part in (chunk[:_RANKS_SAMPLE], chunk[_RANKS_SAMPLE:][-_RANKS_SAMPLE:]):
+            for size in _WORLD_SIZE.findall(part):
+                self.world_size = max(self.world_size, int(size))
+            for found in _RANKS.findall(part):
+                if len(self.ranks) < _MOST_RANKS:
+                    self.ranks.add(int(found[0] or found[1]))
+
+
+_NOBODY = object()
+
+
+def _open(path: str, flags: int) -> int:
+    # Without waiting for a writer, should it be a pipe.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _shortened(line: bytes, longest: int = CHUNK_BYTES) -> bytes:
+    """Return a line without its middle if it is too long."""
+    half = longest // 2
+    return line if len(line) <= longest else line[:half] + line[-half:]
+
+
+def _thinned(events: list[_Event]) -> Iterator[_Event]:
+    """Leave out the middle of long runs of lines that tell of steps and nothing else."""
+    run: list[_Event] = []
+    for event in events:
+        if event.fit.step >= 0 and not event.fit.numbers:
+            run.append(event)
+            continue
+        yield from _ends(run)
+        run.clear()
+        yield event
+    yield from _ends(run)
+
+
+def _ends(run: list[_Event]) -> list[_Event]:
+    return run if len(run) <= 2 * _STEPS_READ else run[:_STEPS_READ] + run[-_STEPS_READ:]
+
+
+def _of_block(before: list[bytes], rank: int | None, node: str) -> tuple[int | None, str]:
+    """Return rank and host from the lines before, of a block that torchrun prints of a failure."""
+    for raw in before[-_BLOCK_LINES:]:
+        text = clean(raw)
+        text = text[read_prefix(text).begins :]
+        if found := _BLOCK_RANK.match(text):
+            rank = int(found[1])
+        elif found := _BLOCK_NODE.match(text):
+            node = found[1]
+    return rank, node

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.logs.analyse import Reading, analyse, judge, read_logs
+from undaunted.attribution.logs.rules import rules
+from undaunted.attribution.logs.scan import LogScan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+XID = "Nov 22 10:10:05 node-2 kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
+IMPORT = "ImportError: cannot import name 'x' from 'y'"
+FAILED = "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+
+
+def steps(first: int, last: int) -> list[str]:
+    return [f"0: iteration {n}/ 500 | lm loss: 2.5E+00 |" for n in range(first, last)]
+
+
+def watchdogs(*ranks: int) -> list[str]:
+    return [
+        f"{rank}: [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+        for rank in ranks
+    ]
+
+
+def read(tmp_path: Path, *lines: str, world_size: int | None = 4) -> Reading:
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines) + "\n")
+    return read_logs([path], world_size=world_size)
+
+
+def test_severity_comes_before_time(tmp_path: Path) -> None:
+    found = read(tmp_path, *steps(1, 9), *watchdogs(0, 1, 2), XID).findings
+    assert [one.cause for one in found] == ["gpu_lost", "collective_timeout"]
+    assert found[0].nodes == ("node-2",)
+    assert found[0].source == f"{tmp_path}/log:12"
+    assert found[0].t > 0
+    assert found[0].quote == XID
+
+
+def test_of_equally_severe_ones_the_first_is_the_root(tmp_path: Path) -> None:
+    lines = [f"1: {FAILED}", "2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"]
+    assert [one.cause for one in read(tmp_path, *lines).findings] == [
+        "program_error",
+        "gpu_out_of_memory",
+    ]
+    assert read(tmp_path, *reversed(lines)).findings[0].ranks == (2,)
+
+
+def test_what_follows_is_the_root_only_where_nothing_else_is(tmp_path: Path) -> None:
+    found = read(tmp_path, *watchdogs(0, 1, 2, 3)).findings
+    assert [one.cause for one in found] == ["collective_timeout"]
+    assert found[0].ranks == ()
+
+
+def test_the_few_that_do_not_time_out_were_waited_for(tmp_path: Path) -> None:
+    said = [f"{rank}: hello" for rank in range(4)]
+    assert read(tmp_path, *said, *watchdogs(0, 1, 3)).findings[0].ranks == (2,)
+
+
+def test_the_few_at_an_earlier_collective_were_waited_for(tmp_path: Path) -> None:
+    late = watchdogs(2)[0].replace("SeqNum=7", "SeqNum=6")
+    assert read(tmp_path, *watchdogs(0, 1, 3), late).findings[0].ranks == (2,)
+
+
+def test_a_good_log_has_no_finding(tmp_path: Path) -> None:
+    reading = read(tmp_path, *steps(1, 9), "training completed", "0: recvValue failed on TCPStore")
+    assert reading.findings == []
+    assert (reading.stepped, reading.step, reading.action) == (True, 8, "restart")
+
+
+@pytest.mark.parametrize("end", ["CANCELLED AT x DUE TO TIME LIMIT", "CANCELLED AT x"])
+def test_an_end_that_was_asked_for_explains_what_comes_after_it(tmp_path: Path, end: str) -> None:
+    asked = f"slurmstepd: error: *** JOB 7 ON a1 {end} ***"
+    cause = "time_limit" if "LIMIT" in end else "cancelled"
+    assert [one.cause for one in read(tmp_path, asked, f"1: {FAILED}").findings] == [cause]
+    assert [one.cause for one in read(tmp_path, f"1: {FAILED}", asked).findings] == [
+        "program_error"
+    ]
+
+
+def test_ranks_of_a_broken_device_are_those_with_errors_on_its_node(tmp_path: Path) -> None:
+    lines = [f"{rank}: node-{rank // 2}:7:7 [0] NCCL INFO up" for rank in range(8)]
+    died = "srun: error: node-2: task 5: Killed"
+    other = "srun: error: node-0: task 0: Killed"
+    root = read(tmp_path, *lines, XID, died, other).findings[0]
+    assert (root.ranks, root.nodes) == ((5,), ("node-2",))
+
+
+def test_the_node_of_a_rank_is_known_from_other_lines(tmp_path: Path) -> None:
+    root = read(tmp_path, "3: node-7:7:7 [0] NCCL INFO up", f"3: {FAILED}").findings[0]
+    assert (root.ranks, root.nodes) == ((3,), ("node-7",))
+
+
+def test_files_of_several_nodes_are_one_job(tmp_path: Path) -> None:
+    for number, text in enumerate((watchdogs(0, 1), [XID], watchdogs(2))):
+        (tmp_path / f"{number}").write_text("\n".join(text))
+    found = analyse(sorted(tmp_path.iterdir()))
+    assert [one.cause for one in found] == ["gpu_lost", "collective_timeout"]
+    assert found[0].source.endswith("1:1")
+
+
+def test_what_the_log_of_a_node_says_before_later_steps_was_survived(tmp_path: Path) -> None:
+    (tmp_path / "kernel").write_text(XID)
+    (tmp_path / "train").write_text(
+        "\n".join(f"2026-11-22 10:1{n}:00 0: step {n} loss 2.0 lr 0.1" for n in range(4))
+    )
+    (tmp_path / "kernel").touch()
+    assert analyse([tmp_path / "kernel", tmp_path / "train"]) == []
+
+
+def everywhere(line: str, world_size: int = 4) -> list[str]:
+    return [f"{rank}: {line}" for rank in range(world_size)]
+
+
+def test_stop_if_all_ranks_fail_alike_before_the_first_step(tmp_path: Path) -> None:
+    assert read(tmp_path, *everywhere(IMPORT)).action == "stop"
+
+
+@pytest.mark.parametrize(
+    ("lines", "world_size"),
+    [
+        (everywhere(IMPORT, 3), 4),  # one rank does not say it
+        (everywhere(IMPORT), None),  # how many ranks there are is not known
+        (everywhere(IMPORT, 1), 1),  # one rank alone may have a bad node
+        ([*steps(1, 3), *everywhere(IMPORT)], 4),  # it has worked before
+        (everywhere("ConnectionError: hub.example.org"), 4),  # may be better next time
+        (everywhere("OSError: [Errno 5] Input/output error: '/data'"), 4),
+        (everywhere("OSError: [Errno 28] No space left on device"), 4),
+        (watchdogs(0, 1, 2, 3), 4),
+        ([], 4),
+    ],
+)
+def test_in_doubt_restart(tmp_path: Path, lines: list[str], world_size: int | None) -> None:
+    assert read(tmp_path, *lines, world_size=world_size).action == "restart"
+
+
+def test_exclude_only_what_has_a_name(tmp_path: Path) -> None:
+    assert read(tmp_path, XID).action == "exclude"
+    assert read(tmp_path, XID.partition("kernel: ")[2]).action == "restart"
+
+
+def test_a_log_that_grows_is_judged_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("\n".join(steps(1, 5)) + "\n")
+    scan = LogScan(str(path), rules())
+    scan.read(to_end=False)
+    assert judge([scan]).findings == []
+    with path.open("a") as file:
+        file.write(XID + "\n")
+    scan.read(to_end=False)
+    assert [one.cause for one in judge([scan]).findings] == ["gpu_lost"]
+    assert judge([scan]) == judge([scan])
+
+
+def test_findings_have_causes_of_the_table(tmp_path: Path) -> None:
+    for one in read(tmp_path, XID, *watchdogs(1), f"2: {FAILED}").findings:
+        assert one.cause in CAUSES
+        assert 0 < one.confidence <= 1
