@@ -43,7 +43,10 @@ _RUN_ID = "simulated"
 # How many peers of a rank that ended notice by themselves, and end as well.
 _PEERS = 2
 _HANDSHAKE_NS = 5 * _NS
-_EVIDENCE_NS = _NS // 5
+# How long a node looks at its ranks; and where it takes too long, as that of a few does.
+_EVIDENCE_NS = 50 * _MS, 1600 * _MS
+_LATE_NS = 1600 * _MS, 5 * _NS
+_LATE_EVIDENCE = 0.05
 _SIGKILL = 9
 # Share of ranks that do not react to SIGTERM: they wait for a peer in communication.
 _DEAF = 0.3
@@ -260,6 +263,15 @@ class Cluster(World):
 
     def peers_notice(self, ranks: Ranks) -> None:
         """A rank has ended: some of its peers fail in communication a little later."""
+        for other in self._some_peers(ranks):
+            other.end_later(0, 1, self.between(50 * _MS, 2 * _NS), victim=True)
+
+    def peers_wait(self, ranks: Ranks, delay_ns: int) -> None:
+        """A rank hangs: some of its peers pass their limits, too, about when it does."""
+        for other in self._some_peers(ranks):
+            other.pass_limit(0, delay_ns + self.between(-500 * _MS, 2 * _NS))
+
+    def _some_peers(self, ranks: Ranks) -> list[Ranks]:
         running = [
             agent.ranks
             for agent in self.agents.values()
@@ -269,8 +281,7 @@ class Cluster(World):
             and agent.ranks.alive
             and self.simulation.reaches(ranks.agent.name, agent.name)
         ]
-        for other in self._random.sample(running, min(_PEERS, len(running))):
-            other.end_later(0, 1, self.between(50 * _MS, 2 * _NS), victim=True)
+        return self._random.sample(running, min(_PEERS, len(running)))
 
     def ended(self, agent: Agent, reason: str) -> None:
         """The job is over for an agent."""
@@ -469,7 +480,7 @@ class Agent:
         elif kind == "wait":
             self._exit(out)
         elif kind == "evidence":
-            self._run_node(n.HangJudged(self.node.round, (0,), "rank hangs"), now, out)
+            self._run_node(n.EvidenceGathered(self._timer_rounds["evidence"]), now, out)
 
     def _told(self, event: s.Told, now: int, out: list[s.Command]) -> None:
         match event.what:
@@ -553,9 +564,14 @@ class Agent:
                 self._run_node(n.StartRound(number, self._slots), now, out)
             case m.Stop(round=number, grace_s=grace_s, signal=signal):
                 self._run_node(n.StopRound(number, grace_s, signal), now, out)
+            case m.Gather(round=number):
+                self._run_node(n.Gather(number), now, out)
             case m.End(outcome=outcome, reason=reason):
                 self._end(outcome.value, reason, now, out)
             case m.Decided(reason=text) | m.Blamed(line=text) | m.Say(text=text):
+                if isinstance(command, m.Blamed):
+                    epoch = self.follower.knows.epoch
+                    self._cluster.checker.blamed(self.seat, epoch, command.round)
                 self._cluster.note(self.name, f"{type(command).__name__.lower()}: {text}")
 
     # --- leader ---------------------------------------------------------------------------------
@@ -595,9 +611,25 @@ class Agent:
             case n.SignalTree(signal=signal) if ranks is not None:
                 ranks.signal_all(signal)
             case n.GatherEvidence():
-                out.append(s.SetTimer("evidence", _EVIDENCE_NS))
+                self._timer_rounds["evidence"] = number
+                late = self._cluster.chance(_LATE_EVIDENCE)
+                took_ns = self._cluster.between(*(_LATE_NS if late else _EVIDENCE_NS))
+                out.append(s.SetTimer("evidence", took_ns))
+            case n.JudgeHang():
+                self._run_node(n.HangJudged(number, (0,), "rank hangs"), now, out)
             case n.JudgeCrash(final=final):
                 self._judge(now, out, final=final)
+            case _:
+                self._report_of_node(command, now, out)
+
+    def _report_of_node(self, command: n.Command, now: int, out: list[s.Command]) -> None:
+        number, ranks = self.node.round, self.ranks
+        match command:
+            case n.ReportSuspected(detail=detail):
+                self._report(m.HangSuspected(self.name, number, detail), now, out)
+            case n.ReportEvidence():
+                seen = b"hangs" if ranks is not None and ranks.hung else b"waits"
+                self._report(m.NodeEvidence(self.name, number, seen), now, out)
             case n.ReportFailed(detail=detail):
                 text = f"node {self.name}: {detail}"
                 failed = m.NodeFailed(self.name, number, text, victim=self._victim)
@@ -719,6 +751,7 @@ class Server:
         out: list[s.Command] = []
         for command in self.leader.handle(event, now):
             self._carry_out(command, out)
+        self._cluster.checker.examines(self._name, self.leader.policy.examination)
         return out
 
     def _carry_out(self, command: c.Command, out: list[s.Command]) -> None:
@@ -800,6 +833,7 @@ class Ranks:
     slots: int
     alive: set[int] = field(default_factory=set)
     deaf: set[int] = field(default_factory=set)
+    hung: set[int] = field(default_factory=set)
     over: bool = False  # none of them will be started any more
 
     def spawn(self) -> None:
@@ -850,7 +884,14 @@ class Ranks:
     def hang(self, rank: int) -> None:
         """Let a rank stand still; its limit passes some seconds later."""
         self.deaf.add(rank)
-        self.cluster.after(self._between(1000, 5000), self._limit_passed, rank)
+        self.hung.add(rank)
+        delay_ns = self._between(1000, 5000)
+        self.pass_limit(rank, delay_ns)
+        self.cluster.peers_wait(self, delay_ns)
+
+    def pass_limit(self, rank: int, delay_ns: int) -> None:
+        """Let a rank pass a limit after a while, because it hangs or waits for one that does."""
+        self.cluster.after(delay_ns, self._limit_passed, rank)
 
     def _limit_passed(self, rank: int) -> None:
         if rank in self.alive:

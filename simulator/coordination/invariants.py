@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from simulator.coordination.setup import COORDINATOR
 from simulator.run import InvariantError
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.core import election
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from simulator.coordination.setup import Setup
     from simulator.virtual.engine import Simulation
+    from undaunted.coordinator.core.examination import Examination
 
 _NS = 1_000_000_000
 # A node counts as healthy so long after the end of the last fault that concerned it.
@@ -30,6 +32,9 @@ _STOPS_LATE_NS = 5 * _NS // 2
 
 # A leader that no fault has concerned for so long has asked at the endpoint.
 _ASKED_NS = 5 * _NS
+
+# Who hangs is decided within this time after a limit was passed: 1.8 s, and the policy's own steps.
+_RULED_NS = 2 * _NS
 
 Seat = election.Voter
 
@@ -99,6 +104,8 @@ class Checker:
         self._launched_at: dict[str, int] = {}
         self._ended_by, self._ended_at = "", 0
         self._idle_ns, self._idle_since = 0, 0
+        self._blamed: set[tuple[Seat, int, int]] = set()
+        self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property
     def rounds(self) -> int:
@@ -266,6 +273,27 @@ class Checker:
             self._follows_on[ledger.epoch, ledger.pending_round] = ledger.round
         if p.newer(ledger, self.ledger):
             self.ledger = ledger
+
+    def blamed(self, seat: Seat, epoch: int, number: int) -> None:
+        """A node hears what was the first cause of the end of a round."""
+        if (seat, epoch, number) in self._blamed:
+            self._fail(f"one cause: {seat[0]} is told twice in epoch {epoch} who ended {number}")
+        self._blamed.add((seat, epoch, number))
+
+    def examines(self, node: str, examination: Examination | None) -> None:
+        """A leader waits for what nodes have seen, after a limit was passed; None = it does not."""
+        if examination is None:
+            self._examined.pop(node, None)
+            return
+        known, since = self._examined.get(node, (None, 0))
+        now = self._simulation.now
+        if known is not examination:
+            self._examined[node] = examination, now
+        elif examination.failed and now - since > _RULED_NS and not self._suspended_lately(node):
+            self._fail(f"a hang is judged: {node or 'the coordinator'} waits for evidence too long")
+
+    def _suspended_lately(self, node: str) -> bool:
+        return not self.untouched_for(node or COORDINATOR, _RULED_NS / _NS)
 
     def ended(
         self, seat: Seat, outcome: str, reason: str, by: str = "", *, unbegun: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from undaunted.coordinator.core.absence import MINORITY_AFTER_RESET_S
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.election import FEWEST_VOTERS
+from undaunted.coordinator.core.examination import Case, Ruling
 
 # The port of every agent and of a coordinator on a host of its own.
 _PORT = 1
@@ -85,7 +86,17 @@ class Setup:
             term_timeout_s=TERM_TIMEOUT_S,
             first_timeout_s=JOIN_TIMEOUT_S,
             join_timeout_s=JOIN_TIMEOUT_S,
+            rule=_rule,
         )
+
+
+def _rule(case: Case) -> Ruling:
+    """Name the first node that says that a rank hangs; in every third round nobody is named."""
+    hung = [place.node for place in case.places if case.evidence.get(place.node) == b"hangs"]
+    if not hung or case.round % 3 == 0:
+        return Ruling()
+    victims = tuple(place.node for place in case.places if place.node not in hung)
+    return Ruling(f"rank hangs on node {hung[0]}", hung[0], victims=victims)
 
 
 def address_of(machine: str) -> str:

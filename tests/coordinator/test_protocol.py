@@ -11,6 +11,8 @@ from undaunted.coordinator.core.progress import Iterations
 
 EVENTS: list[m.NodeEvent] = [
     m.NodeFailed("b", 3, "rank 1: exit code 1", victim=True),
+    m.HangSuspected("b", 3, "heartbeat"),
+    m.NodeEvidence("b", 3, b"seen"),
     m.RankLost("b", 3, "rank 1"),
     m.NodeFinished("b", 3, lost=1),
     m.NodeStopped("b", 3, unkillable=(7,), iterations=Iterations(0, 9, ""), misuse=False),
@@ -25,7 +27,8 @@ ORDERS: list[tuple[m.NodeCommand, p.Started | p.Stopped | None]] = [
     (m.Start("b", 3, 1, 2, 4, 4, 8, 5, "host-a", 7777), STARTED),
     (m.Stop("b", 3, "node a failed", 2.0), STOPPED),
     (m.Decided(3, "restart", "node a failed", 4), None),
-    (m.Blamed(3, "a", "node a: rank 1", ("b",)), None),
+    (m.Gather("b", 3), None),
+    (m.Blamed(3, "a", "node a: rank 1", ("b",), (1,), "host_lag"), None),
     (m.Say("spare nodes: c"), None),
     (m.End("b", m.Outcome.PREEMPTED, "SIGTERM"), None),
 ]

@@ -6,6 +6,7 @@ Where a follower looks for a leader, and how often.
 from __future__ import annotations
 
 from tests.coordinator.core.seats import table
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.follower import (
     KEPT_REPORTS,
     REDIAL_FIRST_S,
@@ -15,11 +16,10 @@ from undaunted.coordinator.core.follower import (
     Search,
 )
 from undaunted.coordinator.core.follower_messages import FollowerConfig
-from undaunted.coordinator.core.messages import NodeFailed, Preempted
 
 
-def failed(number: int = 0) -> NodeFailed:
-    return NodeFailed("b", number, "x")
+def failed(number: int = 0) -> m.NodeFailed:
+    return m.NodeFailed("b", number, "x")
 
 
 def numbers(reports: Reports, *, new_leader: bool = False) -> list[int]:
@@ -41,9 +41,18 @@ def test_those_of_earlier_rounds_are_forgotten() -> None:
     reports.add(failed(1))
     reports.forget_before(1)
     assert numbers(reports) == [2]
-    reports.add(Preempted("b", 15, "SIGTERM"))
+    reports.add(m.Preempted("b", 15, "SIGTERM"))
     reports.forget_before(2)
     assert numbers(reports) == []
+
+
+def test_of_evidence_which_may_be_long_only_the_newest_is_kept() -> None:
+    reports = Reports()
+    reports.add(m.HangSuspected("a", 0))
+    reports.add(m.NodeEvidence("a", 0, b"old"))
+    reports.add(m.NodeEvidence("a", 0, b"new"))
+    kept = [report.event for report in reports.to_send(new_leader=True)]
+    assert kept == [m.HangSuspected("a", 0), m.NodeEvidence("a", 0, b"new")]
 
 
 def test_as_many_are_kept_as_a_round_may_have() -> None:

@@ -19,10 +19,17 @@ from hypothesis.stateful import (
 from tests.coordinator.core.driving import of
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.examination import Case, Ruling
 from undaunted.coordinator.core.policy import JobPolicy, PolicyState
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 
 NAMES = ["a", "b", "c", "d", "e"]
+
+
+def _first(case: Case) -> Ruling:
+    return Ruling("it", case.places[0].node)
+
+
 CONFIGS = st.builds(
     PolicyConfig,
     min_nodes=st.integers(1, 3),
@@ -33,6 +40,9 @@ CONFIGS = st.builds(
     replacement_group_size=st.sampled_from([0, 0, 2]),
     max_restarts=st.integers(0, 3),
     max_no_progress_cycles=st.integers(0, 2),
+    rule=st.sampled_from(
+        [None, lambda _: Ruling(), lambda case: Ruling("it", case.places[0].node)]
+    ),
 )
 INFOS = st.builds(
     m.NodeInfo,
@@ -84,6 +94,8 @@ class World:
             case m.Stop():
                 assert self.agents[command.node].runs == command.round
                 self.agents[command.node].stopping = True
+            case m.Gather():
+                assert self.agents[command.node].runs == command.round
             case m.End():
                 known = self.agents.pop(command.node, None)
                 assert known is None or known.runs is None, "nothing runs when a node is dismissed"
@@ -193,6 +205,16 @@ class AnyJob(RuleBasedStateMachine):
 
     @rule(data=st.data())
     @precondition(lambda self: self.runners())
+    def suspect(self, data: st.DataObject) -> None:
+        self.feed(m.HangSuspected(self.pick(data), self.policy.round))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.runners())
+    def show(self, data: st.DataObject) -> None:
+        self.feed(m.NodeEvidence(self.pick(data), self.policy.round, b"seen"))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.runners())
     def finish(self, data: st.DataObject) -> None:
         self.feed(m.NodeFinished(self.pick(data), self.policy.round))
 
@@ -280,6 +302,8 @@ class AnyJob(RuleBasedStateMachine):
             return
         for event in (
             m.NodeFailed(node, number, "late"),
+            m.HangSuspected(node, number),
+            m.NodeEvidence(node, number),
             m.NodeFinished(node, number),
             m.NodeStopped(node, number),
             m.ExclusionRequested(node, number, ""),
@@ -328,6 +352,8 @@ class AnyJob(RuleBasedStateMachine):
                 assert "prepare" in names
             case PolicyState.STOPPING:
                 assert "stop" in names
+            case PolicyState.RUNNING if self.policy.examination is not None:
+                assert "evidence" in names or self.policy.examination.over
 
     @property
     def upcoming(self) -> int:

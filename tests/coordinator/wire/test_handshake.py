@@ -221,4 +221,4 @@ def test_deep_garbage() -> None:
 
 
 def test_terms_have_the_protocol_of_this_build() -> None:
-    assert (Terms("r", "b").major, Terms("r", "b").minor) == (2, 0)
+    assert (Terms("r", "b").major, Terms("r", "b").minor) == (3, 0)

@@ -251,23 +251,66 @@ def test_ranks_that_end_well_while_they_are_examined_have_finished() -> None:
 def test_a_hang_gathers_evidence_before_anything_is_killed() -> None:
     machine = running()
     commands = machine.handle(m.LimitPassed(1, "heartbeat"))
-    assert commands == [m.Watch(on=False), m.GatherEvidence()]
+    assert commands == [m.Watch(on=False), m.ReportSuspected("heartbeat"), m.GatherEvidence()]
     assert machine.handle(m.LimitPassed(0, "heartbeat")) == []
+    assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence(), m.JudgeHang()]
     commands = machine.handle(m.HangJudged(0, (1,), "rank 1 hangs"))
-    assert commands == [m.SignalRanks((1,), 9), m.ReportFailed("hang", 1, "rank 1 hangs")]
+    assert commands == [m.ReportFailed("hang", 1, "rank 1 hangs")]
+    assert m.SignalRanks((1,), 9) in machine.handle(STOP)
 
 
 def test_the_termination_signal_of_hung_ranks_can_be_chosen() -> None:
     machine = running(rank_termination_signal=6)
     machine.handle(m.LimitPassed(1, "heartbeat"))
-    assert m.SignalRanks((1,), 6) in machine.handle(m.HangJudged(0, (1,), ""))
+    machine.handle(m.HangJudged(0, (1,), ""))
+    assert m.SignalRanks((1,), 6) in machine.handle(STOP)
 
 
-def test_a_culprit_that_died_while_it_was_examined_is_not_signalled() -> None:
+def test_a_culprit_that_died_while_all_nodes_were_looked_at_is_not_signalled() -> None:
     machine = running()
     machine.handle(m.LimitPassed(1, "heartbeat"))
+    machine.handle(m.HangJudged(0, (1,), ""))
     assert machine.handle(m.RankExited(1, -6)) == []
-    assert m.SignalRanks((), 9) in machine.handle(m.HangJudged(0, (1,), ""))
+    assert not any(isinstance(c, m.SignalRanks) and c.signal == 9 for c in machine.handle(STOP))
+
+
+def test_the_ranks_of_another_node_are_looked_at_and_go_on() -> None:
+    machine = running()
+    assert machine.handle(m.Gather(0)) == [m.GatherEvidence()]
+    assert machine.handle(m.Gather(0)) == [], "it is under way"
+    assert machine.state is n.State.RUNNING
+    assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence()]
+    assert machine.handle(m.Gather(0)) == [m.GatherEvidence()]
+
+
+def test_a_limit_that_is_passed_meanwhile_is_judged_by_the_same_evidence() -> None:
+    machine = running()
+    machine.handle(m.Gather(0))
+    commands = machine.handle(m.LimitPassed(1, "heartbeat"))
+    assert commands == [m.Watch(on=False), m.ReportSuspected("heartbeat")]
+    assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence(), m.JudgeHang()]
+
+
+def test_there_is_nothing_to_look_at_before_ranks_run() -> None:
+    machine = n.Node()
+    machine.handle(m.StartRound(0, 2))
+    assert machine.handle(m.Gather(0)) == [m.ReportEvidence()]
+    assert machine.handle(m.Gather(1)) == []
+
+
+def test_a_stop_does_not_wait_for_the_evidence_and_nothing_is_judged_after_it() -> None:
+    machine = running()
+    machine.handle(m.LimitPassed(1, "heartbeat"))
+    assert m.SignalRanks((0, 1), STOP.signal) in machine.handle(STOP)
+    assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence()]
+    assert machine.handle(m.Gather(0)) == [m.ReportEvidence()]
+
+
+def test_evidence_of_the_round_before_does_not_end_the_gathering_of_this_one() -> None:
+    machine = running()
+    machine.handle(m.LimitPassed(1, "heartbeat"))
+    assert machine.handle(m.EvidenceGathered(-1)) == []
+    assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence(), m.JudgeHang()]
 
 
 def test_ranks_that_ignore_sigterm_are_killed_when_the_grace_is_over() -> None:
@@ -427,6 +470,8 @@ EVENTS = st.one_of(
     ),
     st.builds(m.RankErrored, st.integers(0, 1), st.just("x"), st.booleans()),
     st.builds(m.LimitPassed, st.integers(0, 1), st.just("x")),
+    st.builds(m.Gather, st.integers(0, 2)),
+    st.builds(m.EvidenceGathered, st.integers(0, 2)),
     st.builds(m.HangJudged, st.integers(0, 2), st.just((0,)), st.just("x")),
     st.builds(m.StopRound, st.integers(0, 4), st.just(1.0), st.just(15), st.booleans()),
     st.just(m.NoRestart()),

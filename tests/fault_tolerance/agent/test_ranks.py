@@ -318,11 +318,16 @@ async def test_a_hang_is_judged_by_its_evidence(
     monkeypatch.setattr(ranks.evidence, "gather", gather)
     monkeypatch.setattr(ranks, "judge_hang", lambda *_: judgement)
     node.begin_round()
-    await node.ranks.examine_hang()
+    await node.ranks.gather_evidence()
+    node.ranks.judge_hang()
     node.ranks.limits.end_round()
     ((seen, path, _),) = node.reports_of("evidence_collected")
     assert (seen, path) == (["seen"], "/stacks")
-    assert node.heard[1:] == [("verdict", judgement), m.HangJudged(2, (1,), "rank 5 hangs")]
+    assert node.heard[1:] == [
+        m.EvidenceGathered(2),
+        ("verdict", judgement),
+        m.HangJudged(2, (1,), "rank 5 hangs"),
+    ]
 
 
 class TestReplacement:

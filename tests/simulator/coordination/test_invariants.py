@@ -8,6 +8,7 @@ from simulator.coordination.invariants import Checker
 from simulator.coordination.setup import Setup
 from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
+from undaunted.coordinator.core.examination import Examination
 from undaunted.coordinator.protocol import Ledger, Seat
 
 S = 1_000_000_000
@@ -382,3 +383,27 @@ def test_one_leader_per_epoch() -> None:
     assert made.takeovers == 1
     with pytest.raises(InvariantError, match="a and c both lead epoch 5"):
         made.leads(("c", "1"), 5, takeover=True)
+
+
+def test_a_hang_is_judged_in_time_unless_its_leader_stood_still() -> None:
+    made = checker()
+    examination = Examination(("a", "b"), failed="a")
+    made.examines("a", examination)
+    made._simulation.run(3 * S)
+    made.touch("a", made._simulation.now)
+    made.examines("a", examination)
+    made.examines("b", examination)
+    made._simulation.run(6 * S)
+    with pytest.raises(InvariantError, match="a hang is judged: b"):
+        made.examines("b", examination)
+    made.examines("b", None)
+    made.examines("b", examination)
+
+
+def test_who_ended_a_round_is_told_once() -> None:
+    made = checker()
+    made.blamed(("a", "1"), 7, 0)
+    made.blamed(("b", "1"), 7, 0)
+    made.blamed(("a", "1"), 8, 0)
+    with pytest.raises(InvariantError, match="one cause: a"):
+        made.blamed(("a", "1"), 7, 0)

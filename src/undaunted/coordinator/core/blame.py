@@ -1,5 +1,6 @@
 """What brought a round to its end, out of what the nodes report.
 
+What was ruled after all nodes had been looked at comes before all that they say of themselves.
 The first report that is not of a victim is the first cause. Where all who failed are victims, as
 far as they can tell, a node that is lost is the cause; otherwise the first victim has to do.
 """
@@ -7,9 +8,13 @@ far as they can tell, a node that is lost is the cause; otherwise the first vict
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.messages import Blamed
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core.examination import Ruling
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,12 @@ class Blame:
 
     _reports: dict[str, _Report] = field(default_factory=dict)  # by node, first report first
     _lost: list[Cause] = field(default_factory=list)
+    _ruling: Ruling | None = None
+
+    def ruled(self, ruling: Ruling) -> None:
+        """All nodes were looked at; the first answer of a round holds."""
+        if ruling.line and self._ruling is None:
+            self._ruling = ruling
 
     def failed(self, node: str, line: str, *, victim: bool = False) -> None:
         """A node reports a failure; later ones about itself change nothing."""
@@ -53,8 +64,20 @@ class Blame:
         self._lost.append(Cause(node, line))
 
     @property
+    def reports(self) -> dict[str, str]:
+        """What nodes have said of their own failures."""
+        return {node: report.cause.line for node, report in self._reports.items()}
+
+    @property
+    def losses(self) -> dict[str, str]:
+        """Nodes that cannot be reached, and why."""
+        return {cause.node: cause.line for cause in self._lost}
+
+    @property
     def first_cause(self) -> Cause | None:
         """None = nothing has failed."""
+        if self._ruling is not None:
+            return Cause(self._ruling.node, self._ruling.line)
         culprits = [report.cause for report in self._reports.values() if not report.victim]
         victims = [report.cause for report in self._reports.values() if report.victim]
         losses = [_together(self._lost)] if self._lost else []
@@ -65,6 +88,9 @@ class Blame:
         cause = self.first_cause
         if cause is None:
             return None
+        if (ruling := self._ruling) is not None:
+            about = (ruling.victims, ruling.ranks, ruling.cause)
+            return Blamed(round_number, cause.node, cause.text, *about)
         victims = [node for node, report in self._reports.items() if report.victim]
         others = tuple(node for node in victims if node != cause.node)
         return Blamed(round_number, cause.node, cause.text, others)

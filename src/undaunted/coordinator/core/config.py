@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from undaunted.coordinator.core.placement import Rules
+
+if TYPE_CHECKING:
+    from undaunted.coordinator.core.examination import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class PolicyConfig:
         first_timeout_s: how long the first round may wait for enough nodes.
         join_timeout_s: the same for later rounds.
         last_call_s: how long the first round waits for more nodes than needed.
+        rule: says who hangs after all nodes were looked at; None = they are not looked at.
     """
 
     min_nodes: int = 1
@@ -44,6 +49,7 @@ class PolicyConfig:
     first_timeout_s: float = 900.0
     join_timeout_s: float = 300.0
     last_call_s: float = 1.0
+    rule: Rule | None = field(default=None, compare=False)
 
     @property
     def most_nodes(self) -> int:

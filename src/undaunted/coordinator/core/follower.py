@@ -509,7 +509,11 @@ class Reports:
         """Number what has happened, and keep it."""
         self._last += 1
         report = p.Report(number=self._last, event=event)
-        self._kept = [*self._kept[-KEPT_REPORTS + 1 :], report]
+        if isinstance(event, m.NodeEvidence):  # it may be long; the newest is enough
+            kept = [each for each in self._kept if not isinstance(each.event, m.NodeEvidence)]
+        else:
+            kept = self._kept
+        self._kept = [*kept[-KEPT_REPORTS + 1 :], report]
         return report
 
     def acknowledge(self, number: int) -> None:

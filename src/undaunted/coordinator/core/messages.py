@@ -124,6 +124,22 @@ class NodeFailed(_Message, frozen=True):
     victim: bool = False
 
 
+class HangSuspected(_Message, frozen=True):
+    """A rank of the node has passed a limit; who is to blame is looked at."""
+
+    node: str
+    round: int
+    detail: str = ""
+
+
+class NodeEvidence(_Message, frozen=True):
+    """What the node has seen of its ranks; opaque to the policy, b"" = nothing."""
+
+    node: str
+    round: int
+    evidence: bytes = b""
+
+
 class RankLost(_Message, frozen=True):
     """The node goes on without one of its ranks, for good: it is healthy no more."""
 
@@ -215,6 +231,8 @@ class TimerFired(_Message, frozen=True):
 # What a node reports of itself.
 NodeEvent = (
     NodeFailed
+    | HangSuspected
+    | NodeEvidence
     | RankLost
     | NodeFinished
     | NodeStopped
@@ -274,6 +292,13 @@ class Stop(_Message, frozen=True):
     signal: int = 15
 
 
+class Gather(_Message, frozen=True):
+    """Look at the ranks of the round on ``node``, and answer with NodeEvidence; stop nothing."""
+
+    node: str
+    round: int
+
+
 class Decided(_Message, frozen=True):
     """For journal and user of every node: ``restart`` or ``end``. The last of a round holds."""
 
@@ -287,12 +312,15 @@ class Blamed(_Message, frozen=True):
     """For journal and user of every node: the first cause of the end of a round, as a line.
 
     ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
+    ``ranks`` and ``cause`` are known where all nodes were looked at, see `examination.Ruling`.
     """
 
     round: int
     node: str
     line: str
     victims: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    cause: str = ""
 
 
 class Say(_Message, frozen=True):
@@ -326,5 +354,5 @@ class SetTimer(_Message, frozen=True):
 # What all nodes are to know; it changes nothing.
 Note = Decided | Blamed | Say
 # What a node is told to do or to know.
-NodeCommand = Start | Stop | End | Note
+NodeCommand = Start | Stop | Gather | End | Note
 Command = NodeCommand | Prepare | SetTimer

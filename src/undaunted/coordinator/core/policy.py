@@ -11,8 +11,9 @@ States::
     STOPPING   every node of the round has been told to stop; `JobPolicy.after` says what follows
     ENDED      the outcome is decided and sent; nothing changes it
 
-Reports about a round that is over are stale and ignored. When the job has ended, a node that joins
-is told the outcome; nothing else is heard.
+When a rank passes a limit, the round stays RUNNING until all nodes have been looked at: see
+`examination`. Reports about a round that is over are stale and ignored. When the job has ended, a
+node that joins is told the outcome; nothing else is heard.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import placement
 from undaunted.coordinator.core.blame import Blame, Cause
+from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
 from undaunted.coordinator.core.messages import (
     Command,
@@ -31,6 +33,9 @@ from undaunted.coordinator.core.messages import (
     End,
     Event,
     ExclusionRequested,
+    Gather,
+    HangSuspected,
+    NodeEvidence,
     NodeFailed,
     NodeFinished,
     NodeInfo,
@@ -148,9 +153,9 @@ class Members:
         return self._unstopped.keys()
 
     @property
-    def any_runs(self) -> bool:
-        """Whether a node still works."""
-        return bool(self._running)
+    def working(self) -> KeysView[str]:
+        """Nodes whose ranks run, as far as is known."""
+        return self._running.keys()
 
     @property
     def finished(self) -> int:
@@ -242,6 +247,7 @@ class JobPolicy:
         formation: chooses the nodes of the next round.
         members: nodes of the last round.
         blame: what ended the last round.
+        examination: of a round in which a limit was passed.
         tracker: whether rounds advance.
         after: how the job ends after the last round, None = another round follows.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
@@ -257,6 +263,7 @@ class JobPolicy:
     formation: Formation = field(init=False)
     members: Members = field(default_factory=Members)
     blame: Blame = field(default_factory=Blame)
+    examination: Examination | None = None
     tracker: ProgressTracker = field(init=False)
     after: Ending | None = None
     no_quorum: str = ""
@@ -264,6 +271,7 @@ class JobPolicy:
     _why: str = ""  # the reason for which the last round was stopped
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
+    _told: bool = False  # who is to blame for the end of the last round
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -360,10 +368,16 @@ class JobPolicy:
         """Restarts the job may still take."""
         return max(0, self.config.max_restarts - self.restarts_used)
 
-    def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - a case each
+    def handle(self, event: Event) -> list[Command]:
         """Take one event; return the commands it causes, in order."""
         if self.ending is not None:
             return self._too_late(event, self.ending)
+        commands = self._take(event)
+        if self.examination is not None and self.examination.complete(self.members.working):
+            commands += self._rule(self.examination)
+        return commands
+
+    def _take(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - a case each
         match event:
             case NodeJoined():
                 return self._joined(event.info)
@@ -389,6 +403,12 @@ class JobPolicy:
         match event:
             case NodeFailed():
                 return self._failed(event)
+            case HangSuspected():
+                return self._suspected(event)
+            case NodeEvidence(node=node, evidence=evidence):
+                if self.examination is not None:
+                    self.examination.answered(node, evidence)
+                return []
             case RankLost():
                 return self._rank_lost(event)
             case NodeFinished():
@@ -433,7 +453,8 @@ class JobPolicy:
             self.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
-        return self._node_down(node, event.reason) if worked else self._finish_if_done()
+        down = worked or node == self._held
+        return self._node_down(node, event.reason) if down else self._finish_if_done()
 
     def _preempted(self, event: Preempted) -> list[Command]:
         node = event.node
@@ -487,7 +508,51 @@ class JobPolicy:
         if self.state is not PolicyState.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         self.members.fail(node)
+        if self.examination is not None and node in self.examination.suspects:
+            self.examination.failed = self.examination.failed or node
+            return []  # until all nodes have been looked at
         return self._node_down(node, self._cause_text(Cause(node, event.detail)))
+
+    def _suspected(self, event: HangSuspected) -> list[Command]:
+        """A limit was passed: have all nodes looked at."""
+        working = self.members.working
+        if self.state is not PolicyState.RUNNING or event.node not in working:
+            return []
+        if self.config.rule is None:
+            return []
+        known = self.examination
+        suspects = {} if known is None else known.suspects
+        suspects[event.node] = None
+        if known is not None and not known.over:
+            return []
+        self.examination = Examination(tuple(working), suspects)
+        others = [node for node in working if node not in suspects]
+        timer = SetTimer("evidence", self.round, EVIDENCE_S)
+        return [*(Gather(node, self.round) for node in others), timer]
+
+    def _rule(self, examination: Examination) -> list[Command]:
+        """All nodes have been looked at: say who it was, and go on as after any failure."""
+        self.examination = None
+        node, rule = examination.failed, self.config.rule
+        assert rule is not None, "nothing is examined otherwise"
+        blame, places = self.blame, self.places
+        case = Case(self.round, places, examination.evidence, blame.losses, blame.reports)
+        ruling = rule(case)
+        self.blame.ruled(ruling)
+        line = ruling.line or blame.reports[node]
+        why = self._cause_text(Cause(ruling.node if ruling.line else node, line))
+        return [*(self._blamed() if ruling.line else []), *self._node_down(node, why)]
+
+    def _blamed(self) -> list[Command]:
+        """Tell everybody who is to blame; once in a round."""
+        blamed = None if self._told else self.blame.verdict(self.round)
+        self._told = self._told or blamed is not None
+        return [] if blamed is None else [blamed]
+
+    @property
+    def _held(self) -> str:
+        """A node whose failure is known, and not acted upon until all nodes were looked at."""
+        return "" if self.examination is None else self.examination.failed
 
     def _rank_lost(self, event: RankLost) -> list[Command]:
         if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
@@ -587,7 +652,7 @@ class JobPolicy:
         return self._stop_round(why, None, grace_s, counted=True)
 
     def _finish_if_done(self) -> list[Command]:
-        if self.members.any_runs:
+        if self.members.working or self._held:
             return []
         reason = "every rank exited with 0"
         if self.members.finished < len(self.members):
@@ -642,8 +707,16 @@ class JobPolicy:
                 return self._prepare_timed_out(event.silent)
             case "joined", PolicyState.RUNNING:
                 return self._grow() or self._name_spares()
+            case "evidence", PolicyState.RUNNING:
+                return self._evidence_late()
             case "stop", PolicyState.STOPPING:
                 return self._stop_timed_out()
+        return []
+
+    def _evidence_late(self) -> list[Command]:
+        """Do without what has not come. If no suspect has failed by now, nothing need happen."""
+        if self.examination is not None:
+            self.examination.over = True
         return []
 
     def _grow(self) -> list[Command]:
@@ -736,9 +809,9 @@ class JobPolicy:
         self.round = self.next_round
         self.state = PolicyState.RUNNING
         self.members = Members(places)
-        self.blame = Blame()
+        self.blame, self.examination = Blame(), None
         self.after, self.gone, self._why = None, "", ""
-        self._announced = self._counted = False
+        self._announced = self._counted = self._told = False
         world_size = sum(place.slots for place in places)
         return [
             Start(
@@ -776,7 +849,7 @@ class JobPolicy:
             signal: for the ranks.
             counted: the restart uses the budget; it has been taken off already.
         """
-        self.state = PolicyState.STOPPING
+        self.state, self.examination = PolicyState.STOPPING, None
         self.after, self._why, self._counted = after, reason, counted
         self._announced = after is None and (not self.roster.leaving or self._fits())
         action = "restart" if self._announced else "end"
@@ -809,8 +882,7 @@ class JobPolicy:
         if self.members.unstopped:
             return []
         finished = self.after is not None and self.after.outcome is Outcome.FINISHED
-        blamed = None if finished else self.blame.verdict(self.round)
-        commands: list[Command] = [] if blamed is None else [blamed]
+        commands = [] if finished else self._blamed()
         if self.after is None:
             self.after = self._no_next_round()
         if self.after is None:

@@ -229,6 +229,8 @@ class Agent:
                 self._scribe.stop_requested(order)
                 restart = self._restart_decided
                 self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
+            case job.Gather(round=number):
+                self._post(m.Gather(number))
             case job.Decided():
                 self._restart_decided = order.action == "restart"
                 self._inprocess.begin_stop()
@@ -254,7 +256,9 @@ class Agent:
             case m.StartAgain(local_rank=rank):
                 self._tasks.start(self._ranks.start_again(self._this_round(), rank))
             case m.GatherEvidence():
-                self._tasks.start(self._ranks.examine_hang())
+                self._tasks.start(self._ranks.gather_evidence())
+            case m.JudgeHang():
+                self._ranks.judge_hang()
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
             case m.SignalRanks(local_ranks=ranks, signal=number):
@@ -268,6 +272,12 @@ class Agent:
             case m.SetTimer(name=name, delay_s=delay_s):
                 fired = m.TimerFired(name, self._node.round)
                 self._timers.set(name, delay_s, partial(self._post, fired))
+            case m.ReportSuspected(detail=detail):
+                about = (self._config.node, self._node.round)
+                self._orders.post(job.HangSuspected(*about, detail))
+            case m.ReportEvidence():
+                about = (self._config.node, self._node.round)
+                self._orders.post(job.NodeEvidence(*about, self._ranks.evidence()))
             case m.ReportFailed():
                 self._report_failed(command)
             case m.ReportFinished(lost=lost):

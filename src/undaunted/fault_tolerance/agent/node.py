@@ -8,7 +8,7 @@ States::
     IDLE       no round; waiting for the coordinator
     SPAWNING   workers are being started
     RUNNING    workers run
-    EXAMINING  a limit was passed; stacks are being gathered
+    EXAMINING  a limit was passed; stacks are being gathered, here and on all other nodes
     FAILED     a failure has been reported; the coordinator decides
     FINISHED   every rank exited with 0; the coordinator decides
     STOPPING   the round is to end: ranks have been signalled, grace runs
@@ -18,6 +18,8 @@ States::
 A rank that fails while others go on with the function that they have called together is *lost*:
 that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
 is being started again and has not joined the others when all of them have exited with 0.
+
+Ranks that hang are signalled when the round is stopped, so that all nodes can be looked at before.
 
 A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
 left out when no round follows.
@@ -100,13 +102,27 @@ class LimitPassed:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """The coordinator wants to know what the ranks do, and nothing else: another node asks."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceGathered:
+    """What `GatherEvidence` asked for is there, about the ranks of ``round``."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class CrashUnclear:
     """So far only ranks have failed that lost a peer; judge again when more is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangJudged:
-    """Evidence of ``round`` has been gathered and judged: ``culprits`` are local ranks."""
+    """Evidence of ``round`` has been judged: ``culprits`` are local ranks."""
 
     round: int
     culprits: tuple[int, ...]
@@ -164,6 +180,8 @@ Event = (
     | RankExited
     | RankErrored
     | LimitPassed
+    | Gather
+    | EvidenceGathered
     | CrashUnclear
     | HangJudged
     | StopRound
@@ -217,7 +235,24 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GatherEvidence:
-    """Collect stacks and process states, judge, answer with HangJudged."""
+    """Collect stacks and process states; answer with EvidenceGathered."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeHang:
+    """Say which rank hangs, after the evidence; answer with HangJudged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSuspected:
+    """Tell the coordinator that a limit was passed."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEvidence:
+    """Tell the coordinator what was gathered in this round, or that nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +335,15 @@ Command = (
     | GoOnWithout
     | StartAgain
     | GatherEvidence
+    | JudgeHang
     | JudgeCrash
     | SignalRanks
     | SignalTree
     | PrepareClearing
     | ClearNode
     | SetTimer
+    | ReportSuspected
+    | ReportEvidence
     | ReportFailed
     | ReportFinished
     | ReportStopped
@@ -353,6 +391,8 @@ class Node:
     _exited: dict[int, int] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
     _crash_to_judge: bool = False
+    _gathering: bool = False  # evidence
+    _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _stop: StopRound | None = None  # that waits until the processes are known
     _grace_s: float = 0.0  # of the stop that is under way
@@ -379,7 +419,11 @@ class Node:
             case RankErrored():
                 return self._errored_rank(event)
             case LimitPassed():
-                return self._limit_passed()
+                return self._limit_passed(event)
+            case Gather():
+                return self._gather(event)
+            case EvidenceGathered():
+                return self._gathered(event)
             case CrashUnclear():
                 self._crash_to_judge = self.state is not State.IDLE
                 return []
@@ -407,7 +451,8 @@ class Node:
         self._exited.clear()
         self._lost.clear()
         self._errored.clear()
-        self._crash_to_judge = False
+        self._crash_to_judge = self._gathering = False
+        self._culprits = ()
         self._stop = None
         self._restart = self._unkillable = self._look_again = False
         self.state = State.SPAWNING
@@ -500,11 +545,30 @@ class Node:
         ]
         return commands if self.alive else commands + self._judge_crash()
 
-    def _limit_passed(self) -> list[Command]:
+    def _limit_passed(self, event: LimitPassed) -> list[Command]:
         if self.state is not State.RUNNING:
             return []
         self.state = State.EXAMINING
-        return [Watch(on=False), GatherEvidence()]
+        return [Watch(on=False), ReportSuspected(event.detail), *self._look()]
+
+    def _gather(self, event: Gather) -> list[Command]:
+        if event.round != self.round:
+            return []
+        if self.state in {State.RUNNING, State.EXAMINING}:
+            return self._look()
+        return [ReportEvidence()]
+
+    def _look(self) -> list[Command]:
+        """Gather evidence, once at a time."""
+        under_way, self._gathering = self._gathering, True
+        return [] if under_way else [GatherEvidence()]
+
+    def _gathered(self, event: EvidenceGathered) -> list[Command]:
+        if event.round != self.round:
+            return []
+        self._gathering = False
+        judge = [JudgeHang()] if self.state is State.EXAMINING else []
+        return [ReportEvidence(), *judge]
 
     def _hang_judged(self, event: HangJudged) -> list[Command]:
         if self.state is not State.EXAMINING or event.round != self.round:
@@ -513,12 +577,9 @@ class Node:
             self.state = State.FINISHED  # it was slow, and the work is done meanwhile
             return [ReportFinished(len(self._lost))]
         self.state = State.FAILED
-        culprits = tuple(rank for rank in event.culprits if rank not in self._exited)
+        self._culprits = event.culprits
         first = event.culprits[0] if event.culprits else -1
-        return [
-            SignalRanks(culprits, self.rank_termination_signal),
-            ReportFailed("hang", first, event.line),
-        ]
+        return [ReportFailed("hang", first, event.line)]
 
     def _stop_round(self, event: StopRound) -> list[Command]:
         if event.round != self.round:
@@ -592,6 +653,8 @@ class Node:
         self.state = State.STOPPING
         self._grace_s = stop.grace_s
         commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
+        if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
+            commands.append(SignalRanks(hung, self.rank_termination_signal))
         if self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
             commands.append(SignalRanks(self._not_leaving(), stop.signal))

@@ -128,7 +128,7 @@ class OwnOrders:
                 case job.Prepare(round=number):  # nobody else needs to learn the table
                     self.post(job.TableAccepted(number, "", 0))
                 case job.SetTimer():
-                    pass  # all of them are about waiting for other nodes
+                    pass  # all are about waiting for other nodes
                 case _:
                     if self._rounds is not None:
                         self._rounds.obey(order)

@@ -23,6 +23,7 @@ from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.attribution.evidence import RankEvidence
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.orders import Orders
@@ -74,6 +75,7 @@ class Ranks:
         self._inprocess = inprocess
         self._post = post
         self._round: Round | None = None
+        self._seen: list[RankEvidence] = []  # what was gathered last in this round
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
             page_changed=self._page_changed,
@@ -87,7 +89,7 @@ class Ranks:
 
     def begin_round(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
-        self._round = current
+        self._round, self._seen = current, []
         self.limits.begin_round(current.number, current.start.world_size)
 
     # --- what the node commands ------------------------------------------------------------------
@@ -116,15 +118,26 @@ class Ranks:
         else:
             self._post(m.CrashUnclear())
 
-    async def examine_hang(self) -> None:
-        """Gather stacks and states of all ranks, say which one hangs, and post it."""
+    async def gather_evidence(self) -> None:
+        """Gather stacks and states of all ranks; post that they are there."""
         current, workers = self._this_round(), self._workers.all
         began_ns = time.monotonic_ns()
         ranks = [current.rank(worker.local_rank) for worker in workers]
         expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
         seen = await evidence.gather(workers, ranks, self._pages(), expired, self._pipes)
-        self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
-        judgement = judge_hang(self._config, current, seen)
+        if current is self._round:
+            self._seen = seen
+            self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
+        self._post(m.EvidenceGathered(current.number))
+
+    def evidence(self) -> bytes:
+        """What was gathered in this round, for the leader; b"" = nothing."""
+        return b""
+
+    def judge_hang(self) -> None:
+        """Say which rank of this node hangs, and post it."""
+        current = self._this_round()
+        judgement = judge_hang(self._config, current, self._seen)
         self._scribe.verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 
