@@ -2,19 +2,24 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.attribution.evidence import RankEvidence, format_full
-from undaunted.attribution.hang import HangVerdict, judge
+from undaunted.attribution.hang import HangVerdict, Seen, judge, look
 from undaunted.progress.snapshot import PageSnapshot, SectionSnapshot
 
-from .samples import IN_ALL_REDUCE, IN_LOAD_BATCH, late, rank, sample, stack
+from .samples import IN_ALL_REDUCE, IN_LOAD_BATCH, SECOND, late, rank, sample, stack
 
 
 def verdict(*ranks: RankEvidence, stacks: str = "") -> HangVerdict:
-    return judge(ranks, node="a", stacks=stacks)
+    return judge([seen_of(each) for each in ranks], stacks=stacks)
+
+
+def seen_of(each: RankEvidence, node: str = "a", now_s: float = 102) -> Seen:
+    return look(each, node=node, now_ns=int(now_s * SECOND))
 
 
 def test_the_whole_line() -> None:
@@ -215,6 +220,43 @@ def test_full_evidence() -> None:
     assert 'distributed_c10d.py", line 3252 in all_reduce' in text
 
 
+class TestRanksOfAllNodes:
+    """Each node says what it has seen; ages, since their clocks differ."""
+
+    def test_the_one_that_others_wait_for_is_named_with_its_node(self) -> None:
+        on_a = [seen_of(rank(n, expired=late()), now_s=102) for n in (0, 1)]
+        on_b = [
+            seen_of(rank(2, IN_LOAD_BATCH, expired=late(at_s=5007), heartbeat_s=5000), "b", 5008),
+            seen_of(rank(3, expired=late(at_s=5007)), "b", 5008),
+        ]
+        found = judge([*on_a, *on_b], whole_job=True)
+        assert (found.culprits, found.waiting, found.certain) == ((2,), (0, 1, 3), True)
+        assert found.line.startswith("rank 2 (node b, pid 4702) hangs: no heartbeat for 12.0 s")
+        assert "in load_batch (train.py:7)" in found.line
+        assert "3 ranks on nodes a and b wait for it in all_reduce" in found.line
+
+    def test_one_that_is_within_its_limit_by_a_little_is_late_too(self) -> None:
+        victim = seen_of(rank(0, sample("asyncwait-rank0"), iteration=118, expired=late()))
+        cause = seen_of(rank(1, IN_LOAD_BATCH, iteration=117, heartbeat_s=7.4), "b", now_s=19)
+        assert judge([victim, cause], whole_job=True).culprits == (1,)
+        working = seen_of(rank(1, IN_LOAD_BATCH, iteration=117, heartbeat_s=18.9), "b", now_s=19)
+        assert judge([victim, working], whole_job=True).culprits == (0,)
+
+    def test_if_all_wait_no_other_node_is_suspected(self) -> None:
+        found = judge(
+            [seen_of(rank(n, expired=late()), n * "b" or "a") for n in (0, 1)], whole_job=True
+        )
+        assert not found.known
+        assert "no rank is known to be the cause" in found.line
+        assert "another node" not in found.line
+
+    def test_many_ranks_are_judged_at_once(self) -> None:
+        ranks = [seen_of(rank(n, expired=late()), f"n{n // 8}") for n in range(4096) if n != 7]
+        found = judge([*ranks, seen_of(rank(7, IN_LOAD_BATCH), "n0")], whole_job=True)
+        assert found.culprits == (7,)
+        assert "4095 ranks on 512 nodes wait for it" in found.line
+
+
 STACKS = [IN_ALL_REDUCE, IN_LOAD_BATCH, sample("barrier-rank0"), "", "garbage", None]
 
 
@@ -236,7 +278,8 @@ def anything(draw: st.DrawFn) -> list[RankEvidence]:
 
 @given(anything())
 def test_every_evidence_gets_a_verdict_that_holds_together(ranks: list[RankEvidence]) -> None:
-    found = judge(ranks, node="a")
+    seen = [seen_of(each) for each in ranks]
+    found = judge(seen)
     assert found.suspects
     assert len(set(found.culprits)) == len(found.culprits)
     assert not set(found.culprits) & set(found.waiting)
@@ -244,5 +287,7 @@ def test_every_evidence_gets_a_verdict_that_holds_together(ranks: list[RankEvide
     stopped = {e.rank for e in ranks if e.stopped and e.expired}
     if stopped:
         assert set(found.culprits) <= {e.rank for e in ranks if e.stopped}
-    assert judge(list(reversed(ranks)), node="a").culprits == found.culprits
+    assert judge(list(reversed(seen))).culprits == found.culprits
+    assert judge(seen, whole_job=True).line.isprintable()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(seen), type=list[Seen]) == seen
     assert format_full(ranks)

@@ -28,7 +28,7 @@ STATES = {
     "": "ended",
 }
 _ENDED = ("Z", "X", "")
-_STOPPED = ("T", "t")
+STOPPED = ("T", "t")
 _LIMIT_IN_SECONDS_BELOW = 120
 
 
@@ -62,7 +62,7 @@ class RankEvidence:
     @property
     def stopped(self) -> bool:
         """The process was stopped by a signal or a debugger."""
-        return self.state in _STOPPED
+        return self.state in STOPPED
 
     @property
     def first_expired(self) -> Expired | None:

@@ -1,6 +1,7 @@
 """Decides which rank hangs, and which ones only wait for it. Pure; see docs/design/hangs.md.
 
 The rank whose limit passed first is often a victim: it waits in a collective for the one to blame.
+What was seen of the ranks of one node, or of all nodes of a job, is judged in the same way.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from undaunted.attribution.evidence import (
-    Place,
     RankEvidence,
     expired_in_words,
     place_of,
@@ -19,13 +21,13 @@ from undaunted.attribution.evidence import (
     watch_name,
 )
 from undaunted.base.text import name_ranks, one_line
+from undaunted.progress.timeouts import Expired  # noqa: TC001 - decoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.progress.timeouts import Expired
-
-_FAR_FUTURE_NS = 1 << 63
+_NS = 1_000_000_000
+_FEW_NODES = 4  # are named
 # Part of the limit by which a rank may have been heard of later than the one that raised the alarm.
 _ABOUT = 0.25
 
@@ -40,6 +42,45 @@ class Standing(enum.IntEnum):
     STOPPED = 5  # by a signal or a debugger
 
 
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one rank: what its node has seen, in a form that goes to other nodes.
+
+    Times are ages, as the clocks of nodes differ.
+
+    Attributes:
+        rank, node, pid: who it is.
+        standing: how suspect it is by what it does.
+        state: letter of its process in /proc, "" = gone.
+        frame: innermost frame of the user's code, "" = not known.
+        waits_in: the communication it waits in, or "".
+        activity: what else it does inside a library, where that says something, or "".
+        iteration: the last one it began.
+        heard_s: time since its last heartbeat, in seconds; None = it never sent one.
+        expired: the limit that it has passed first; its times are no times of this machine.
+        late_s: for how long it has been over that limit, in seconds.
+        reason: why there is no stack, as the rest of a sentence.
+    """
+
+    rank: int
+    node: str
+    pid: int
+    standing: Standing
+    state: str = ""
+    frame: str = ""
+    waits_in: str = ""
+    activity: str = ""
+    iteration: int | None = None
+    heard_s: float | None = None
+    expired: Expired | None = None
+    late_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def spot(self) -> str:
+        """What it is at, for comparing ranks; "" = not known."""
+        return self.waits_in or self.frame
+
+
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
     """Who hangs.
@@ -48,14 +89,16 @@ class HangVerdict:
         suspects: the ranks to blame, the first one foremost; never empty.
         waiting: ranks that wait for them.
         certain: False where the line says "most likely" or that the cause is not known.
+        known: False where the line says that the cause is not known.
         line: all of it in one line.
         watch, age_s, limit_s, limit_source, iteration, frame: about the foremost suspect, as in
             the journal's ``verdict`` event. The watch is the one that raised the alarm.
     """
 
-    suspects: tuple[RankEvidence, ...]
+    suspects: tuple[Seen, ...]
     waiting: tuple[int, ...]
     certain: bool
+    known: bool
     line: str
     watch: str = ""
     age_s: float | None = None
@@ -71,126 +114,128 @@ class HangVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    evidence: RankEvidence
-    standing: Standing
-    place: Place | None
-
-    @property
-    def spot(self) -> str:
-        """What it is at, for comparing ranks; "" = not known."""
-        if self.place is None:
-            return ""
-        return self.place.waits_in or str(self.place.frame or "")
-
-    @property
-    def deadline_ns(self) -> int:
-        first = self.evidence.first_expired
-        return first.deadline_ns if first else _FAR_FUTURE_NS
-
-
-@dataclass(frozen=True, slots=True)
 class _Finding:
-    suspects: list[_Seen]
-    waiting: list[_Seen]
+    suspects: list[Seen]
+    waiting: list[Seen]
     certain: bool
     known: bool = True
 
 
-def judge(evidence: Sequence[RankEvidence], *, node: str, stacks: str = "") -> HangVerdict:
+def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
+    """Say what a rank does.
+
+    Args:
+        evidence: of it.
+        node: its node.
+        now_ns: when the evidence was taken, by the clock of its node.
+    """
+    place = None if evidence.ended else place_of(evidence)
+    first, heard_ns = evidence.first_expired, evidence.page.heartbeat_ns
+    return Seen(
+        rank=evidence.rank,
+        node=node,
+        pid=evidence.pid,
+        standing=_standing(evidence, known=place is not None, waits=bool(place and place.waits_in)),
+        state=evidence.state,
+        frame=str(place.frame) if place and place.frame else "",
+        waits_in=place.waits_in if place else "",
+        activity=place.activity if place else "",
+        iteration=evidence.page.iteration,
+        heard_s=None if heard_ns is None else (now_ns - heard_ns) / _NS,
+        expired=first,
+        late_s=(now_ns - first.deadline_ns) / _NS if first else 0.0,
+        reason=evidence.reason,
+    )
+
+
+def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") -> HangVerdict:
     """Decide which ranks hang.
 
     Args:
-        evidence: of every rank of this node, at least one.
-        node: name of the node, for the line.
+        seen: of every rank of one node or of all nodes, at least one.
+        whole_job: these are all ranks there are, as far as they could be looked at.
         stacks: path of the full evidence, for the line.
     """
-    seen = [_look(each) for each in evidence]
+    seen = list(seen)
     finding = _find(seen)
     foremost = finding.suspects[0]
-    alarm = foremost.evidence.first_expired or _first_alarm(seen)
-    tell = _tell_known if finding.known else _tell_unknown
+    alarm = foremost.expired or _first_alarm(seen).expired
+    line = _tell_known(finding, seen) if finding.known else _tell_unknown(finding, seen, whole_job)
     ending = f"; stacks: {stacks}" if stacks else ""
     return HangVerdict(
-        suspects=tuple(each.evidence for each in finding.suspects),
-        waiting=tuple(sorted(each.evidence.rank for each in finding.waiting)),
+        suspects=tuple(finding.suspects),
+        waiting=tuple(sorted(each.rank for each in finding.waiting)),
         certain=finding.certain,
-        line=one_line(tell(finding, seen, node), longest=900) + ending,
+        known=finding.known,
+        line=one_line(line, longest=900) + ending,
         watch=watch_name(alarm) if alarm else "",
         age_s=alarm.age_s if alarm else None,
         limit_s=alarm.limit_s if alarm else None,
         limit_source=alarm.source if alarm else "",
-        iteration=foremost.evidence.page.iteration,
-        frame=str(foremost.place.frame) if foremost.place and foremost.place.frame else "",
+        iteration=foremost.iteration,
+        frame=foremost.frame,
     )
 
 
 # --- deciding -------------------------------------------------------------------------------------
 
 
-def _look(evidence: RankEvidence) -> _Seen:
-    place = None if evidence.ended else place_of(evidence)
-    return _Seen(evidence, _standing(evidence, place), place)
-
-
-def _standing(evidence: RankEvidence, place: Place | None) -> Standing:
+def _standing(evidence: RankEvidence, *, known: bool, waits: bool) -> Standing:
     if evidence.ended:
         return Standing.ENDED
     if evidence.stopped:
         return Standing.STOPPED
-    if place is None:
+    if not known:
         return Standing.SILENT
-    return Standing.WAITING if place.waits_in else Standing.BUSY
+    return Standing.WAITING if waits else Standing.BUSY
 
 
-def _find(seen: list[_Seen]) -> _Finding:
-    late = [each for each in seen if _is_late(each, seen)]
-    others = [each for each in seen if each not in late]
+def _find(seen: list[Seen]) -> _Finding:
+    first = _first_alarm(seen)
+    late = [each for each in seen if _is_late(each, first)]
     # A rank within its limits is doubted only if all that passed theirs wait for somebody.
-    for pool, certain in ((late, True), (others, False)):
+    for pool, certain in ((late, True), (_without(seen, late), False)):
         if active := [each for each in pool if each.standing > Standing.WAITING]:
             return _most_suspect(active, seen, certain=certain)
     return _among_waiting(late or seen)
 
 
-def _is_late(seen: _Seen, all_seen: list[_Seen]) -> bool:
+def _is_late(seen: Seen, first: Seen) -> bool:
     """Whether a rank passed a limit, or soon will: last heard of when the rank of the alarm was.
 
     Ranks that stop together pass their limits one after the other, the cause not always first.
     """
-    if seen.evidence.ended or seen.evidence.expired:
-        return not seen.evidence.ended
-    alarm = _first_alarm(all_seen)
-    heard_ns = seen.evidence.page.heartbeat_ns
-    if alarm is None or heard_ns is None:
+    if seen.standing == Standing.ENDED or seen.expired:
+        return seen.standing != Standing.ENDED
+    if first.expired is None or seen.heard_s is None:
         return False
-    return heard_ns <= alarm.since_ns + int(alarm.limit_s * 1e9 * _ABOUT)
+    return seen.heard_s >= first.expired.age_s - first.expired.limit_s * _ABOUT
 
 
-def _most_suspect(pool: list[_Seen], seen: list[_Seen], *, certain: bool) -> _Finding:
+def _most_suspect(pool: list[Seen], seen: list[Seen], *, certain: bool) -> _Finding:
     worst = max(each.standing for each in pool)
     suspects = [each for each in pool if each.standing == worst]
     waiting = [each for each in seen if each.standing == Standing.WAITING]
     if worst != Standing.STOPPED and len(suspects) > 1:
         crowd = _crowd(suspects, len(seen))
-        apart = [each for each in suspects if each not in crowd]
+        apart = _without(suspects, crowd)
         waiting += crowd if apart else []
         suspects = _lagging(apart or suspects)
         certain = False
     return _Finding(_in_order(suspects), waiting, certain)
 
 
-def _among_waiting(seen: list[_Seen]) -> _Finding:
+def _among_waiting(seen: list[Seen]) -> _Finding:
     """All wait in communication: only differences between them can tell anything."""
     lagging = _lagging(seen)
     crowd = _crowd(seen, len(seen))
-    apart = lagging if len(lagging) < len(seen) else [each for each in seen if each not in crowd]
+    apart = lagging if len(lagging) < len(seen) else _without(seen, crowd)
     if apart and len(apart) < len(seen):
-        return _Finding(_in_order(apart), [e for e in seen if e not in apart], certain=False)
+        return _Finding(_in_order(apart), _without(seen, apart), certain=False)
     return _Finding(_in_order(seen)[:1], [], certain=False, known=False)
 
 
-def _crowd(seen: list[_Seen], of: int) -> list[_Seen]:
+def _crowd(seen: list[Seen], of: int) -> list[Seen]:
     """The ranks at one and the same spot, if these are more than half of ``of`` ranks.
 
     Most ranks of a healthy job wait at the same line for the ones that are somewhere else. Needed
@@ -201,89 +246,108 @@ def _crowd(seen: list[_Seen], of: int) -> list[_Seen]:
     return [each for each in seen if each.spot == spot] if count * 2 > of else []
 
 
-def _lagging(seen: list[_Seen]) -> list[_Seen]:
+def _lagging(seen: list[Seen]) -> list[Seen]:
     """The ranks at the lowest iteration; all, where an iteration is not known."""
-    iterations = [each.evidence.page.iteration for each in seen]
+    iterations = [each.iteration for each in seen]
     known = [iteration for iteration in iterations if iteration is not None]
     if len(known) < len(seen):
         return seen
-    return [each for each in seen if each.evidence.page.iteration == min(known)]
+    lowest = min(known)
+    return [each for each in seen if each.iteration == lowest]
 
 
-def _in_order(seen: list[_Seen]) -> list[_Seen]:
-    return sorted(seen, key=lambda each: (each.deadline_ns, each.evidence.rank))
+def _without(seen: list[Seen], others: list[Seen]) -> list[Seen]:
+    gone = {each.rank for each in others}
+    return [each for each in seen if each.rank not in gone]
 
 
-def _first_alarm(seen: list[_Seen]) -> Expired | None:
-    first = _in_order(seen)[0]
-    return first.evidence.first_expired
+def _in_order(seen: list[Seen]) -> list[Seen]:
+    return sorted(seen, key=_order)
+
+
+def _first_alarm(seen: list[Seen]) -> Seen:
+    return min(seen, key=_order)
+
+
+def _order(seen: Seen) -> tuple[bool, float, int]:
+    return seen.expired is None, -seen.late_s, seen.rank
 
 
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _tell_known(finding: _Finding, seen: list[_Seen], node: str) -> str:
+def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
     foremost, *more = finding.suspects
-    evidence = foremost.evidence
-    alarm = evidence.first_expired
-    state = state_in_words(evidence.state)
+    alarm = foremost.expired
+    state = state_in_words(foremost.state)
     what = expired_in_words(alarm) if alarm else state
-    if evidence.page.iteration is not None:
-        what += f" at iteration {evidence.page.iteration}"
+    if foremost.iteration is not None:
+        what += f" at iteration {foremost.iteration}"
     what = ", ".join([what, *_where(foremost), *([state] if alarm else []), *_no_stack(foremost)])
     likely = "" if finding.certain else "most likely "
-    line = f"{_who(evidence, node)} {likely}{_verb(foremost)}: {what}"
+    line = f"{_who(foremost)} {likely}{_verb(foremost)}: {what}"
     if more:
         line += f"; {_ranks(more)} just as suspect"
     if finding.waiting:
-        line += f"; {_waiters(finding.waiting, 'it' if not more else 'them')}"
-    if alarm is None and (first := _first_alarm(seen)) is not None:
+        line += f"; {_waiters(finding.waiting, 'them' if more else 'it', foremost.node)}"
+    if alarm is None and (first := _first_alarm(seen).expired) is not None:
         line += f", {expired_in_words(first)}"
     return line
 
 
-def _tell_unknown(finding: _Finding, seen: list[_Seen], node: str) -> str:
+def _tell_unknown(finding: _Finding, seen: list[Seen], whole_job: bool) -> str:
     late = [each for each in seen if each.standing == Standing.WAITING]
-    foremost = finding.suspects[0].evidence
-    alarm = foremost.first_expired
-    at = f" at iteration {foremost.page.iteration}" if foremost.page.iteration is not None else ""
+    foremost = finding.suspects[0]
+    alarm = foremost.expired
+    at = f" at iteration {foremost.iteration}" if foremost.iteration is not None else ""
     spots = " and ".join(sorted({each.spot for each in late}))
-    who = _who(foremost, node) if len(late) == 1 else f"{_ranks(late)} (node {node})"
+    where = "" if whole_job else f" (node {foremost.node})"
+    who = _who(foremost) if len(late) == 1 else f"{_ranks(late)}{where}"
     waits = f"{who} {'hangs' if len(late) == 1 else 'hang'}: waiting in {spots}{at}"
     since = f", {expired_in_words(alarm)}" if alarm else ""
+    if whole_job:
+        return f"{waits}{since}; no rank is known to be the cause (the network or a device may be)"
     return (
         f"{waits}{since}; no rank of this node is known to be the cause "
         "(a rank of another node, the network or a device may be)"
     )
 
 
-def _who(evidence: RankEvidence, node: str) -> str:
-    return f"rank {evidence.rank} (node {node}, pid {evidence.pid})"
+def _who(seen: Seen) -> str:
+    return f"rank {seen.rank} (node {seen.node}, pid {seen.pid})"
 
 
-def _verb(seen: _Seen) -> str:
+def _verb(seen: Seen) -> str:
     return "is missing" if seen.standing == Standing.ENDED else "hangs"
 
 
-def _where(seen: _Seen) -> list[str]:
-    place = seen.place
-    if place is None:
-        return []
-    words = [f"waiting in {place.waits_in}"] if place.waits_in else []
-    words += [f"in {place.frame}"] if place.frame else []
-    return words + ([place.activity] if place.activity and not place.waits_in else [])
+def _where(seen: Seen) -> list[str]:
+    words = [f"waiting in {seen.waits_in}"] if seen.waits_in else []
+    words += [f"in {seen.frame}"] if seen.frame else []
+    return words + ([seen.activity] if seen.activity and not seen.waits_in else [])
 
 
-def _no_stack(seen: _Seen) -> list[str]:
+def _no_stack(seen: Seen) -> list[str]:
     silent = seen.standing == Standing.SILENT
-    return [f"no stack ({seen.evidence.reason or 'reason unknown'})"] if silent else []
+    return [f"no stack ({seen.reason or 'reason unknown'})"] if silent else []
 
 
-def _waiters(waiting: list[_Seen], whom: str) -> str:
+def _waiters(waiting: list[Seen], whom: str, node: str) -> str:
     spots = sorted({each.spot for each in waiting})
-    verb = "rank waits" if len(waiting) == 1 else "ranks wait"
-    return f"{len(waiting)} {verb} for {whom} in {' and '.join(spots)}"
+    ranks, wait = ("rank", "waits") if len(waiting) == 1 else ("ranks", "wait")
+    where = _elsewhere(waiting, node)
+    return f"{len(waiting)} {ranks}{where} {wait} for {whom} in {' and '.join(spots)}"
 
 
-def _ranks(seen: list[_Seen]) -> str:
-    return name_ranks([each.evidence.rank for each in seen])
+def _elsewhere(seen: list[Seen], node: str) -> str:
+    """Name the nodes of these ranks, unless all are on ``node``."""
+    nodes = sorted({each.node for each in seen})
+    if nodes == [node]:
+        return ""
+    if len(nodes) > _FEW_NODES:
+        return f" on {len(nodes)} nodes"
+    return f" on node{'s' if len(nodes) > 1 else ''} {' and '.join(nodes)}"
+
+
+def _ranks(seen: list[Seen]) -> str:
+    return name_ranks([each.rank for each in seen])

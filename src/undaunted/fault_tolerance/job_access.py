@@ -11,6 +11,7 @@ from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
+from undaunted.fault_tolerance.ruling import rule
 
 if TYPE_CHECKING:
     import ssl
@@ -56,6 +57,7 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         first_timeout_s=nodes.first_round_timeout_s,
         join_timeout_s=nodes.join_timeout_s,
         last_call_s=nodes.last_call_s,
+        rule=rule,
     )
 
 

@@ -407,13 +407,16 @@ class RankReplaced(Event, tag="rank_replaced", frozen=True, kw_only=True):
 class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     """In a job of several nodes: what ended round ``number`` first, on which node.
 
-    ``victims`` are nodes that failed because of it.
+    ``victims`` are nodes that failed because of it. ``ranks`` to blame and ``cause`` are known
+    where all nodes were looked at after a hang.
     """
 
     number: int
     node: str
     line: str
     victims: list[str] = []
+    ranks: list[int] = []
+    cause: str = ""
 
 
 class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):

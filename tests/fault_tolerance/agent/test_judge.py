@@ -15,6 +15,7 @@ from tests.fault_tolerance.agent.test_environment import CONFIG
 from undaunted.attribution import error_file
 from undaunted.attribution.crash import RankFailure
 from undaunted.attribution.evidence import RankEvidence
+from undaunted.attribution.hang import look
 from undaunted.base import deadline
 from undaunted.fault_tolerance.agent import judge
 from undaunted.fault_tolerance.agent.judge import (
@@ -148,7 +149,7 @@ def test_logs_that_hang_are_waited_for_once_whatever_the_number_of_ranks(monkeyp
 def test_a_hang_names_limit_and_evidence() -> None:
     expired = Expired("heartbeat", "", 0, 2, 2.5, 2.0, "--ft-rank-heartbeat-timeout")
     seen = [RankEvidence(rank=4, local_rank=0, pid=10, page=PageSnapshot(), expired=(expired,))]
-    found = judge_hang(CONFIG, FakeRound(), seen)
+    found = judge_hang(FakeRound(), seen, [look(each, node="a", now_ns=3) for each in seen])
     assert (found.event.kind, found.event.limit_s, found.culprits) == ("hang", 2.0, (0,))
     assert "/run/stacks-round2.txt" in found.event.line
 

@@ -9,9 +9,12 @@ import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
+from undaunted.attribution.evidence import RankEvidence
+from undaunted.attribution.hang import Seen, Standing
 from undaunted.base import process
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import node as m
@@ -312,8 +315,9 @@ async def test_a_hang_is_judged_by_its_evidence(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def gather(*_: Any) -> list[Any]:
-        return ["seen"]
+        return [known]
 
+    known = RankEvidence(rank=5, local_rank=1, pid=9, page=PageSnapshot(), state="T")
     judgement = SimpleNamespace(culprits=(1,), event=SimpleNamespace(line="rank 5 hangs"))
     monkeypatch.setattr(ranks.evidence, "gather", gather)
     monkeypatch.setattr(ranks, "judge_hang", lambda *_: judgement)
@@ -322,7 +326,9 @@ async def test_a_hang_is_judged_by_its_evidence(
     node.ranks.judge_hang()
     node.ranks.limits.end_round()
     ((seen, path, _),) = node.reports_of("evidence_collected")
-    assert (seen, path) == (["seen"], "/stacks")
+    assert (seen, path) == ([known], "/stacks")
+    (sent,) = msgspec.msgpack.decode(node.ranks.evidence(), type=list[Seen])
+    assert (sent.rank, sent.standing, sent.node) == (5, Standing.STOPPED, "here")
     assert node.heard[1:] == [
         m.EvidenceGathered(2),
         ("verdict", judgement),

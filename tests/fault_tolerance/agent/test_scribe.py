@@ -12,8 +12,10 @@ import pytest
 
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG, START
+from undaunted.attribution.error_file import ErrorReport
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
+from undaunted.fault_tolerance.agent.judge import Judgement
 from undaunted.fault_tolerance.nodes_config import Nodes
 from undaunted.fault_tolerance.worker.spawner import Spawned
 from undaunted.journal import events as e
@@ -185,6 +187,46 @@ def test_only_the_traceback_of_the_first_cause_is_shown_in_full(
     said = capfd.readouterr().err
     assert ("Traceback: of round 1" in said) is shown
     assert "of round 0" not in said
+
+
+class TestWhoHangsInAJobOfSeveralNodes:
+    """The node's own verdict is written down; people see the one of the job."""
+
+    def hung(self) -> Any:
+        line = "no rank of this node is known to be the cause"
+        event = e.Verdict(t=1, kind="hang", rank=3, local_rank=0, pid=1, line=line)
+        return Judgement(event, (0,), certain=False, report=ErrorReport(line, "", 0))
+
+    def test_only_that_of_the_job_is_said(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        it = of_several_nodes(tmp_path)
+        it.round_started(a_round(0))
+        it.verdict(self.hung())
+        it.blamed(job.Blamed(0, "b", "rank 7 hangs", (CONFIG.node,), (7,), "host_lag"))
+        it.decided(job.Decided(0, "restart", "rank 7 hangs", 1))
+        it.round_started(a_round(1))
+        it.job_ended(job.End("a", job.Outcome.FAILED, "no restart is left"))
+        assert it.root_cause is not None
+        assert it.root_cause.report.message == "rank 7 hangs"
+        it.close()
+        said = capfd.readouterr().err
+        assert "no rank of this node" not in said
+        assert said.count("rank 7 hangs") == 1
+        assert f"rank 7 hangs; the ranks of {CONFIG.node} are victims" in said
+        (verdict,) = events(tmp_path, "verdict")
+        (blamed,) = events(tmp_path, "round_blamed")
+        assert (verdict["rank"], blamed["ranks"], blamed["cause"]) == (3, [7], "host_lag")
+
+    def test_its_own_is_said_if_there_is_none(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        it = of_several_nodes(tmp_path)
+        it.round_started(a_round(0))
+        it.verdict(self.hung())
+        it.job_ended(job.End("a", job.Outcome.FAILED, "the coordinator is gone"))
+        it.close()
+        assert capfd.readouterr().err.count("no rank of this node") == 1
 
 
 def crash(traceback: str) -> Any:

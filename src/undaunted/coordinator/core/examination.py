@@ -49,6 +49,7 @@ class Ruling:
         ranks: to blame.
         cause: its name in `attribution.findings`, "" = none of these.
         victims: nodes whose ranks only wait.
+        problem: why there is no answer, if something is wrong with the function.
     """
 
     line: str = ""
@@ -56,6 +57,7 @@ class Ruling:
     ranks: tuple[int, ...] = ()
     cause: str = ""
     victims: tuple[str, ...] = ()
+    problem: str = ""
 
 
 # Pure, bounded, and does not raise.

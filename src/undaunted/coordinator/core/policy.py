@@ -541,7 +541,10 @@ class JobPolicy:
         self.blame.ruled(ruling)
         line = ruling.line or blame.reports[node]
         why = self._cause_text(Cause(ruling.node if ruling.line else node, line))
-        return [*(self._blamed() if ruling.line else []), *self._node_down(node, why)]
+        told: list[Command] = self._blamed() if ruling.line else []
+        if ruling.problem:
+            told.append(Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
+        return [*told, *self._node_down(node, why)]
 
     def _blamed(self) -> list[Command]:
         """Tell everybody who is to blame; once in a round."""

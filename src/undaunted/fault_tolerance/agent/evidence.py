@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.evidence import RankEvidence
+from undaunted.attribution.evidence import STOPPED, RankEvidence
 from undaunted.base import process
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ async def gather(
             expired=passed,
             state=state if worker.code is None else "",
             stacks=text or None,
-            reason=_why_no_stacks(worker, was_asked),
+            reason=_why_no_stacks(worker, state, was_asked),
         )
         for worker, rank, page, passed, state, text, was_asked in zip(
             workers, ranks, pages, expired, states, stacks, asked, strict=True
@@ -68,11 +67,10 @@ async def gather(
 def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> bool:
     # An unarmed process would die of the signal, as would one that has taken over the pid's page.
     armed = page.evidence_signal if page.pid == worker.pid and not page.problem else 0
-    if worker.code is not None or not armed:
+    # One that is stopped stays so: it would catch up, its peers with it, and all would look well.
+    if worker.code is not None or not armed or state in STOPPED:
         return False
     pipes.drain(worker.local_rank)
-    if state == "T":
-        os.kill(worker.pid, signal.SIGCONT)
     os.kill(worker.pid, armed)
     return True
 
@@ -100,7 +98,9 @@ async def _nothing() -> str:
     return ""
 
 
-def _why_no_stacks(worker: Worker, asked: bool) -> str:
+def _why_no_stacks(worker: Worker, state: str, asked: bool) -> str:
     if worker.code is not None:
         return "it had ended"
+    if state in STOPPED:
+        return "it is stopped"
     return "it did not answer" if asked else "it has not armed faulthandler"

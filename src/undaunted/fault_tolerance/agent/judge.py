@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from undaunted.attribution.crash import RankFailure
     from undaunted.attribution.evidence import RankEvidence
+    from undaunted.attribution.hang import Seen
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.run_config import RunConfig
@@ -99,10 +100,17 @@ def judge_crash(
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
 
-def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) -> Judgement:
-    """Which rank hangs, and which ones wait for it."""
-    verdict = hang.judge(seen, node=config.node, stacks=current.stacks_path)
-    foremost = verdict.suspects[0]
+def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[Seen]) -> Judgement:
+    """Which rank of this node hangs, and which ones wait for it.
+
+    Args:
+        current: the round.
+        evidence: of each rank.
+        seen: what it says.
+    """
+    verdict = hang.judge(seen, stacks=current.stacks_path)
+    of_rank = {each.rank: each for each in evidence}
+    foremost = of_rank[verdict.suspects[0].rank]
     event = Verdict(
         t=time.monotonic_ns(),
         round=current.number,
@@ -122,7 +130,7 @@ def judge_hang(config: RunConfig, current: Round, seen: Sequence[RankEvidence]) 
         distribution=_distribution(foremost),
     )
     report = error_file.ErrorReport(verdict.line, "", int(time.time()))
-    culprits = tuple(each.local_rank for each in verdict.suspects)
+    culprits = tuple(of_rank[rank].local_rank for rank in verdict.culprits)
     return Judgement(event, culprits, verdict.certain, report)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from undaunted.attribution.hang import look
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
@@ -18,12 +19,14 @@ from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
+from undaunted.fault_tolerance.ruling import encode
 from undaunted.progress.snapshot import ErrorRecord, PageSnapshot, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from undaunted.attribution.evidence import RankEvidence
+    from undaunted.attribution.hang import Seen
     from undaunted.fault_tolerance.agent.begun import Begun
     from undaunted.fault_tolerance.agent.inprocess import InProcess
     from undaunted.fault_tolerance.agent.orders import Orders
@@ -75,7 +78,8 @@ class Ranks:
         self._inprocess = inprocess
         self._post = post
         self._round: Round | None = None
-        self._seen: list[RankEvidence] = []  # what was gathered last in this round
+        self._evidence: list[RankEvidence] = []  # what was gathered last in this round
+        self._seen: list[Seen] = []  # what that says
         callbacks = Callbacks(
             limit_passed=self._limit_passed,
             page_changed=self._page_changed,
@@ -89,7 +93,7 @@ class Ranks:
 
     def begin_round(self, current: Round) -> None:
         """The pages are of these ranks from now on."""
-        self._round, self._seen = current, []
+        self._round, self._evidence, self._seen = current, [], []
         self.limits.begin_round(current.number, current.start.world_size)
 
     # --- what the node commands ------------------------------------------------------------------
@@ -126,18 +130,20 @@ class Ranks:
         expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
         seen = await evidence.gather(workers, ranks, self._pages(), expired, self._pipes)
         if current is self._round:
-            self._seen = seen
+            node = self._config.node
+            self._evidence = seen
+            self._seen = [look(each, node=node, now_ns=began_ns) for each in seen]
             self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
         self._post(m.EvidenceGathered(current.number))
 
     def evidence(self) -> bytes:
         """What was gathered in this round, for the leader; b"" = nothing."""
-        return b""
+        return encode(self._seen)
 
     def judge_hang(self) -> None:
         """Say which rank of this node hangs, and post it."""
         current = self._this_round()
-        judgement = judge_hang(self._config, current, self._seen)
+        judgement = judge_hang(current, self._evidence, self._seen)
         self._scribe.verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
 

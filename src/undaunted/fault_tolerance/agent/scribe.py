@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.error_file import ErrorReport
 from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, one_line
@@ -51,6 +53,8 @@ class Scribe:
         self._heartbeats_missed = False
         self._stopped_by = ""  # the first signal to the launcher
         self._why = ""  # a round is stopped, and nobody is blamed for it
+        self._blamed: int | None = None  # the last round of which it was said who is to blame
+        self._unsaid = ""  # who hangs on this node, until it is known who does in the job
         self.root_cause: Judgement | None = None
 
     # --- the job --------------------------------------------------------------------------------
@@ -94,6 +98,7 @@ class Scribe:
     def job_ended(self, end: job.End) -> None:
         """The outcome is decided."""
         outcome = end.outcome
+        self._say_unsaid()
         self._restarts = max(self._restarts, end.round)
         self.journal.record(
             e.JobEnded(
@@ -117,7 +122,8 @@ class Scribe:
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
-        self._why = f"round {decided.round} was stopped: {decided.reason}"
+        if decided.round != self._blamed:
+            self._why = f"round {decided.round} was stopped: {decided.reason}"
         self.journal.record(
             e.Decision(
                 t=_now_ns(),
@@ -139,12 +145,20 @@ class Scribe:
                 node=blamed.node,
                 line=blamed.line,
                 victims=victims,
+                ranks=list(blamed.ranks),
+                cause=blamed.cause,
             )
         )
-        self._why = ""
+        self._why, self._unsaid, self._blamed = "", "", blamed.round
         if blamed.node != self._config.node:
             self._last_traceback = ""  # of a victim
-        others = f"; it took {', '.join(victims)} along" if victims else ""
+            if blamed.ranks and self.root_cause is not None:
+                report = ErrorReport(blamed.line, "", int(time.time()))
+                self.root_cause = replace(self.root_cause, report=report)
+        names = ", ".join(victims)
+        others = f"; it took {names} along" if victims else ""
+        if blamed.ranks and victims:
+            others = f"; the ranks of {names} are victims"
         self.say(
             one_line(f"first cause in round {blamed.round}: {blamed.line}{others}", longest=1000),
             level=ERROR,
@@ -155,6 +169,7 @@ class Scribe:
     def round_started(self, current: Round) -> None:
         """A round begins: its workers are about to be started."""
         start = current.start
+        self._say_unsaid()
         if self._why and self._config.nodes is not None:
             self.say(self._why, level=INFO)
         self._restarts = self._round = start.round
@@ -349,11 +364,25 @@ class Scribe:
         )
 
     def verdict(self, judgement: Judgement) -> None:
-        """Record and show a verdict, with the round it is about."""
-        self.journal.record(judgement.event)
-        self.say(one_line(judgement.event.line, longest=1000), level=ERROR)
+        """Record and show a verdict, with the round it is about.
+
+        Who hangs on one of several nodes is said only if nobody says who does in the whole job.
+        """
+        event = judgement.event
+        self.journal.record(event)
+        of_all = event.kind == "hang" and self._config.nodes is not None
+        if not of_all or event.round != self._blamed:
+            self._unsaid = one_line(event.line, longest=1000)
+        if not of_all:
+            self._say_unsaid()
         self._last_traceback = judgement.event.traceback
         self.root_cause = judgement
+
+    def _say_unsaid(self) -> None:
+        """Say the verdict of this node, unless there was one of the job."""
+        if self._unsaid:
+            self.say(self._unsaid, level=ERROR)
+        self._unsaid = ""
 
     def verdict_of(self, number: int) -> tuple[str, bool]:
         """What was found out about round ``number``, "" = nothing; and whether only victims are."""

@@ -1,0 +1,61 @@
+"""Says which rank hangs, after all nodes of a job were looked at: `core.examination.Rule`.
+
+What a node has seen of its ranks goes to the leader as bytes. Only this module knows their form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.attribution import hang
+from undaunted.attribution.hang import Seen
+from undaunted.base.text import one_line
+from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Ruling
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DECODER = msgspec.msgpack.Decoder(list[Seen])
+
+
+def encode(seen: Sequence[Seen]) -> bytes:
+    """What a node has seen, for the leader; b"" where it would be too long."""
+    data = msgspec.msgpack.encode(seen)
+    return data if len(data) <= MOST_EVIDENCE else b""
+
+
+def rule(case: Case) -> Ruling:
+    """Say who hangs. Never raises: an error of ours must not keep a job from its restart."""
+    try:
+        return _rule(case)
+    except Exception as error:  # noqa: BLE001 - said once, and the policy goes on without
+        return Ruling(problem=one_line(f"{type(error).__name__}: {error}"))
+
+
+def _rule(case: Case) -> Ruling:
+    seen = [each for place in case.places for each in _seen(case, place.node)]
+    if not seen:
+        return Ruling()
+    verdict = hang.judge(seen, whole_job=True)
+    unseen = [place.node for place in case.places if not case.evidence.get(place.node)]
+    unseen = [node for node in unseen if node not in case.lost]
+    if not verdict.known:
+        silent = unseen[0] if len(unseen) == 1 else ""
+        missing = f"; nothing is known of node{'s' * (len(unseen) > 1)} {', '.join(unseen[:4])}"
+        return Ruling(verdict.line + (missing if unseen else ""), silent)
+    node = verdict.suspects[0].node
+    waiting = set(verdict.waiting)
+    victims = {each.node for each in seen if each.rank in waiting}
+    victims -= {each.node for each in verdict.suspects}
+    return Ruling(verdict.line, node, verdict.culprits, victims=tuple(sorted(victims)))
+
+
+def _seen(case: Case, node: str) -> list[Seen]:
+    """What a node says of its own ranks."""
+    data = case.evidence.get(node, b"")
+    try:
+        return [each for each in _DECODER.decode(data) if each.node == node] if data else []
+    except msgspec.MsgspecError:
+        return []

@@ -1,0 +1,79 @@
+"""Eight ranks on two nodes: one hangs, and the whole job hears which one, and that others wait."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.launcher import nodes_of_a_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+SCRIPT = """
+    import ctypes, os, signal, time
+    import torch, torch.distributed as dist
+    import undaunted
+    from undaunted.fault_tolerance import RankMonitorClient
+    def load_batch():
+        {hang}
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    dist.init_process_group("gloo")
+    first_round = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    for step in range(8):
+        undaunted.step(step)
+        if first_round and step == 5 and dist.get_rank() == 5:
+            load_batch()
+        dist.all_reduce(torch.ones(1))
+    client.shutdown_workload_monitoring()  # the end may take long where a machine is busy
+    dist.destroy_process_group()
+"""
+HANGS = {
+    "sleep": "time.sleep(600)",
+    "SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "GIL held": "ctypes.PyDLL(None).sleep(600)",
+}
+
+
+@pytest.mark.parametrize("kind", HANGS)
+def test_one_verdict_for_the_job(tmp_path: Path, kind: str) -> None:
+    limit = ("--ft-rank-heartbeat-timeout", "3")
+    options = ("--nnodes", "2", "--nproc-per-node", "4", "--max-restarts", "1", *limit)
+    with nodes_of_a_job(tmp_path, SCRIPT.format(hang=HANGS[kind]), *options) as start:
+        launchers = [start("one", "is_host=1"), start("two", "is_host=0")]
+        assert [each.finish() for each in launchers] == [0, 0], launchers[0].text
+        journals = [events(tmp_path, node) for node in ("one", "two")]
+    culprit = next(
+        node
+        for node, journal in zip(("one", "two"), journals, strict=True)
+        if 5 in first(journal, "round_started")["ranks"]
+    )
+    (other,) = {"one", "two"} - {culprit}
+    for launcher, journal in zip(launchers, journals, strict=True):
+        (blamed,) = [event for event in journal if event["event"] == "round_blamed"]
+        assert (blamed["node"], blamed["ranks"]) == (culprit, [5])
+        assert blamed["victims"] == [other]
+        told = re.findall(r"rank \d.*(?:hang|stopped by).*", launcher.text)
+        assert len(told) == 1, "one line for people"
+        assert re.search(rf"rank 5 \(node {culprit}, pid \d+\) .*7 ranks .*wait for it", told[0])
+        assert f"the ranks of {other} are victims" in told[0]
+        if kind == "SIGSTOP":
+            assert "stopped by a signal" in told[0]
+        else:
+            assert "in load_batch (train.py:" in told[0]
+        assert "7 ranks on nodes one and two wait for it in all_reduce" in told[0]
+
+
+def events(tmp_path: Path, node: str) -> list[dict[str, Any]]:
+    path = tmp_path / "run" / f"journal-{node}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def first(journal: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next(event for event in journal if event["event"] == kind)

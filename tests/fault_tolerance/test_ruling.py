@@ -1,0 +1,69 @@
+"""Who hangs, out of what all nodes have seen of their ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from undaunted.attribution import hang
+from undaunted.attribution.hang import Seen, Standing
+from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Ruling
+from undaunted.coordinator.core.messages import Place
+from undaunted.fault_tolerance import ruling
+from undaunted.progress.timeouts import Expired
+
+LATE = Expired("heartbeat", "", 0, 1, 12.0, 10.0, "learned")
+
+
+def waits(rank: int, node: str) -> Seen:
+    return Seen(rank, node, 100 + rank, Standing.WAITING, "S", "main (t.py:3)", "all_reduce")
+
+
+def hangs(rank: int, node: str) -> Seen:
+    return Seen(rank, node, 100 + rank, Standing.BUSY, "S", "load (t.py:9)", expired=LATE)
+
+
+def case(evidence: dict[str, bytes], lost: dict[str, str] | None = None) -> Case:
+    places = tuple(Place(node, n, 2 * n, 2) for n, node in enumerate("ab"))
+    return Case(3, places, evidence, lost or {}, {})
+
+
+def test_the_culprit_of_another_node_and_its_victims() -> None:
+    found = ruling.rule(
+        case(
+            {
+                "a": ruling.encode([waits(0, "a"), waits(1, "a")]),
+                "b": ruling.encode([waits(2, "b"), hangs(3, "b")]),
+            }
+        )
+    )
+    assert (found.node, found.ranks, found.victims) == ("b", (3,), ("a",))
+    assert "rank 3 (node b, pid 103) hangs" in found.line
+    assert "in load (t.py:9)" in found.line
+
+
+def test_a_node_that_says_nothing_is_named_where_all_others_wait() -> None:
+    of_a = ruling.encode([waits(0, "a"), waits(1, "a")])
+    found = ruling.rule(case({"a": of_a, "b": b""}))
+    assert (found.node, found.ranks) == ("b", ())
+    assert "nothing is known of node b" in found.line
+    assert "nothing is known" not in ruling.rule(case({"a": of_a}, {"b": "it is lost"})).line
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x93\x01", ruling.encode([hangs(3, "b")])])
+def test_what_is_no_evidence_of_that_node_counts_as_none(garbage: bytes) -> None:
+    assert ruling.rule(case({"a": garbage})) == Ruling()
+
+
+def test_what_is_too_long_is_not_sent() -> None:
+    many = [waits(rank, "a") for rank in range(4000)]
+    assert ruling.encode(many) == b""
+    assert 0 < len(ruling.encode(many[:64])) < MOST_EVIDENCE
+
+
+def test_an_error_of_ours_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(hang, "judge", broken)
+    found = ruling.rule(case({"a": ruling.encode([hangs(0, "a")])}))
+    assert found == Ruling(problem="ZeroDivisionError: a bug")
