@@ -240,6 +240,8 @@ class _Operation:
         waiting: ranks that are in it.
         absent: ranks they wait for; empty = not known.
         lagging: ranks whose device has not finished what those of peers have.
+        begun: of `waiting`, ranks whose device is known to be in it.
+        some_ended: it has ended on some members.
         call: what was called.
         orders: place among all operations of the rank, by waiting rank.
         failed: it has ended on those who "wait": with an error, as others never came.
@@ -255,6 +257,8 @@ class _Operation:
         self.waiting: list[int] = []
         self.absent: list[int] = []
         self.lagging: list[int] = []
+        self.begun: list[int] = []
+        self.some_ended = False
         self.orders: dict[int, int] = {}
 
     def __str__(self) -> str:
@@ -295,21 +299,22 @@ def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Ope
     others = {rank: group for rank, group in view.seen.items() if group.enqueued != UNKNOWN}
     operation.absent = sorted(rank for rank, group in others.items() if not group.came_to(number))
     lacking = sorted(view.members - set(job.by_rank))
-    ended = any(group.ended(number) for group in others.values())
+    one_sided = operation.call.name.lstrip("_").startswith(_ONE_SIDED)
     if not operation.absent:
-        if ended and not (lacking and first.backend == "gloo"):
-            operation.lagging = operation.waiting
-        elif lacking:
+        operation.some_ended = any(group.ended(number) for group in others.values())
+        if lacking:
             operation.absent = lacking
+        elif operation.some_ended and not one_sided:
+            operation.lagging = operation.waiting
         else:
-            operation.absent = _not_started(view, number, waiting)
+            operation.begun = [rank for rank in waiting if view.seen[rank].started >= number]
+            operation.absent = _not_begun(operation)
     return operation
 
 
-def _not_started(view: _View, number: int, waiting: Sequence[int]) -> list[int]:
+def _not_begun(operation: _Operation) -> list[int]:
     """Return whose device has not begun what others' devices have."""
-    begun = {rank for rank in waiting if view.seen[rank].started >= number}
-    return sorted(set(waiting) - begun) if begun else []
+    return sorted(set(operation.waiting) - set(operation.begun)) if operation.begun else []
 
 
 # --- transfers ------------------------------------------------------------------------------------
@@ -331,14 +336,20 @@ def _transfers(job: _Job) -> Iterator[_Operation]:
             peer = _peer(views.get((pair.group, rank)), pair.peer)
             pairs[pair.group, rank, peer, pair.sends] = (pair.called, pair.ended)
     for (name, rank, peer, sends), transfer in pending.items():
+        back = (name, peer, rank, not sends)
+        if back in pending and not sends:
+            continue  # it is told by the one who sends
         text = f"send to rank {peer}" if sends else f"recv from rank {peer}"
         operation = _Operation(views[name, rank], -1, Call(text))
         operation.waiting = [rank]
         operation.orders = {rank: transfer.order}
-        back = (name, peer, rank, not sends)
+        operation.begun = [rank] if transfer.started else []
         mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
         if back in pending:
+            operation.waiting = sorted((rank, peer))
             operation.orders[peer] = pending[back].order
+            operation.begun += [peer] if pending[back].started else []
+            operation.absent = _not_begun(operation)
         elif mine and theirs and theirs[1] > mine[1]:
             operation.lagging = [rank]
         else:
@@ -361,10 +372,14 @@ def _add_busy(operations: Sequence[_Operation]) -> None:
             if one.view is not None:
                 oldest[rank] = min(one.orders.get(rank, 0), oldest.get(rank, 1 << 62))
     for one in operations:
-        if not one.absent and not one.lagging and one.view is not None:
+        if one.absent or one.lagging or one.view is None:
+            continue
+        if len(one.begun) < len(one.waiting):
             one.absent = sorted(
                 rank for rank, order in one.orders.items() if oldest.get(rank, order) < order
             )
+        if not one.absent and one.some_ended:
+            one.lagging = one.waiting
 
 
 # --- arguments that do not match ------------------------------------------------------------------
@@ -474,7 +489,7 @@ def _failed(job: _Job) -> list[_Operation]:
     for rank, (view, group) in last.items():
         number = group.enqueued
         call = job.call(rank, group, number)
-        if call is None or call.name.lstrip("_").startswith(_ONE_SIDED):
+        if group.backend == "nccl" or call is None or call.name.lstrip("_").startswith(_ONE_SIDED):
             continue
         operation = found.get((id(view), number))
         if operation is None:
@@ -511,8 +526,30 @@ def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
         rank = ranks[0]
         wanted = [one for one in operations if rank in one.absent and one.waiting != [rank]]
         if wanted and rank not in lagging:
-            found.append(_waited_for(job, rank, wanted))
-    return found
+            mine = [one for one in waits[rank] if not one.failed]
+            found.append(_waited_for(job, rank, wanted, mine))
+    if any(one.cause == "no_dump" for one in found):
+        # What some of the others are waited for may not show: they may have ended their part.
+        named = {one.rank for one in found}
+        text = "it left no recording either"
+        more = [rank for rank in job.missing if rank not in named]
+        found += [Culprit(rank, "", "no_dump", "", text, _GUESS) for rank in more]
+    return found or _stuck(job, operations)
+
+
+def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+    """Name the few that are in an operation which nobody is missing in: one of them, or a link."""
+    found: dict[int, Culprit] = {}
+    for one in operations:
+        few = len(one.waiting) * 2 <= len(job.by_rank)
+        if one.view is None or one.absent or one.lagging or not few:
+            continue
+        for rank in one.waiting:
+            text = f"{name_ranks(one.waiting)} are in {one}, and nobody is missing: one of them"
+            found[rank] = Culprit(
+                rank, job.node(rank), "device_lag", one.view.name, f"{text}, or a link", _GUESS
+            )
+    return list(found.values())
 
 
 def _ends_of(operations: Sequence[_Operation], lagging: Iterable[int]) -> list[list[int]]:
@@ -558,7 +595,7 @@ def _lagging(
     return found
 
 
-def _lags(job: _Job, rank: int, operation: _Operation) -> Culprit:
+def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) -> Culprit:
     view = operation.view
     group = view.seen.get(rank) if view else None
     later = group.enqueued - operation.number if group and operation.number >= 0 else 0
@@ -569,36 +606,37 @@ def _lags(job: _Job, rank: int, operation: _Operation) -> Culprit:
         cause="device_lag",
         group=view.name if view else "",
         evidence=f"peers have finished {operation}, its device has not{more if later > 0 else ''}",
+        confidence=_SURE if certain else _GUESS,
         t=group.t if group else 0.0,
     )
 
 
-def _waited_for(job: _Job, rank: int, operations: Sequence[_Operation]) -> Culprit:
+def _waited_for(
+    job: _Job, rank: int, operations: Sequence[_Operation], own: Sequence[_Operation]
+) -> Culprit:
+    """Blame a rank that `operations` wait for; it waits in its `own` for nobody."""
     foremost = max(operations, key=lambda one: (not one.failed, len(one.waiting)))
     view = foremost.view
-    who = f"{name_ranks(foremost.waiting)} {'waits' if len(foremost.waiting) == 1 else 'wait'}"
-    lead = f"{who} in {foremost}"
-    if foremost.failed:
-        lead = f"{foremost} failed on {name_ranks(foremost.waiting)}"
-    if rank not in job.by_rank:
-        return Culprit(
-            rank, "", "no_dump", view.name if view else "", f"{lead}; it left no recording"
-        )
     group = view.seen.get(rank) if view else None
-    if group is None or foremost.number < 0:
-        text = f"{lead}; nothing of its own is pending"
-    elif group.enqueued >= foremost.number:
-        text = f"{lead}; it has called that, and its device has not come to it"
+    others = [one for one in foremost.waiting if one != rank]
+    lead = f"{name_ranks(others)} {'waits' if len(others) == 1 else 'wait'} in {foremost}"
+    if foremost.failed:
+        lead = f"{foremost} failed on {name_ranks(others)}"
+    if rank not in job.by_rank:
+        cause, text = "no_dump", "it left no recording"
+    elif own:
+        cause, text = "device_lag", f"its device has not come to {own[0]}, which it has called"
+    elif group is None or foremost.number < 0 or group.enqueued >= foremost.number:
+        cause, text = "host_lag", "nothing of its own is pending"
     else:
         last = f"its last was number {group.enqueued}" if group.enqueued > 0 else "it called none"
-        text = f"{lead}; {last}{_at(group.t)}, and nothing of its own is pending"
-    called = group is not None and foremost.number >= 0 and group.enqueued >= foremost.number
+        cause, text = "host_lag", f"{last}{_at(group.t)}, and nothing of its own is pending"
     return Culprit(
         rank=rank,
         node=job.node(rank),
-        cause="device_lag" if called else "host_lag",
+        cause=cause,
         group=view.name if view else "",
-        evidence=text,
+        evidence=f"{lead}; {text}",
         confidence=_LIKELY if foremost.failed else _SURE,
         t=group.t if group else 0.0,
     )
@@ -626,6 +664,8 @@ def _ring(
     }
     blamed = _strange(job, ring)
     certain = bool(blamed)
+    if not blamed and (one_way := [rank for rank in ring if _is_one_way(job, at[rank])]):
+        return [_lags(job, rank, at[rank], certain=False) for rank in one_way]
     if not blamed:
         sizes = {rank: len(one.waiting) for rank, one in at.items()}
         blamed = [rank for rank in ring if sizes[rank] == min(sizes.values())]
@@ -647,6 +687,12 @@ def _ring(
             )
         )
     return found
+
+
+def _is_one_way(job: _Job, operation: _Operation) -> bool:
+    """Whether a transfer is pending at one end alone, and the other may have ended."""
+    known = all(job.by_rank[rank].pairs for rank in operation.waiting)
+    return operation.view is not None and operation.number < 0 and not known
 
 
 def _strange(job: _Job, ranks: Iterable[int]) -> list[int]:

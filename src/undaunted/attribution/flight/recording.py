@@ -8,7 +8,8 @@ What differs between dumps, as seen with torch 2.5 to 2.13:
 
 * Numbers of a rank's groups (``pg_id``) are the rank's own, names are the job's. An entry has both;
   ``pg_status`` is by number, ``pg_config`` by name.
-* ``retired`` entries have ended, whatever their state says: with gloo it stays ``scheduled``.
+* ``retired`` entries of gloo have ended, whatever their state says: it stays ``scheduled``. Those
+  of NCCL may have timed out.
 * Operations that were batched have entries of their own, which stay ``scheduled`` for ever; the
   entry ``coalesced`` with the same number has the state of all.
 * The counters of ``pg_status`` count transfers as well where a group has some, and with gloo
@@ -132,6 +133,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True):
     peer: int
     order: int
     t: float = 0.0
+    started: bool = False
 
 
 class Pair(msgspec.Struct, frozen=True, array_like=True):
@@ -283,7 +285,7 @@ class _Reduction:
         entries = self.by_group.get(name, [])
         collectives = [entry for entry in entries if not entry["is_p2p"]]
         if len(collectives) < len(entries):
-            self._add_transfers(name, [entry for entry in entries if entry["is_p2p"]])
+            self._add_transfers(name, [entry for entry in entries if entry["is_p2p"]], status)
         place = _Place(entries, collectives, status)
         if place.enqueued == _NONE and entries and not self.whole:
             place.enqueued = UNKNOWN
@@ -329,9 +331,13 @@ class _Reduction:
             call = msgspec.structs.replace(call, name=f"{call.name} and {len(calls) - 1} more")
         return self.calls.setdefault(call, len(self.calls))
 
-    def _add_transfers(self, group: str, entries: Sequence[dict[Any, Any]]) -> None:
+    def _add_transfers(
+        self, group: str, entries: Sequence[dict[Any, Any]], status: dict[Any, Any]
+    ) -> None:
+        only = all(_number(entry["collective_seq_id"]) <= 0 for entry in entries)
+        done = _counters(status)[2] if only else _last_completed(entries, "p2p_seq_id")
         batches = {
-            _number(entry.get("p2p_seq_id")): _has_ended(entry)
+            _number(entry.get("p2p_seq_id")): entry
             for entry in entries
             if "coalesced" in entry["profiling_name"]
         }
@@ -340,14 +346,22 @@ class _Reduction:
             match = _PEER.search(entry["profiling_name"])
             if match is None:
                 continue
-            sends, peer = match[1] == "send", int(match[3])
-            ended = _has_ended(entry) or batches.get(_number(entry.get("p2p_seq_id")), False)
+            sends, peer, number = (
+                match[1] == "send",
+                int(match[3]),
+                _number(entry.get("p2p_seq_id")),
+            )
+            batch = batches.get(number)
+            # Of a dump of what has not ended, an ended batch is left out, and its parts are not.
+            ended = (batch is None and bool(batches)) or _is_over(batch or entry, number, done)
             counts = pairs.setdefault((sends, peer), [0, 0])
             counts[0] += 1
             counts[1] += ended
             if not ended:
-                order = _number(entry.get("record_id"))
-                self.transfers.append(Transfer(_text(group), sends, peer, order, _time(entry)))
+                order, started = _number(entry.get("record_id")), (batch or entry)["state"]
+                self.transfers.append(
+                    Transfer(_text(group), sends, peer, order, _time(entry), started == "started")
+                )
         if self.whole:
             self.pairs += [Pair(_text(group), *key, *counts) for key, counts in pairs.items()]
 
@@ -366,15 +380,18 @@ class _Place:
             entries and entries[-1]["profiling_name"].startswith("gloo:")
         )
         called, begun, done = (-1, -1, -1) if mixed else _counters(status)
+        if mixed:
+            done = _last_completed(collectives, "collective_seq_id")
         pending: dict[int, dict[Any, Any]] = {}
         ended: set[int] = set()
         for entry in collectives:
-            # Most have ended, and only the last of them matters.
-            if entry["retired"] or entry["state"] == "completed":
+            if entry["state"] == "completed":  # most are
                 ended.add(entry["collective_seq_id"])
-            elif (number := _number(entry["collective_seq_id"])) > done:
+            elif _is_over(entry, number := _number(entry["collective_seq_id"]), done):
+                ended.add(number)
+            else:
                 pending.setdefault(number, entry)
-        if pending and ended:
+        if pending and ended:  # parts of a batch have its number
             pending = {one: entry for one, entry in pending.items() if one not in ended}
         last = _number(collectives[-1]["collective_seq_id"]) if collectives else -1
         self.enqueued = max(last, called)
@@ -474,22 +491,38 @@ def _is_whole(entries: Sequence[dict[Any, Any]]) -> bool:
 def _names_of(ids: Sequence[int], names: Sequence[str], linked: dict[int, str]) -> dict[int, str]:
     """Return names by number: those that entries link, the others by the order of their making.
 
-    A rank numbers its groups as it makes them, and torch counts names up. If that does not fit
-    with what entries say, only these count.
+    A rank numbers its groups as it makes them, and torch counts names up. Either both tables have
+    the groups that were used, or ``pg_config`` has all. If that does not fit with what entries
+    say, only these count.
     """
     if not all(name.isdecimal() and len(name) < _LONGEST for name in names):
         return linked
     ordered = sorted(names, key=int)
-    by_place = {number: ordered[number] for number in ids if 0 <= number < len(ordered)}
-    by_rank = dict(zip(ids, ordered, strict=False)) if len(ids) == len(ordered) else {}
-    for guess in (by_place, by_rank):
+    same = dict(zip(ids, ordered, strict=False)) if len(ids) == len(ordered) else {}
+    whole = max(ids, default=0) < len(ordered) and min(ids, default=0) >= 0
+    every = {number: ordered[number] for number in ids} if whole else {}
+    for guess in (same, every):
         if guess and all(guess.get(number, name) == name for number, name in linked.items()):
             return {**guess, **linked}
     return linked
 
 
-def _has_ended(entry: dict[Any, Any]) -> bool:
-    return bool(entry["retired"]) or entry["state"] == "completed"
+def _is_over(entry: dict[Any, Any], number: int, done: int) -> bool:
+    """Whether an operation has ended, if `done` is the last that is known to have.
+
+    torch retires what it does not look at any more. That has ended, if a later one has, or if it is
+    gloo's; else it has timed out, and may even count as the last one that has ended.
+    """
+    if entry["state"] == "completed":
+        return True
+    if entry["retired"]:
+        return number < done or entry["profiling_name"].startswith("gloo:")
+    return number <= done
+
+
+def _last_completed(entries: Sequence[dict[Any, Any]], key: str) -> int:
+    numbers = (_number(entry.get(key)) for entry in entries if entry["state"] == "completed")
+    return max(numbers, default=-1)
 
 
 def _description(entries: Sequence[dict[Any, Any]], config: dict[Any, Any]) -> object:
