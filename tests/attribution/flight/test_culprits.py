@@ -233,3 +233,55 @@ def test_thousands_of_ranks_in_little_time() -> None:
         recordings.append(Recording(rank, kind.groups, kind.calls))
 
     assert len(analyse(recordings).culprits) == 256
+
+
+def test_a_dump_that_is_missing_beside_one_that_others_wait_for() -> None:
+    ranks = job(4, {"1": [2, 3]})
+    for one in ranks[:2]:
+        one.call("0", state=PENDING)
+    found = judged(ranks[:2])
+
+    assert blamed(found) == [(2, "no_dump"), (3, "no_dump")]
+
+
+def test_messages_are_matched_by_their_numbers() -> None:
+    """Rank 1 has what rank 0 is still sending, and waits for the next."""
+    ranks = job(2)
+    ranks[0].send("0", 1, state="started").send("0", 1, state=PENDING)
+    ranks[1].recv("0", 0).recv("0", 0, state="started")
+
+    assert blamed(judged(ranks)) == [(0, "device_lag")]
+
+
+def test_parts_of_a_batch_that_has_ended_are_not_pending() -> None:
+    """As NVRx dumps: the batch itself is left out."""
+    rank = Rank(0, {"1": [0, 1]}).send("1", 1).send("1", 1, state=PENDING)
+    rank.ended["1"], rank.numbers["1"] = 2, 2
+    dump = rank.dump()
+    dump["entries"][0].update(state=PENDING, retired=False)
+    for entry in dump["entries"]:
+        entry["collective_seq_id"] = 0
+
+    assert reduce(dump).transfers == ()
+
+
+def test_a_broadcast_may_end_on_some_while_one_is_held_up_elsewhere() -> None:
+    ranks = job(4, {"1": [2, 3]})
+    ranks[2].call("1", state=PENDING)  # for rank 3, which does not come
+    for one in ranks[:3]:
+        one.call("0", "broadcast", state="completed" if one.rank == 0 else PENDING)
+    ranks[3].call("0", "broadcast")
+
+    assert blamed(judged(ranks)) == [(3, "host_lag")]
+
+
+def test_the_few_in_an_operation_that_nobody_is_missing_in() -> None:
+    ranks = job(4, {"1": [0, 1]})
+    for one in ranks[:2]:
+        one.call("1", state="started")
+    for one in ranks[2:]:
+        one.call("0", state=PENDING)
+    found = judged(ranks)
+
+    assert blamed(found) == [(0, "device_lag"), (1, "device_lag")]
+    assert {one.confidence for one in found.culprits} == {0.5}

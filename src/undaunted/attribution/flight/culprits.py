@@ -337,23 +337,24 @@ def _transfers(job: _Job) -> Iterator[_Operation]:
             pairs[pair.group, rank, peer, pair.sends] = (pair.called, pair.ended)
     for (name, rank, peer, sends), transfer in pending.items():
         back = (name, peer, rank, not sends)
-        if back in pending and not sends:
+        mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
+        behind = theirs[1] - mine[1] if mine and theirs else 0  # messages it has not ended alone
+        if behind == 0 and back in pending and not sends:
             continue  # it is told by the one who sends
         text = f"send to rank {peer}" if sends else f"recv from rank {peer}"
         operation = _Operation(views[name, rank], -1, Call(text))
         operation.waiting = [rank]
         operation.orders = {rank: transfer.order}
         operation.begun = [rank] if transfer.started else []
-        mine, theirs = pairs.get((name, rank, peer, sends)), pairs.get(back)
-        if back in pending:
+        if behind > 0:
+            operation.lagging = [rank]
+        elif back not in pending or behind < 0:
+            operation.absent = [peer]
+        else:
             operation.waiting = sorted((rank, peer))
             operation.orders[peer] = pending[back].order
             operation.begun += [peer] if pending[back].started else []
             operation.absent = _not_begun(operation)
-        elif mine and theirs and theirs[1] > mine[1]:
-            operation.lagging = [rank]
-        else:
-            operation.absent = [peer]
         yield operation
 
 
