@@ -24,13 +24,15 @@ LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
 _MOST_NAMED = 1 << 12  # ranks that a line names
 _LEAST_LITERAL = 3  # bytes
-_XID_LITERAL = "nvrm: xid"
+_XID_LITERAL = "xid"
 _TRACEBACK_LITERAL = "traceback (most recent call last)"
 _IGNORED_LITERAL = "exception ignored in"
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w{0,60}(?:: |:?$)").match
 _DIFFERENT = re.compile(rb"/[\w./+-]*|\b0x[0-9a-f]+\b|\b[0-9a-f]{6,}\b|\d+|\s+")
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}\w{0,60}(?:Error|Exception): ").match
-_XID = re.compile(r"NVRM: Xid [^:]*:?[^)]*\):? (\d{1,4})\b", re.IGNORECASE)
+_XID = re.compile(
+    r"\bXid (?:\([^)]{0,40}\):? ?)(\d{1,4})\b|\bxid[ =:#]{1,3}(\d{1,4})\b", re.IGNORECASE
+)
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,7 +268,7 @@ class Rules:
             ends_traceback: whether it may be the last line of a traceback of Python's.
         """
         if XID in numbers and (xid := _XID.search(line)):
-            cause = self._xids.get(int(xid[1]))
+            cause = self._xids.get(int(xid[1] or xid[2]))
             return Meaning(cause, 0.95) if cause else None
         for number in numbers:
             if number < 0:

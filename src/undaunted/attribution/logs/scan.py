@@ -328,7 +328,8 @@ class LogScan:
                 self._survived[meaning.cause] = groups.pop(0)
         group = groups[-1]
         group.count += 1
-        if len(group.kept) < MOST_HITS:
+        most = MOST_HITS * 2 if meaning.nodes else MOST_HITS  # the few that name nodes are kept
+        if len(group.kept) < most:
             before = [line[:_LOOKED_BACK_AT] for line in lines[max(0, index - _LOOK_BACK) : index]]
             raw = _shortened(raw, _LONGEST_LINE)
             group.kept.append(_Kept(meaning, raw, before, self.lines + index + 1))
