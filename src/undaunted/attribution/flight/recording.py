@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,19 +37,11 @@ _PEER = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})$")
 _MOST_GROUPS = 1024
 _MOST_TRANSFERS = 64
 _LAST_CALLS = 8  # that have ended
-_LEAST_BEFORE = 4  # calls, for an order to be strange
+_LEAST_BEFORE, _MOST_BEFORE = 4, 1024  # calls that are looked at for an order to be strange
 _MOST_CALLS = 64  # of a group
 _LONGEST = 80  # of a name
 _MOST_RANKS = 1 << 20
 _BOUND = 1 << 62
-_KINDS: dict[str, set[type]] = {
-    "process_group": {tuple, list},
-    "profiling_name": {str},
-    "state": {str},
-    "is_p2p": {bool},
-    "retired": {bool},
-    "collective_seq_id": {int},
-}
 
 Runs = tuple[tuple[int, int, int], ...]  # of ranks: start, number, step
 
@@ -222,16 +213,23 @@ def reduce(dump: object, rank: int = -1) -> Recording:
         raise NotADumpError(f"it holds a {type(dump).__name__}, not a dictionary")
     if not ({"entries", "pg_status", "pg_config"} & dump.keys()):
         raise NotADumpError("it has no entries, pg_status or pg_config")
-    return _Reduction(dump).recording(rank)
+    entries = dump.get("entries")
+    entries = entries if isinstance(entries, list) else []
+    if all(map(_is_good, entries[:: max(1, len(entries) // 4)])):  # all are alike, as a rule
+        try:
+            return _Reduction(dump, entries).recording(rank)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            pass
+    return _Reduction(dump, _repaired(entries)).recording(rank)
 
 
 class _Reduction:
     """One dump on its way to a recording."""
 
-    def __init__(self, dump: dict[Any, Any]) -> None:
+    def __init__(self, dump: dict[Any, Any], entries: list[dict[Any, Any]]) -> None:
         self.dump = dump
         self.calls: dict[Call, int] = {}
-        self.entries = _entries(dump.get("entries"))
+        self.entries = entries
         self.by_group: dict[str, list[dict[Any, Any]]] = {}
         for entry in self.entries:
             name = entry["process_group"][0]
@@ -383,15 +381,13 @@ class _Place:
         if mixed:
             done = _last_completed(collectives, "collective_seq_id")
         pending: dict[int, dict[Any, Any]] = {}
-        ended: set[int] = set()
         for entry in collectives:
-            if entry["state"] == "completed":  # most are
-                ended.add(entry["collective_seq_id"])
-            elif _is_over(entry, number := _number(entry["collective_seq_id"]), done):
-                ended.add(number)
-            else:
-                pending.setdefault(number, entry)
-        if pending and ended:  # parts of a batch have its number
+            if entry["state"] != "completed":  # most are
+                number = _number(entry["collective_seq_id"])
+                if not _is_over(entry, number, done):
+                    pending.setdefault(number, entry)
+        if pending:  # parts of a batch have its number
+            ended = {one["collective_seq_id"] for one in collectives if one["state"] == "completed"}
             pending = {one: entry for one, entry in pending.items() if one not in ended}
         last = _number(collectives[-1]["collective_seq_id"]) if collectives else -1
         self.enqueued = max(last, called)
@@ -416,26 +412,20 @@ def _counters(status: dict[Any, Any]) -> tuple[int, int, int]:
     return called, begun, _number(status.get("last_completed_collective"))
 
 
-def _entries(value: object) -> list[dict[Any, Any]]:
-    """Return the entries, each with the keys that are needed; what is none is left out."""
-    if not isinstance(value, list):
-        return []
-    return value if _are_good(value) else _repaired(value)
-
-
-def _are_good(entries: list[Any]) -> bool:
-    """Whether all are as torch writes them today, so that none needs a look of its own."""
-    if {entry.__class__ for entry in entries} != {dict}:
-        return False
+def _is_good(entry: Any) -> bool:
+    """Whether an entry is as torch writes it today, so that it needs no repair."""
     try:
-        kinds = [set(map(type, map(itemgetter(key), entries))) for key in _KINDS]
-        groups = list(map(itemgetter("process_group"), entries))
-        names = set(map(type, map(itemgetter(0), groups)))
+        return (
+            type(entry) is dict
+            and type(entry["process_group"][0]) is str
+            and type(entry["profiling_name"]) is str
+            and type(entry["state"]) is str
+            and type(entry["is_p2p"]) is bool
+            and type(entry["retired"]) is bool
+            and type(entry["collective_seq_id"]) is int
+        )
     except (KeyError, IndexError, TypeError):
         return False
-    return names == {str} and all(
-        found <= allowed for found, allowed in zip(kinds, _KINDS.values(), strict=True)
-    )
 
 
 def _repaired(value: list[Any]) -> list[dict[Any, Any]]:
@@ -469,10 +459,9 @@ def _strange(entries: Sequence[dict[Any, Any]], pending: Sequence[Group | Transf
     start = first - _number(entries[0].get("record_id")) if entries else -1
     if not _LEAST_BEFORE <= start < len(entries) or entries[start].get("record_id") != first:
         return -1
-    names = [
-        (entry["process_group"][0], entry["profiling_name"])
-        for entry in entries[: start + _MOST_CALLS]
-    ]
+    begin = max(0, start - _MOST_BEFORE)
+    entries, start = entries[begin : start + _MOST_CALLS], start - begin
+    names = [(entry["process_group"][0], entry["profiling_name"]) for entry in entries]
     seen = set(zip(names, names[1:], names[2:start], strict=False))
     for place in range(start, len(names)):
         if (names[place - 2], names[place - 1], names[place]) not in seen:
