@@ -586,11 +586,11 @@ def _lagging(
     """Return ranks whose device holds up the rest: nothing older of theirs waits for somebody."""
     found: dict[int, _Operation] = {}
     for one in operations:
-        for rank in one.lagging:
+        idle = set(one.absent).intersection(one.waiting) if one.begun else ()
+        for rank in [*one.lagging, *idle]:
             order = one.orders.get(rank, 0)
-            held_up = any(
-                other.absent and other.orders.get(rank, order) < order for other in waits[rank]
-            )
+            older = [each for each in waits[rank] if each.orders.get(rank, order) < order]
+            held_up = older if rank in idle else [each for each in older if each.absent]
             if not held_up and order <= found.get(rank, one).orders.get(rank, order):
                 found[rank] = one
     return found
@@ -606,7 +606,8 @@ def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) 
         node=job.node(rank),
         cause="device_lag",
         group=view.name if view else "",
-        evidence=f"peers have finished {operation}, its device has not{more if later > 0 else ''}",
+        evidence=f"peers have {'begun' if operation.begun else 'finished'} {operation}, its device "
+        f"has not{more if later > 0 else ''}",
         confidence=_SURE if certain else _GUESS,
         t=group.t if group else 0.0,
     )
