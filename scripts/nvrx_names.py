@@ -20,6 +20,7 @@ TABLES = {
     "fault_tolerance": "In-job restart",
     "inprocess": "Restart inside the process",
     "checkpointing": "Checkpoints",
+    "attribution": "Who was it",
     "shared_utils": "Tools",
 }
 KEYS = {"names", "differs", "missing"}

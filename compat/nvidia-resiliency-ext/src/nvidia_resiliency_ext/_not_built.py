@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import NoReturn
 
 SENTENCES = {
-    "attribution": "Programs that analyse logs and traces are not built; "
-    "`undaunted report` and `undaunted doctor --read-log` say what went wrong.",
+    "attribution.combined_log_fr": "Programs that ask a language model about logs and traces are "
+    "not built; `undaunted report` says what went wrong.",
+    "attribution.log_analyzer": "Programs that analyse logs are not built; `undaunted doctor "
+    "--read-log` says what went wrong.",
+    "attribution.trace_analyzer": "Programs that analyse traces are not built; `undaunted report` "
+    "says what went wrong.",
     "fault_tolerance.c10d_monkey_patch": "Nothing of torch is patched; the store's connection is "
     "the coordinator's.",
     "fault_tolerance.ft_rendezvous_barrier": "Nodes do not meet in a store; the coordinator of "
@@ -23,8 +27,6 @@ SENTENCES = {
     "a program of their own.",
     "shared_utils.storage_probe": "Storage is checked by `undaunted run` with "
     "--ft-storage-health-check-path.",
-    "straggler": "The detection of slow ranks by timing GPU kernels is not built; `undaunted top` "
-    "shows who is slow.",
     "testing_utils": "Failing health checks are simulated with NVRX_INJECT_GPU_FAILURE alone.",
 }
 """What is said, by module below `nvidia_resiliency_ext`."""

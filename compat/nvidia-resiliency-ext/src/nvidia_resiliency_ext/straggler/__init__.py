@@ -1,7 +1,9 @@
-"""Not built: importing this says so."""
+"""The place of `attribution.straggler` before NVRx 0.5."""
 
 from __future__ import annotations
 
-from nvidia_resiliency_ext._not_built import refuse
-
-refuse(__name__)
+from undaunted.attribution.straggler import CallableId as CallableId
+from undaunted.attribution.straggler import Detector as Detector
+from undaunted.attribution.straggler import Report as Report
+from undaunted.attribution.straggler import Statistic as Statistic
+from undaunted.attribution.straggler import StragglerId as StragglerId
