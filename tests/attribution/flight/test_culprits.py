@@ -1,11 +1,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.attribution.flight.dumps import Rank, job
 from undaunted.attribution.findings import CAUSES
 from undaunted.attribution.flight.culprits import Analysis, analyse
-from undaunted.attribution.flight.recording import Recording, Wait, reduce
+from undaunted.attribution.flight.recording import (
+    Call,
+    Group,
+    Pair,
+    Recording,
+    Transfer,
+    Wait,
+    reduce,
+)
 
 PENDING = "scheduled"
 
@@ -285,3 +295,44 @@ def test_the_few_in_an_operation_that_nobody_is_missing_in() -> None:
 
     assert blamed(found) == [(0, "device_lag"), (1, "device_lag")]
     assert {one.confidence for one in found.culprits} == {0.5}
+
+
+NUMBERS = st.integers(-3, 6) | st.integers(-(1 << 63), 1 << 63)
+NAMES = st.sampled_from(["0", "1", ""])
+CALLS = st.builds(Call, st.sampled_from(["all_reduce", "_broadcast", ""]), NAMES, NAMES, NUMBERS)
+MEMBERS = st.lists(st.tuples(NUMBERS, st.integers(-1, 8), NUMBERS), max_size=2).map(tuple)
+GROUPS = st.builds(
+    Group,
+    *(NAMES, NAMES, MEMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.floats(), NUMBERS),
+    st.lists(st.integers(-2, 3), max_size=6).map(tuple),
+    st.sampled_from(["nccl", "gloo", ""]),
+)
+RECORDINGS = st.builds(
+    Recording,
+    st.integers(-1, 4) | NUMBERS,
+    st.lists(GROUPS, max_size=3).map(tuple),
+    st.lists(CALLS, max_size=3).map(tuple),
+    st.lists(
+        st.builds(Transfer, NAMES, st.booleans(), NUMBERS, NUMBERS, st.floats(), st.booleans()),
+        max_size=3,
+    ).map(tuple),
+    st.lists(st.builds(Pair, NAMES, st.booleans(), NUMBERS, NUMBERS, NUMBERS), max_size=2).map(
+        tuple
+    ),
+    NUMBERS,
+    st.none() | st.builds(Wait, NAMES, NUMBERS),
+    st.integers(0, 9),
+)
+
+
+@given(st.lists(RECORDINGS, max_size=5))
+def test_any_recordings(recordings: list[Recording]) -> None:
+    """They come from other nodes: whatever they say, there is an answer."""
+    found = analyse(recordings)
+
+    assert not {one.rank for one in found.culprits} & set(found.waiting)
+    assert all(one.cause in CAUSES for one in found.findings())
+
+
+def test_a_dump_of_a_rank_that_cannot_be_costs_nothing() -> None:
+    assert analyse([Recording(1 << 60), Recording(0, world_size=1 << 60)]).culprits == []

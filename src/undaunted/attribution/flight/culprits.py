@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 64  # of one group that are looked at
 _MOST_CULPRITS = 256
+_MOST_RANKS = 1 << 17
 _SURE, _LIKELY, _GUESS = 0.95, 0.7, 0.5
 _SOME_CALL = Call("a collective")  # its entry was overwritten
 # Calls of which each member gives as much as any other.
@@ -140,7 +141,7 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
     if not culprits and job.missing and job.by_rank:
         culprits = [
             Culprit(rank, "", "no_dump", "", "it left no recording, and all others did", _GUESS)
-            for rank in job.missing
+            for rank in job.missing[:_MOST_CULPRITS]
         ]
     blamed = {one.rank for one in culprits}
     waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
@@ -176,14 +177,16 @@ class _Job:
     """All recordings, and the groups they are about."""
 
     def __init__(self, recordings: Iterable[Recording], world_size: int) -> None:
-        self.by_rank = {one.rank: one for one in recordings if one.rank >= 0}
+        self.by_rank = {one.rank: one for one in recordings if 0 <= one.rank < _MOST_RANKS}
         self.views: dict[tuple[str, object], _View] = {}
         self._gather()
-        world = set(self.by_rank) | set(range(max(self.by_rank, default=-1) + 1))
+        world = set(self.by_rank)
         for view in self.views.values():
             world |= view.members
+        if world == set(self.by_rank):  # members are not known: a rank in a gap is missing
+            world |= set(range(max(world, default=-1) + 1))
         size = max([world_size, *(one.world_size for one in self.by_rank.values())])
-        self.world = world | set(range(size))
+        self.world = world | set(range(size if size <= _MOST_RANKS else 0))
         self.missing = sorted(self.world - set(self.by_rank))
         for view in self.views.values():
             if not view.order:
@@ -198,7 +201,7 @@ class _Job:
                 if view is None:
                     view = self.views[key] = _View(group.name, group.description)
                     view.order = ranks_of(group.members)
-                    view.members = set(view.order)
+                    view.members = {one for one in view.order if 0 <= one < _MOST_RANKS}
                 view.description = view.description or group.description
                 view.seen[rank] = group
         self._join_unknown()
@@ -359,7 +362,7 @@ def _transfers(job: _Job) -> Iterator[_Operation]:
 
 
 def _peer(view: _View | None, place: int) -> int:
-    return view.order[place] if view is not None and place < len(view.order) else -1
+    return view.order[place] if view is not None and 0 <= place < len(view.order) else -1
 
 
 def _add_busy(operations: Sequence[_Operation]) -> None:
@@ -520,12 +523,18 @@ def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
             waits[rank].append(one)
     lagging = _lagging(waits, operations)
     found = [_lags(job, rank, operation) for rank, operation in sorted(lagging.items())]
+    wanting: dict[int, list[_Operation]] = defaultdict(list)
+    for one in operations:
+        for rank in one.absent:
+            wanting[rank].append(one)
     for ranks in _ends_of(operations, lagging):
+        if len(found) >= _MOST_CULPRITS:
+            break
         if len(ranks) > 1:
             found += _ring(job, ranks, waits)
             continue
         rank = ranks[0]
-        wanted = [one for one in operations if rank in one.absent and one.waiting != [rank]]
+        wanted = [one for one in wanting[rank] if one.waiting != [rank]]
         if wanted and rank not in lagging:
             mine = [one for one in waits[rank] if not one.failed]
             found.append(_waited_for(job, rank, wanted, mine))
@@ -533,7 +542,7 @@ def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
         # What some of the others are waited for may not show: they may have ended their part.
         named = {one.rank for one in found}
         text = "it left no recording either"
-        more = [rank for rank in job.missing if rank not in named]
+        more = [rank for rank in job.missing if rank not in named][:_MOST_CULPRITS]
         found += [Culprit(rank, "", "no_dump", "", text, _GUESS) for rank in more]
     return found or _stuck(job, operations)
 
