@@ -1,0 +1,347 @@
+"""From journals, and what logs and recordings say, to what happened, who it was and why. Pure.
+
+The launcher knows who failed and when; logs and recordings mostly know why. Each failed round is a
+`Case`; `explain` weighs the cases of a job in their order, as `decision` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from undaunted.attribution.decision import Decision, History, Round, decide
+from undaunted.attribution.findings import CAUSES, Finding, severity_of, worst_first
+from undaunted.attribution.logs.rules import rules, template
+from undaunted.attribution.peer_lost import is_peer_lost
+from undaunted.base.text import count, format_duration, name_ranks
+from undaunted.journal import events as e
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from undaunted.journal.job.launches import Launch
+    from undaunted.journal.job.values import JobRound, JobSummary
+
+SURE = 0.5  # least confidence of a finding that counts where others are surer
+_GUESSED = 0.4
+# Causes that say what was seen of a process, not why: what a log names instead is worth more.
+_BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
+_CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one failure.
+
+    Attributes:
+        name: ``round 3``; "" = the one failure of a folder without a journal.
+        about: the round, for the decision.
+        line: how the launcher says it, "" = it does not.
+        findings: what was found out, in any order.
+        waiting: ranks that waited for the ones to blame.
+        victims: nodes that failed because of it.
+        did: what undaunted did, "" = it was not there.
+        look: where to look next.
+        unknown: what is not known, and what would have helped.
+    """
+
+    name: str = ""
+    about: Round
+    line: str = ""
+    findings: tuple[Finding, ...] = ()
+    waiting: tuple[int, ...] = ()
+    victims: tuple[str, ...] = ()
+    did: str = ""
+    look: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """A case, and what is concluded.
+
+    Attributes:
+        case: see there; its findings are in order, the root cause first.
+        root: the root cause, None = not known.
+        advice: what to do about it, as the failures up to this one ask for; nobody does it.
+        times: how many of the cases up to this one have the same cause, ranks and nodes.
+    """
+
+    case: Case
+    root: Finding | None
+    advice: Decision
+    times: int = 1
+
+
+def explain(cases: Sequence[Case]) -> list[Explained]:
+    """Return what is concluded about failures of one job, oldest first."""
+    history, explained = History(), list[Explained]()
+    for case in cases:
+        findings = worst_first(case.findings)
+        findings.sort(key=lambda one: one.confidence < SURE)
+        history, advice = decide(history, findings[:1], case.about)
+        root = findings[0] if findings else None
+        alike = sum(root is not None and _alike(one.root, root) for one in explained)
+        explained.append(
+            Explained(
+                case=replace(case, findings=tuple(findings), look=(*_look(root), *case.look)),
+                root=root,
+                advice=advice,
+                times=alike + 1,
+            )
+        )
+    return explained
+
+
+def _look(root: Finding | None) -> tuple[str, ...]:
+    if root is None or not root.nodes or root.cause not in CAUSES:
+        return ()
+    if CAUSES[root.cause].scope not in {"gpu", "node"}:
+        return ()
+    return (f"node {root.nodes[0]}: the log of its kernel (dmesg), and undaunted doctor there",)
+
+
+def _alike(one: Finding | None, other: Finding) -> bool:
+    who = (other.cause, other.ranks, other.nodes)
+    return one is not None and (one.cause, one.ranks, one.nodes) == who
+
+
+def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings of the launcher and of logs or recordings without saying a thing twice.
+
+    Args:
+        told: who failed, by the launcher; None = it does not say.
+        seen: by logs and recordings.
+    """
+    if told is None:
+        return tuple(seen)
+    for one in worst_first(seen):
+        if one.confidence >= SURE and _is_why(one, told):
+            better = replace(
+                one,
+                ranks=told.ranks or one.ranks,
+                nodes=told.nodes or one.nodes,
+                t=told.t or one.t,
+                confidence=max(one.confidence, told.confidence),
+            )
+            return (better, *(each for each in seen if each is not one))
+    return (told, *seen)
+
+
+def _is_why(one: Finding, told: Finding) -> bool:
+    same_ranks = not one.ranks or not told.ranks or bool({*one.ranks} & {*told.ranks})
+    severer = severity_of(one.cause) >= severity_of(told.cause)
+    return same_ranks and (one.cause == told.cause or (told.cause in _BROAD and severer))
+
+
+# --- from the journal -----------------------------------------------------------------------------
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What files beside the journal say of a round; as in `Case`."""
+
+    findings: tuple[Finding, ...] = ()
+    look: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Who tells of a failure.
+
+    Attributes:
+        launch: which launch.
+        event: what it has written.
+        verdict: the same, if it is a verdict.
+    """
+
+    launch: Launch
+    event: e.Event
+    verdict: e.Verdict | None
+
+
+Places = Callable[[Told], tuple[str, str]]
+"""Returns a quote ("" = there is none better than the journal's line) and its place."""
+
+
+def failed_rounds(job: JobSummary) -> list[JobRound]:
+    """Return the rounds to be explained, oldest first: those that failed or were preempted."""
+    return [one for one in job.rounds if one.failure is not None or _is_preempted(job, one)]
+
+
+def _is_preempted(job: JobSummary, one: JobRound) -> bool:
+    return one is job.rounds[-1] and job.outcome == "preempted"
+
+
+def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
+    """Return who tells best of the failure of a round, None = nobody."""
+    failure = one.failure
+    if failure is None:
+        return None
+    there = [launches[part.launch] for part in one.parts]
+    first = [launch for launch in there if launch.node == failure.node]
+    for kind in (e.Verdict, e.RoundBlamed, e.FailureDetected):
+        for launch in first if kind is e.Verdict else [*first, *there]:
+            event = launch.state.rounds[one.round].first(kind)
+            if event is not None:
+                return Told(launch, event, event if isinstance(event, e.Verdict) else None)
+    return None
+
+
+def case_of(
+    job: JobSummary,
+    one: JobRound,
+    launches: Sequence[Launch],
+    evidence: Evidence,
+    places: Places,
+) -> Case:
+    """Return what is known of a round that failed.
+
+    Args:
+        job: all of it.
+        one: the round.
+        launches: of the job.
+        evidence: of files beside the journals.
+        places: finds quotes.
+    """
+    told = told_by(one, launches)
+    verdict = told.verdict if told else None
+    blamed = _blamed(one, launches)
+    nodes = tuple(part.node for part in one.parts)
+    t = _wall(job, one)
+    about = Round(
+        nodes=nodes,
+        spare=_spare(job, one, launches),
+        iteration=verdict.iteration
+        if verdict and verdict.iteration is not None
+        else one.last_iteration,
+        t=t,
+    )
+    quote, source = places(told) if told else ("", "")
+    finding = _finding(job, one, verdict, blamed)
+    if finding is not None:
+        finding = replace(finding, t=t, quote=quote or one.cause, source=source)
+    return Case(
+        name=f"round {one.round}"
+        if job.attempts == 1
+        else f"launch {one.attempt}, round {one.round}",
+        about=about,
+        line=one.cause,
+        findings=joined(finding, evidence.findings),
+        waiting=tuple(verdict.waiting) if verdict else (),
+        victims=tuple(blamed.victims) if blamed else (),
+        did=_did(job, one),
+        look=evidence.look,
+        unknown=evidence.unknown,
+    )
+
+
+def _blamed(one: JobRound, launches: Sequence[Launch]) -> e.RoundBlamed | None:
+    told = (launches[part.launch].state.rounds[one.round] for part in one.parts)
+    return next((found for each in told if (found := each.first(e.RoundBlamed))), None)
+
+
+def _wall(job: JobSummary, one: JobRound) -> float:
+    moments = (one.failed_ns, one.stopped_ns, one.began_ns)
+    moment = next(moment for moment in moments if moment is not None)
+    return 0.0 if job.started_wall is None else job.started_wall + moment / 1e9
+
+
+def _spare(job: JobSummary, one: JobRound, launches: Sequence[Launch]) -> int:
+    """Return how many nodes the job can go on without, those that were lost left out."""
+    started = [launches[part.launch].state.job for part in one.parts]
+    least = max((each.nodes.least for each in started if each and each.nodes), default=0)
+    before = job.rounds[: job.rounds.index(one)]
+    lost = {each.failure.node for each in before if each.failure and each.failure.kind == "lost"}
+    return max(0, len({*job.nodes} - lost) - least) if least else 0
+
+
+def _finding(
+    job: JobSummary, one: JobRound, verdict: e.Verdict | None, blamed: e.RoundBlamed | None
+) -> Finding | None:
+    """Return who it was, as the launchers know it, without time and quote."""
+    if one.failure is None:
+        return Finding("preempted") if _is_preempted(job, one) else None
+    cause, confidence = _cause(one.failure.kind, verdict, blamed)
+    if not cause:
+        return None
+    ranks = [one.failure.rank] if one.failure.rank >= 0 else []
+    if one.failure.kind == "hang" and blamed is not None and blamed.ranks:
+        ranks = blamed.ranks
+    nodes = (one.failure.node,) if one.failure.node else ()
+    return Finding(cause, tuple(ranks), nodes, confidence=confidence)
+
+
+def _cause(kind: str, verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -> tuple[str, float]:
+    if kind == "lost":
+        return "node_failed", 1.0
+    if kind == "hang":
+        if blamed is not None and blamed.cause:
+            return blamed.cause, 1.0
+        return "host_lag", 0.9 if verdict is not None and verdict.waiting else _GUESSED
+    if kind != "crash":
+        return "", 0.0
+    if verdict is None or (verdict.exit_code is not None and not verdict.exception):
+        return "program_error", _GUESSED
+    if verdict.signal and not verdict.exception:
+        crashed = verdict.signal in _CRASHES
+        return "native_crash" if crashed else "terminated", 1.0
+    name, _, message = verdict.exception.partition(": ")
+    if is_peer_lost(name, message, verdict.traceback):
+        return "peer_lost", 1.0
+    return cause_of(verdict.exception), 1.0
+
+
+def cause_of(exception: str) -> str:
+    """Return the cause that the last line of a traceback means: ``program_error`` if no other."""
+    line = exception.splitlines()[0] if exception else ""
+    key = template(line.encode())
+    numbers = rules().search([key]).get(key, ())
+    meaning = rules().meaning(line, 0, numbers, ends_traceback=True) if numbers else None
+    return meaning.cause if meaning else "program_error"
+
+
+def _did(job: JobSummary, one: JobRound) -> str:
+    """Say what undaunted did after a round."""
+    after = next(iter(job.rounds[job.rounds.index(one) + 1 :]), None)
+    if after is None:
+        return _ended(job, one)
+    if after.attempt != one.attempt:
+        return "ended; whoever starts the job has launched it again"
+    text = "restarted the job"
+    left = sorted({part.node for part in one.parts} - {part.node for part in after.parts})
+    if left:
+        text += f" without {', '.join(left)}"
+    if one.restart_ns is not None:
+        took = format_duration(one.restart_ns / 1e9)
+        text += f": {count(after.world_size, 'rank')} ran again after {took}"
+    if one.lost_steps:
+        text += f", {count(one.lost_steps, 'step')} done again"
+    return text
+
+
+def _ended(job: JobSummary, one: JobRound) -> str:
+    if job.exit_code is None:
+        return "nothing is recorded after it"
+    why = job.reason.removeprefix(one.cause).lstrip("; ")
+    text = f"ended the job: {job.outcome.replace('_', ' ')}, exit code {job.exit_code}"
+    return f"{text}; {why}" if why else text
+
+
+# --- sentences ------------------------------------------------------------------------------------
+
+
+def in_words(one: Finding) -> str:
+    """Say a cause and who it was in one line."""
+    known = CAUSES.get(one.cause)
+    what = f"{known.meaning} ({one.cause})" if known else one.cause
+    who = " on ".join(part for part in _who(one) if part)
+    sure = "" if one.confidence >= SURE else "perhaps "
+    return f"{sure}{who}: {what}" if who else f"{sure}{what}"
+
+
+def _who(one: Finding) -> Iterator[str]:
+    yield name_ranks(one.ranks) if one.ranks else ""
+    if one.nodes:
+        names = ", ".join(one.nodes[:4]) + (", ..." if len(one.nodes) > 4 else "")
+        yield f"node {names}" if len(one.nodes) == 1 else f"nodes {names}"

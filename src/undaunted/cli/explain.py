@@ -1,0 +1,457 @@
+"""`undaunted explain`: what happened, who it was, why, and what to do next, on one page."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from undaunted.attribution.decision import Round
+from undaunted.attribution.explain import (
+    Case,
+    Evidence,
+    Explained,
+    Told,
+    case_of,
+    explain,
+    failed_rounds,
+    in_words,
+    told_by,
+)
+from undaunted.attribution.findings import CAUSES, Finding
+from undaunted.attribution.flight.culprits import analyse
+from undaunted.attribution.flight.files import read_files
+from undaunted.attribution.logs.analyse import Reading, read_logs
+from undaunted.base.options import Opt
+from undaunted.base.streams import take_any_text
+from undaunted.base.text import count, name_ranks, one_line, printable
+from undaunted.base.values import Flag
+from undaunted.cli.command import Command, Parsed, UsageError, printing
+from undaunted.cli.report import damage
+from undaunted.cli.run_journals import NoRunError, find_run, read_run
+from undaunted.journal.job.launches import Launch, launches_of
+from undaunted.journal.job.summary import summarize_job
+from undaunted.journal.job.values import JobRound, JobSummary
+from undaunted.journal.owner import is_running
+from undaunted.journal.reader import DEFAULT_RUNS, find_journals
+from undaunted.journal.render import plain, utc
+
+_SCHEMA = 1
+_NOT_KEPT = (
+    "what the ranks have printed: their output was not kept; --tee 3 keeps it and shows it as "
+    "well, --log-dir says where"
+)
+_MOST_ROUNDS = 20  # shown to people; and of which logs are read
+_MOST_LINES = 5  # of a kind
+_MOST_FILES = 4096
+_QUOTE = 300
+_HEAD = 4096  # bytes at both ends of a file tell what it is
+_KEYS = (b'"pg_config"', b'"entries"')  # of a dump
+_NO_LOGS = (".py", ".pyc", ".sh", ".yaml", ".yml", ".toml", ".md", ".html", ".csv", ".cfg", ".ini")
+
+
+class ExplainOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options of `undaunted explain`."""
+
+    json: Annotated[Flag, Opt("Print everything as JSON", "Options")] = False
+
+
+EXPLAIN = Command(
+    "explain",
+    ExplainOptions,
+    "[OPTIONS] [RUN_DIR]",
+    f"""\
+Says on one page what happened in a run, which rank or node it was, why, with
+quotes and their places, what undaunted did, what it would advise, and where to
+look next.
+
+RUN_DIR is the directory of a run; without it, the newest run under
+./{DEFAULT_RUNS}. It may be any file or folder of logs and of dumps of torch's
+Flight Recorder, too: a job need not have run under undaunted.
+""",
+    operand="RUN_DIR",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what happened.
+
+    Args:
+        argv: arguments after ``undaunted explain``.
+
+    Returns:
+        0, whatever was found, or 2 if there is nothing to read.
+    """
+    return EXPLAIN.run(argv, _print)
+
+
+def _print(parsed: Parsed[ExplainOptions]) -> int:
+    take_any_text(for_programs=parsed.options.json)
+    try:
+        path = find_run(Path(parsed.target) if parsed.target else None)
+        has_journals = _has_journals(path)
+        page = _of_run(path) if has_journals else _of_folder(path)
+    except NoRunError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    with printing():
+        if parsed.options.json:
+            print(json.dumps(_json(page), indent=2))  # names of files need not be UTF-8
+        else:
+            sys.stdout.write("".join(f"{line}\n" for line in _lines(page)))
+    return 0
+
+
+class _Page(msgspec.Struct, frozen=True, kw_only=True):
+    """What is printed: ``job`` is None for a folder without a journal."""
+
+    path: Path
+    job: JobSummary | None = None
+    rounds: list[Explained]
+    problems: list[str] = []
+
+
+def _has_journals(path: Path) -> bool:
+    if path.is_dir():
+        return bool(find_journals(path))
+    return path.name.startswith("journal-") and path.suffix == ".jsonl"
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def _of_run(path: Path) -> _Page:
+    journals = read_run(path)
+    launches = launches_of(journals)
+    job = summarize_job(launches, is_running=is_running)
+    run_dir = path if path.is_dir() else path.parent
+    failed = failed_rounds(job)
+    lines = _journal_lines(told for one in failed if (told := told_by(one, launches)))
+    dumps = _dumps(run_dir)
+    hung = [one for one in failed if one.failure and one.failure.kind == "hang"]
+    cases = []
+    for one in failed:
+        evidence = Evidence()
+        if one in failed[-_MOST_ROUNDS:]:
+            last = one is (hung or failed)[-1]
+            evidence = _evidence(run_dir, one, launches, dumps if last else [])
+        cases.append(
+            case_of(job, one, launches, evidence, lambda told: _place(told, run_dir, lines))
+        )
+    problems = plain(damage(journals)).splitlines()
+    return _Page(path=path, job=job, rounds=explain(cases), problems=problems)
+
+
+def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
+    """Return on which line of its journal each event stands, by file and time."""
+    wanted: dict[Path, dict[bytes, int]] = {}
+    for told in tellers:
+        key = f'"t":{told.event.t},'.encode()
+        wanted.setdefault(told.launch.path, {})[key] = told.event.t
+    found = {}
+    for path, keys in wanted.items():
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                key = b'"t":' + line.partition(b'"t":')[2].partition(b",")[0] + b","
+                if key in keys:
+                    found[path, keys[key]] = number
+    return found
+
+
+def _place(told: Told, run_dir: Path, lines: dict[tuple[Path, int], int]) -> tuple[str, str]:
+    """Return what shows the failure, and where: the stack of a hang, else the journal."""
+    verdict = told.verdict
+    if verdict and verdict.kind == "hang" and verdict.frame and (file := _stacks(told, run_dir)):
+        found = _frame(file, verdict.rank, verdict.frame)
+        if found:
+            return found
+    line = lines.get((told.launch.path, told.event.t))
+    quote = verdict.exception if verdict else ""
+    return quote, f"{told.launch.path}:{line}" if line else str(told.launch.path)
+
+
+def _stacks(told: Told, run_dir: Path) -> Path | None:
+    if told.verdict is None or not told.verdict.stacks:
+        return None
+    written = Path(told.verdict.stacks)
+    return next((file for file in (written, run_dir / written.name) if file.is_file()), None)
+
+
+def _frame(file: Path, rank: int, frame: str) -> tuple[str, str] | None:
+    """Find a frame, ``load (train.py:5)``, in the stack of a rank."""
+    name, _, place = frame.removesuffix(")").rpartition(" (")
+    source, _, number = place.rpartition(":")
+    inside = False
+    with file.open(errors="replace") as stacks:
+        for line_no, line in enumerate(stacks, 1):
+            if line.startswith("--- rank "):
+                inside = line.startswith(f"--- rank {rank},")
+            elif inside and line.rstrip().endswith(f'{source}", line {number} in {name}'):
+                return line.strip(), f"{file}:{line_no}"
+    return None
+
+
+def _evidence(
+    run_dir: Path,
+    one: JobRound,
+    launches: Sequence[Launch],
+    dumps: Sequence[Path],
+) -> Evidence:
+    """Return what logs and recordings say of a round, and what is missing."""
+    files, unknown = _logs(run_dir, one, launches)
+    findings = [_of_rank(each, files) for each in _read(files).findings] if files else []
+    look = []
+    told = told_by(one, launches)
+    if told and (stacks := _stacks(told, run_dir)):
+        look.append(f"stacks of all ranks: {stacks}")
+    if told and told.verdict and told.verdict.frame:
+        look.append(f"the program: {told.verdict.frame}")
+    rank = one.failure.rank if one.failure else -1
+    look += [f"its output: {file}" for file, who in files.items() if who[0] == rank]
+    if dumps:
+        findings += analyse(read_files(dumps).recordings, one.world_size).findings()
+        look.append(f"recordings of collectives: undaunted flight {dumps[0].parent}")
+    elif one.failure and one.failure.kind == "hang":
+        unknown.append(
+            "which collectives the ranks were in: there are no dumps of the Flight Recorder here; "
+            "TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
+            f"TORCH_FR_DUMP_TEMP_FILE={run_dir}/dump_ let torch leave them"
+        )
+    look.append(f"all of the round: undaunted report {run_dir} --round {one.round}")
+    return Evidence(tuple(findings), tuple(look), tuple(unknown))
+
+
+def _logs(
+    run_dir: Path, one: JobRound, launches: Sequence[Launch]
+) -> tuple[dict[Path, tuple[int, str]], list[str]]:
+    """Return the log files of a round with their ranks and nodes, and why some are missing."""
+    files: dict[Path, tuple[int, str]] = {}
+    gone = []
+    kept = False
+    for part in one.parts:
+        started = launches[part.launch].state.job
+        if started is None or not started.log_dir:
+            continue
+        kept = True
+        written = Path(started.log_dir)
+        log_dir = next((each for each in (written, run_dir / written.name) if each.is_dir()), None)
+        if log_dir is None:
+            gone.append(str(written))
+            continue
+        for local_rank, rank in enumerate(part.ranks):
+            for file in sorted((log_dir / f"attempt_{one.round}" / str(local_rank)).glob("*.log")):
+                if file.stat().st_size and len(files) < _MOST_FILES:
+                    files[file] = (rank, part.node)
+    if not kept:
+        return files, [_NOT_KEPT]
+    if gone:
+        return files, [f"what the ranks have printed: {gone[0]} is not to be found here"]
+    return files, [] if files else ["what the ranks have printed: nothing is in their logs"]
+
+
+def _of_rank(one: Finding, files: dict[Path, tuple[int, str]]) -> Finding:
+    """Add rank and node of the file that a finding quotes, where it has none of its own."""
+    rank, node = files.get(Path(one.source.rpartition(":")[0]), (-1, ""))
+    if one.ranks or one.nodes or rank < 0 or CAUSES[one.cause].follows:
+        return one
+    return replace(one, ranks=(rank,), nodes=(node,) if node else ())
+
+
+def _dumps(run_dir: Path) -> list[Path]:
+    files = sorted(file for file in islice(run_dir.iterdir(), _MOST_FILES) if file.is_file())
+    return [file for file in files if _kind(file) == "dump"]
+
+
+# --- a folder without a journal -------------------------------------------------------------------
+
+
+def _of_folder(path: Path) -> _Page:
+    path.stat()
+    found = [path]
+    if path.is_dir():
+        found = sorted(file for file in islice(path.rglob("*"), _MOST_FILES) if file.is_file())
+    kinds = [(file, _kind(file)) for file in found]
+    logs = [file for file, kind in kinds if kind == "log"]
+    dumps = [file for file, kind in kinds if kind == "dump"]
+    if not logs and not dumps:
+        raise NoRunError(
+            f"{path} holds no journal, no logs and no dumps; name the directory of a run, or a "
+            "folder with the logs of the ranks"
+        )
+    reading = _read(logs)
+    findings = list(reading.findings)
+    look, unknown, problems = [], [], []
+    if dumps:
+        read = read_files(dumps)
+        findings += analyse(read.recordings).findings()
+        problems = [f"{one.file}: {one.text}" for one in read.problems]
+        look.append(f"recordings of collectives: undaunted flight {dumps[0].parent}")
+    else:
+        unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
+    if not logs:
+        unknown.append("what the ranks have printed: there are no logs here")
+    elif not reading.findings:
+        unknown.append(
+            f"the cause: nothing in {count(len(logs), 'log')} is known to end a program; if the "
+            "ranks print no traceback, run them with python -X faulthandler"
+        )
+    step = None if reading.step is None else int(reading.step)
+    named = {node for one in findings for node in one.nodes}
+    case = Case(
+        # Nothing is known of its other nodes: advice is given as if there were enough.
+        about=Round(nodes=(), spare=len(named), iteration=step),
+        findings=tuple(findings),
+        look=tuple(look),
+        unknown=tuple(unknown),
+    )
+    return _Page(path=path, rounds=explain([case]), problems=problems)
+
+
+def _read(files: Iterable[Path]) -> Reading:
+    return read_logs([str(file) for file in files])
+
+
+def _kind(file: Path) -> str:
+    """Say what a file looks like: ``log``, ``dump``, or "" for anything else."""
+    if file.name.startswith((".", "journal-", "stacks-")) or file.suffix in _NO_LOGS:
+        return ""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEAD)
+            opened.seek(max(0, file.stat().st_size - _HEAD))
+            tail = opened.read(_HEAD)
+    except OSError:
+        return ""
+    is_json = head[:1] == b"{" and any(key in head + tail for key in _KEYS)
+    if head[:1] == b"\x80" or is_json:
+        return "dump"
+    return "log" if head and b"\0" not in head and file.suffix != ".json" else ""
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _json(page: _Page) -> dict[str, Any]:
+    job = page.job
+    last = page.rounds[-1] if page.rounds else None
+    return {
+        "schema": _SCHEMA,
+        "path": str(page.path),
+        "job": job and {name: getattr(job, name) for name in ("run_id", "outcome", "exit_code")},
+        "conclusion": last
+        and {
+            "text": _conclusion(page),
+            "cause": last.root and last.root.cause,
+            "ranks": last.root.ranks if last.root else (),
+            "nodes": last.root.nodes if last.root else (),
+            "action": last.advice.action,
+            "reason": last.advice.reason,
+        },
+        "rounds": [_json_of(one) for one in page.rounds],
+        "problems": page.problems,
+    }
+
+
+def _json_of(one: Explained) -> dict[str, Any]:
+    about = msgspec.to_builtins(one.case)
+    round_ = about.pop("about")
+    advice = msgspec.to_builtins(one.advice)
+    del advice["cause"]  # the first of the findings
+    return {**about, **round_, "advice": advice, "times": one.times}
+
+
+def _conclusion(page: _Page) -> str:
+    if not page.rounds:
+        return "no round failed"
+    last = page.rounds[-1]
+    if last.root is None:
+        return last.case.line or "the cause is not known"
+    text = in_words(last.root)
+    if last.case.about.iteration is not None:
+        text += f", at iteration {last.case.about.iteration}"
+    return text if last.times == 1 else f"{text}; {last.times} times"
+
+
+def _lines(page: _Page) -> Iterator[str]:
+    for problem in page.problems[:_MOST_LINES]:
+        yield one_line(problem)
+    if page.job is not None:
+        yield _job_line(page.job, len(page.rounds))
+    yield f"conclusion: {one_line(_conclusion(page))}"
+    if not page.rounds:
+        return
+    last = page.rounds[-1]
+    if last.root is not None:
+        yield from _quote(last.root)
+    yield f"advice: {_advice(last)}"
+    if len(page.rounds) > _MOST_ROUNDS:
+        yield f"... {count(len(page.rounds) - _MOST_ROUNDS, 'earlier failure')}: see --json"
+    for one in page.rounds[-_MOST_ROUNDS:]:
+        yield ""
+        yield from _round(one, is_only=len(page.rounds) == 1)
+
+
+def _job_line(job: JobSummary, failed: int) -> str:
+    name = f"job {one_line(job.run_id)}" if job.run_id else "job of unknown name"
+    outcome = job.outcome.replace("_", " ") or "no end is recorded"
+    code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+    inside = ""
+    if job.failures.in_process:
+        restarts = count(job.failures.in_process, "restart")
+        inside = f", {restarts} inside of processes: see undaunted report"
+    rounds = f"{failed} of {count(len(job.rounds), 'round')} failed"
+    return f"{name}: {one_line(outcome)}{code}; {rounds}{inside}"
+
+
+def _advice(one: Explained) -> str:
+    names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
+    return f"{one.advice.action}{names}: {one_line(one.advice.reason)}"
+
+
+def _quote(one: Finding) -> Iterator[str]:
+    if one.quote:
+        yield f"    {one_line(one.quote, _QUOTE)}"
+    if one.source:
+        yield f"    at {one_line(one.source)}"
+
+
+def _round(one: Explained, *, is_only: bool) -> Iterator[str]:
+    case = one.case
+    t = (one.root.t if one.root else 0) or case.about.t
+    facts = [case.name or "the failure", utc(t) if t else ""]
+    if case.about.iteration is not None:
+        facts.append(f"iteration {case.about.iteration}")
+    yield ", ".join(fact for fact in facts if fact)
+    if case.line:
+        yield f"  what: {one_line(case.line)}"
+    yield f"  cause: {one_line(in_words(one.root)) if one.root else 'not known'}"
+    if one.root is not None and not is_only:
+        yield from _quote(one.root)
+    yield from _followed(case)
+    if case.did:
+        yield f"  undaunted: {one_line(case.did)}"
+    if not is_only:
+        yield f"  advice: {_advice(one)}"
+    for text in case.look[:_MOST_LINES]:
+        yield f"  look at {one_line(text)}"
+    for text in case.unknown:
+        yield f"  not known: {one_line(text)}"
+
+
+def _followed(case: Case) -> Iterator[str]:
+    """Say what else was seen: what followed, or may have."""
+    if case.waiting:
+        yield f"  then: {name_ranks(case.waiting)} waited for it"
+    if case.victims:
+        yield f"  then: {one_line(', '.join(case.victims))} failed because of it"
+    others = case.findings[1:]
+    for other in others[:_MOST_LINES]:
+        yield f"  also: {one_line(in_words(other))}"
+        yield from _quote(other)
+    if len(others) > _MOST_LINES:
+        yield f"  ... and {len(others) - _MOST_LINES} more: see --json"

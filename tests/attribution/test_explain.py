@@ -1,0 +1,161 @@
+"""What is concluded about failures, from findings made by hand and journals made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.journal import sample
+from undaunted.attribution.decision import Round
+from undaunted.attribution.explain import (
+    Case,
+    Evidence,
+    case_of,
+    cause_of,
+    explain,
+    failed_rounds,
+    in_words,
+    joined,
+    told_by,
+)
+from undaunted.attribution.findings import Finding
+from undaunted.journal import events as e
+from undaunted.journal.job.launches import launches_of
+from undaunted.journal.job.summary import summarize_job
+from undaunted.journal.reader import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ABOUT = Round(nodes=("a", "b"), iteration=7)
+ERROR = Finding("program_error", (1,), ("a",), t=100.0, quote="ValueError: x", source="j:1")
+LOST_GPU = Finding("gpu_lost", (), ("a",), t=99.0, quote="Xid 79", source="log:5")
+TIMEOUT = Finding("collective_timeout", (0,), t=98.0, quote="Watchdog", source="log:2")
+
+
+def cases_of(*nodes: Sequence[e.AnyEvent], evidence: Evidence | None = None) -> list[Case]:
+    launches = launches_of([Journal(Path("j"), list(events)) for events in nodes])
+    job = summarize_job(launches)
+    return [
+        case_of(job, one, launches, evidence or Evidence(), lambda _: ("a quote", "j:9"))
+        for one in failed_rounds(job)
+    ]
+
+
+def test_each_failed_round_of_a_journal_is_a_case() -> None:
+    crash, hang = cases_of(sample.RUN)
+    assert (crash.name, hang.name) == ("round 0", "round 1")
+    assert crash.line == "rank 1 raised ValueError: bad batch"
+    (finding,) = crash.findings
+    assert (finding.cause, finding.ranks, finding.nodes) == ("program_error", (1,), ("n0",))
+    assert (finding.quote, finding.source, finding.confidence) == ("a quote", "j:9", 1.0)
+    assert finding.t == pytest.approx(1000.998)
+    assert (crash.about.nodes, crash.about.iteration, crash.about.spare) == (("n0",), 27, 0)
+    assert crash.did.startswith("restarted the job: 2 ranks ran again after ")
+    assert "20 steps done again" in crash.did
+    (finding,) = hang.findings
+    assert (finding.cause, finding.ranks, hang.waiting) == ("host_lag", (0,), (1,))
+
+
+def test_a_job_without_failures_has_no_case() -> None:
+    assert cases_of([*sample.OPENING, *sample.begin(10, 0)]) == []
+    assert explain([]) == []
+
+
+def test_a_hang_in_which_nobody_waits_is_a_guess() -> None:
+    alone = [
+        sample.at(5101, e.Verdict, 1, kind="hang", rank=0, local_rank=0, pid=1, line="it hangs")
+        if isinstance(event, e.Verdict) and event.kind == "hang"
+        else event
+        for event in sample.RUN
+    ]
+    assert in_words(cases_of(alone)[1].findings[0]).startswith("perhaps rank 0 on node n0: ")
+
+
+def test_the_verdict_of_the_job_names_ranks_cause_and_victims() -> None:
+    blamed = sample.at(
+        5100, e.RoundBlamed, 1, number=1, line="the job's", victims=["n1"], ranks=[0, 1],
+        cause="mismatch",
+    )  # fmt: skip
+    events = list(sample.RUN)
+    place = next(at for at, event in enumerate(events) if isinstance(event, e.EvidenceCollected))
+    case = cases_of([*events[:place], blamed, *events[place:]])[1]
+    assert [(one.cause, one.ranks) for one in case.findings] == [("mismatch", (0, 1))]
+    assert case.victims == ("n1",)
+
+
+def test_a_verdict_tells_best_of_a_failure() -> None:
+    launches = launches_of([Journal(Path("j"), list(sample.RUN))])
+    one = failed_rounds(summarize_job(launches))[0]
+    told = told_by(one, launches)
+    assert told is not None
+    assert told.verdict is told.event
+    assert told.verdict is not None
+    assert told.verdict.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("exception", "cause"),
+    [
+        ("ValueError: bad batch 17", "program_error"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+         "gpu_out_of_memory"),
+        ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("", "program_error"),
+    ],
+)  # fmt: skip
+def test_an_exception_has_the_cause_that_logs_would_give_it(exception: str, cause: str) -> None:
+    assert cause_of(exception) == cause
+
+
+def test_what_a_log_names_is_worth_more_than_how_the_process_ended() -> None:
+    (found, rest) = joined(ERROR, [LOST_GPU, TIMEOUT])
+    assert (found.cause, found.ranks, found.nodes, found.t) == ("gpu_lost", (1,), ("a",), 100.0)
+    assert (found.quote, found.source) == ("Xid 79", "log:5")
+    assert rest is TIMEOUT
+
+
+def test_of_the_same_thing_the_quote_of_the_log_is_kept() -> None:
+    again = Finding("program_error", (1,), quote="ValueError: x", source="stderr.log:4")
+    assert joined(ERROR, [again])[0].source == "stderr.log:4"
+    assert len(joined(ERROR, [again])) == 1
+
+
+@pytest.mark.parametrize(
+    "seen", [TIMEOUT, Finding("gpu_lost", (5,)), Finding("gpu_lost", confidence=0.2)]
+)
+def test_what_follows_or_is_of_others_or_unsure_explains_nothing(seen: Finding) -> None:
+    assert joined(ERROR, [seen]) == (ERROR, seen)
+    assert joined(None, [seen]) == (seen,)
+
+
+def test_the_root_is_the_severest_of_the_sure_ones() -> None:
+    guess = Finding("gpu_memory_error", nodes=("b",), confidence=0.2)
+    (one,) = explain([Case(about=ABOUT, findings=(TIMEOUT, guess, ERROR))])
+    assert one.root is ERROR
+    assert [each.cause for each in one.case.findings][1:] == [
+        "collective_timeout",
+        "gpu_memory_error",
+    ]
+    (one,) = explain([Case(about=ABOUT, findings=(guess,))])
+    assert one.root is guess
+    assert one.advice.action == "restart"
+
+
+def test_advice_rests_on_the_failures_before() -> None:
+    first, second = explain([Case(about=Round(("a",), iteration=7), findings=(ERROR,))] * 2)
+    assert (first.advice.action, first.times) == ("restart", 1)
+    assert (second.advice.action, second.times) == ("stop", 2)
+
+
+def test_where_nothing_is_known_a_restart_is_advised() -> None:
+    (one,) = explain([Case(about=ABOUT)])
+    assert (one.root, one.advice.action) == (None, "restart")
+
+
+def test_a_broken_node_is_to_be_looked_at() -> None:
+    (one,) = explain([Case(about=ABOUT, findings=(LOST_GPU,), look=("x",))])
+    assert "node a" in one.case.look[0]
+    assert one.case.look[1:] == ("x",)

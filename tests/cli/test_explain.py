@@ -1,0 +1,215 @@
+"""``undaunted explain`` over real directories."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.attribution.flight.dumps import job
+from tests.journal import sample
+from undaunted.cli.explain import main
+from undaunted.journal.events import JobStarted
+from undaunted.journal.lines import encode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+XID = "Nov 22 10:10:05 node-2 kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+STACKS = """\
+rank 0; sleeping
+
+--- rank 1, pid 3 ---
+Current thread 0x1 (most recent call first):
+  File "/home/me/train.py", line 12 in load
+
+--- rank 0, pid 2 ---
+Current thread 0x1 (most recent call first):
+  File "/home/me/train.py", line 12 in load
+"""
+
+
+def make_run(directory: Path, *, log_dir: str = "", events: object = sample.RUN) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for event in events:  # type: ignore[attr-defined]
+        line = encode(event)
+        if isinstance(event, JobStarted):
+            line = line.replace(b"/logs", log_dir.encode())
+        lines.append(line.replace(b"train.py:12 in load", b"load (train.py:12)"))
+    (directory / "journal-n0.jsonl").write_bytes(b"".join(lines))
+    return directory
+
+
+def make_log(directory: Path, name: str, text: str) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def explained(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
+    assert main([str(path), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_run_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run")
+    stacks = make_log(run, "stacks-round1.txt", STACKS)
+
+    assert main([str(run)]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert lines[0].startswith("job demo: finished, exit code 0; 2 of 3 rounds failed")
+    assert lines[1].startswith("conclusion: rank 0 on node n0: ")
+    assert lines[2:4] == [
+        '    File "/home/me/train.py", line 12 in load',
+        f"    at {stacks}:9",
+    ]
+    assert lines[4].startswith("advice: restart: ")
+    assert [line for line in lines if line.startswith("round ")] == [
+        "round 0, 1970-01-01 00:16:40 UTC, iteration 27",
+        "round 1, 1970-01-01 00:16:45 UTC, iteration 47",
+    ]
+    assert "    ValueError: bad batch" in lines
+    verdicts = [f"    at {run}/journal-n0.jsonl:{n}" for n in range(1, 60)]
+    (place,) = set(verdicts) & set(lines)
+    line = (run / "journal-n0.jsonl").read_text().splitlines()[int(place.rpartition(":")[2]) - 1]
+    assert json.loads(line)["event"] == "verdict"
+    assert "  then: rank 1 waited for it" in lines
+    assert out.count("not known: what the ranks have printed") == 2
+    assert out.count("not known: which collectives") == 1
+
+
+def test_logs_of_the_ranks_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The directory was copied: its logs are found beside the journal."""
+    run = make_run(tmp_path / "run", log_dir="/gone/logs")
+    text = f"Traceback (most recent call last):\n{OUT_OF_MEMORY}\n"
+    log = make_log(run, "logs/attempt_0/1/stderr.log", text)
+
+    found = explained(capsys, run)
+    first = found["rounds"][0]["findings"][0]
+    assert (first["cause"], first["ranks"], first["nodes"]) == ("gpu_out_of_memory", [1], ["n0"])
+    assert first["source"] == f"{log}:2"
+    assert first["quote"] == OUT_OF_MEMORY
+    assert any(str(log) in text for text in found["rounds"][0]["look"])
+    assert found["rounds"][0]["unknown"] == []
+    assert "nothing is in their logs" in found["rounds"][1]["unknown"][0]
+
+
+def test_logs_that_are_gone_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explained(capsys, make_run(tmp_path / "run", log_dir="/gone/logs"))
+    assert "/gone/logs" in found["rounds"][0]["unknown"][0]
+
+
+def test_dumps_in_the_run_are_of_its_last_hang(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    waits, late = job(2)
+    waits.call("0", state="scheduled")
+    for one in (waits, late):
+        one.write(run)
+    found = explained(capsys, run)
+    assert next(one["cause"] for one in found["rounds"][1]["findings"]) == "host_lag"
+    assert any("undaunted flight" in text for text in found["rounds"][1]["look"])
+    assert not any("undaunted flight" in text for text in found["rounds"][0]["look"])
+
+
+def test_the_conclusion_is_of_the_last_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conclusion = explained(capsys, make_run(tmp_path / "run"))["conclusion"]
+    assert (conclusion["cause"], conclusion["ranks"], conclusion["nodes"]) == (
+        "host_lag",
+        [0],
+        ["n0"],
+    )
+    assert conclusion["action"] == "restart"
+
+
+def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [*sample.OPENING, *sample.begin(10, 0), sample.RUN[-1]]
+    run = make_run(tmp_path / "run", events=events)
+    assert main([str(run)]) == 0
+    assert "conclusion: no round failed" in capsys.readouterr().out
+    found = explained(capsys, run)
+    assert (found["rounds"], found["conclusion"]) == ([], None)
+
+
+def test_a_folder_of_logs_needs_no_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = make_log(tmp_path, "node-2/messages", f"Nov 22 10:10:00 node-2 kernel: x\n{XID}\n")
+    make_log(tmp_path, "train.py", "raise ValueError('this is no log')\n")
+    (tmp_path / "model.bin").write_bytes(b"weights\0\0")
+
+    found = explained(capsys, tmp_path)
+    assert found["job"] is None
+    (case,) = found["rounds"]
+    (finding,) = case["findings"]
+    assert (finding["cause"], finding["nodes"]) == ("gpu_lost", ["node-2"])
+    assert finding["source"] == f"{log}:2"
+    assert (case["advice"]["action"], case["advice"]["nodes"]) == ("exclude", ["node-2"])
+    assert found["conclusion"]["cause"] == "gpu_lost"
+    assert main([str(log)]) == 0
+    assert "    at " in capsys.readouterr().out
+
+
+def test_a_folder_of_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for one in (ranks := job(4)):
+        if one.rank != 2:
+            one.call("0", state="scheduled")
+        one.write(tmp_path)
+    found = explained(capsys, tmp_path)
+    assert len(ranks) == 4
+    assert (found["conclusion"]["cause"], found["conclusion"]["ranks"]) == ("host_lag", [2])
+
+
+def test_a_log_that_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_log(tmp_path, "train.log", "all is well\n")
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "conclusion: the cause is not known" in out
+    assert "not known: the cause: nothing in 1 log" in out
+
+
+def test_nothing_of_a_log_or_its_name_acts_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = os.fsdecode(b"a\x1b[31m\xff.log")
+    make_log(tmp_path, name, f"\x1b]0;title\x07{XID}\x1b[2J\n")
+    assert main([str(tmp_path)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert explained(capsys, tmp_path)["conclusion"]["cause"] == "gpu_lost"
+
+
+def test_many_failures_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = list(sample.OPENING)
+    for number in range(40):
+        events += sample.begin(100 + number, number)
+        events.append(
+            sample.at(100.5 + number, sample.e.FailureDetected, number, kind="crash", rank=1)
+        )
+    run = make_run(tmp_path / "run", events=events)
+    assert main([str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "... 20 earlier failures: see --json" in out
+    assert sum(line.startswith("round ") for line in out.splitlines()) == 20
+    assert len(explained(capsys, run)["rounds"]) == 40
+
+
+@pytest.mark.parametrize("name", ["gone", "empty"])
+def test_nothing_to_read_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / name)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"undaunted explain: error: {tmp_path / name}")
