@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undaunted.attribution.evidence import RankEvidence, format_full
-from undaunted.attribution.hang import HangVerdict, Seen, judge, look
+from undaunted.attribution.flight.recording import Group, Recording, encode
+from undaunted.attribution.hang import HangVerdict, Seen, judge, look, with_recording
 from undaunted.progress.snapshot import PageSnapshot, SectionSnapshot
 
 from .samples import IN_ALL_REDUCE, IN_LOAD_BATCH, SECOND, late, rank, sample, stack
@@ -291,3 +292,35 @@ def test_every_evidence_gets_a_verdict_that_holds_together(ranks: list[RankEvide
     assert judge(seen, whole_job=True).line.isprintable()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(seen), type=list[Seen]) == seen
     assert format_full(ranks)
+
+
+class TestWithRecordings:
+    """What torch's Flight Recorder knows is compared with what stacks show."""
+
+    def of(self, number: int, enqueued: int, oldest: int = -1, text: str = IN_ALL_REDUCE) -> Seen:
+        group = Group("0", "default_pg", enqueued=enqueued, oldest=oldest, order=enqueued)
+        recording = encode(Recording(number, (group,), world_size=3))
+        seen = seen_of(rank(number, text, expired=late()))
+        return with_recording(seen, {seen.pid: recording})
+
+    def test_the_cause_is_known_and_where_it_shows(self) -> None:
+        lags = self.of(2, 5, text=IN_LOAD_BATCH)
+        found = judge([self.of(0, 6, 6), self.of(1, 6, 6), lags], whole_job=True)
+        assert (found.culprits, found.cause) == ((2,), "host_lag")
+        assert "number 6 of group 0 (default_pg)" in found.line
+
+    def test_who_is_behind_is_to_blame_where_all_wait(self) -> None:
+        found = judge([self.of(0, 6, 6), self.of(1, 6, 6), self.of(2, 5)], whole_job=True)
+        assert (found.culprits, found.known) == ((2,), True)
+        assert found.waiting == (0, 1)
+
+    def test_ranks_that_are_not_seen_are_on_other_nodes(self) -> None:
+        found = judge([self.of(0, 6, 6), self.of(1, 6, 6)])
+        assert not found.known
+
+    def test_a_rank_that_does_not_answer_holds_its_interpreter(self) -> None:
+        seen = seen_of(rank(0, IN_LOAD_BATCH, expired=late()))
+        silent = with_recording(seen, {seen.pid: None})
+        assert "its interpreter does not answer" in judge([silent]).line
+        assert with_recording(seen, {}) == seen
+        assert with_recording(seen, {seen.pid: b"garbage"}) == seen

@@ -19,6 +19,7 @@ SCRIPT = """
     import ctypes, os, signal, time
     import torch, torch.distributed as dist
     import undaunted
+    LIBC, MUTEX = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     from undaunted.fault_tolerance import RankMonitorClient
     def load_batch():
         {hang}
@@ -37,7 +38,8 @@ SCRIPT = """
 HANGS = {
     "sleep": "time.sleep(600)",
     "SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)",
-    "GIL held": "ctypes.PyDLL(None).sleep(600)",
+    # A signal interrupts a sleep in C, not the wait for a mutex.
+    "GIL held": "LIBC.pthread_mutex_lock(MUTEX), LIBC.pthread_mutex_lock(MUTEX)",
 }
 
 
@@ -58,6 +60,8 @@ def test_one_verdict_for_the_job(tmp_path: Path, kind: str) -> None:
     for launcher, journal in zip(launchers, journals, strict=True):
         (blamed,) = [event for event in journal if event["event"] == "round_blamed"]
         assert (blamed["node"], blamed["ranks"]) == (culprit, [5])
+        # Who is stopped, or holds the lock, cannot say what it has recorded.
+        assert blamed["cause"] == ("host_lag" if kind == "sleep" else "no_dump")
         assert blamed["victims"] == [other]
         told = re.findall(r"rank \d.*(?:hang|stopped by).*", launcher.text)
         assert len(told) == 1, "one line for people"
@@ -68,6 +72,8 @@ def test_one_verdict_for_the_job(tmp_path: Path, kind: str) -> None:
         else:
             assert "in load_batch (train.py:" in told[0]
         assert "7 ranks on nodes one and two wait for it in all_reduce" in told[0]
+        assert re.search(r"recorded: ranks 0-4,6-7 wait in all_reduce .*number 6 of group", told[0])
+        assert ("its interpreter does not answer" in told[0]) is (kind == "GIL held")
 
 
 def events(tmp_path: Path, node: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,14 +20,17 @@ from undaunted.attribution.evidence import (
     state_in_words,
     watch_name,
 )
+from undaunted.attribution.flight.culprits import analyse
+from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
 from undaunted.base.text import name_ranks, one_line
 from undaunted.progress.timeouts import Expired  # noqa: TC001 - decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _NS = 1_000_000_000
 _FEW_NODES = 4  # are named
+_SURE = 0.9  # confidence
 # Part of the limit by which a rank may have been heard of later than the one that raised the alarm.
 _ABOUT = 0.25
 
@@ -59,6 +62,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
         expired: the limit that it has passed first; its times are no times of this machine.
         late_s: for how long it has been over that limit, in seconds.
         reason: why there is no stack, as the rest of a sentence.
+        deaf: no thread of its interpreter has answered.
+        recording: what its Flight Recorder holds.
     """
 
     rank: int
@@ -74,6 +79,8 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     expired: Expired | None = None
     late_s: float = 0.0
     reason: str = ""
+    deaf: bool = False
+    recording: Recording | None = None
 
     @property
     def spot(self) -> str:
@@ -90,6 +97,7 @@ class HangVerdict:
         waiting: ranks that wait for them.
         certain: False where the line says "most likely" or that the cause is not known.
         known: False where the line says that the cause is not known.
+        cause: as the recordings have it, its name in `findings.CAUSES`; "" = not known.
         line: all of it in one line.
         watch, age_s, limit_s, limit_source, iteration, frame: about the foremost suspect, as in
             the journal's ``verdict`` event. The watch is the one that raised the alarm.
@@ -100,6 +108,7 @@ class HangVerdict:
     certain: bool
     known: bool
     line: str
+    cause: str = ""
     watch: str = ""
     age_s: float | None = None
     limit_s: float | None = None
@@ -119,6 +128,8 @@ class _Finding:
     waiting: list[Seen]
     certain: bool
     known: bool = True
+    cause: str = ""
+    recorded: str = ""  # what recordings say
 
 
 def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
@@ -148,6 +159,18 @@ def look(evidence: RankEvidence, *, node: str, now_ns: int) -> Seen:
     )
 
 
+def with_recording(seen: Seen, recorded: Mapping[int, bytes | None]) -> Seen:
+    """Add what a rank has answered when it was asked for its recording, by pid; None = nothing."""
+    data = recorded.get(seen.pid, b"")
+    if data is None:
+        return msgspec.structs.replace(seen, deaf=True)
+    try:
+        recording = decode(data) if data else None
+    except NotADumpError:
+        return seen
+    return msgspec.structs.replace(seen, recording=recording)
+
+
 def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") -> HangVerdict:
     """Decide which ranks hang.
 
@@ -158,6 +181,8 @@ def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") ->
     """
     seen = list(seen)
     finding = _find(seen)
+    if whole_job:  # else ranks that are missing are on other nodes
+        finding = _with_recordings(finding, seen)
     foremost = finding.suspects[0]
     alarm = foremost.expired or _first_alarm(seen).expired
     line = _tell_known(finding, seen) if finding.known else _tell_unknown(finding, seen, whole_job)
@@ -167,6 +192,7 @@ def judge(seen: Sequence[Seen], *, whole_job: bool = False, stacks: str = "") ->
         waiting=tuple(sorted(each.rank for each in finding.waiting)),
         certain=finding.certain,
         known=finding.known,
+        cause=finding.cause,
         line=one_line(line, longest=900) + ending,
         watch=watch_name(alarm) if alarm else "",
         age_s=alarm.age_s if alarm else None,
@@ -198,6 +224,34 @@ def _find(seen: list[Seen]) -> _Finding:
         if active := [each for each in pool if each.standing > Standing.WAITING]:
             return _most_suspect(active, seen, certain=certain)
     return _among_waiting(late or seen)
+
+
+def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
+    """Compare with what recordings say, which know more than stacks where all ranks wait."""
+    recordings = [each.recording for each in seen if each.recording is not None]
+    if not recordings:
+        return finding
+    blamed = analyse(recordings).culprits
+    of_rank = {one.rank: one for one in reversed(blamed)}
+    agreed = [each for each in finding.suspects if each.rank in of_rank]
+    if finding.known and agreed:
+        one = of_rank[agreed[0].rank]
+        return replace(finding, suspects=agreed, cause=one.cause, recorded=one.evidence)
+    if finding.certain or not blamed:
+        return finding
+    suspects = [each for each in seen if each.rank in of_rank]
+    suspects.sort(key=lambda each: (-of_rank[each.rank].confidence, each.rank))
+    if not suspects:
+        return finding
+    one = of_rank[suspects[0].rank]
+    waiting = [each for each in seen if each.standing == Standing.WAITING]
+    return _Finding(
+        suspects,
+        _without(waiting, suspects),
+        certain=one.confidence > _SURE,
+        cause=one.cause,
+        recorded=one.evidence,
+    )
 
 
 def _is_late(seen: Seen, first: Seen) -> bool:
@@ -290,6 +344,8 @@ def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
         line += f"; {_ranks(more)} just as suspect"
     if finding.waiting:
         line += f"; {_waiters(finding.waiting, 'them' if more else 'it', foremost.node)}"
+    if finding.recorded:
+        line += f"; recorded: {finding.recorded}"
     if alarm is None and (first := _first_alarm(seen).expired) is not None:
         line += f", {expired_in_words(first)}"
     return line
@@ -329,7 +385,9 @@ def _where(seen: Seen) -> list[str]:
 
 def _no_stack(seen: Seen) -> list[str]:
     silent = seen.standing == Standing.SILENT
-    return [f"no stack ({seen.reason or 'reason unknown'})"] if silent else []
+    deaf = seen.deaf and seen.standing == Standing.BUSY
+    words = ["its interpreter does not answer"] if deaf else []
+    return [f"no stack ({seen.reason or 'reason unknown'})"] if silent else words
 
 
 def _waiters(waiting: list[Seen], whom: str, node: str) -> str:

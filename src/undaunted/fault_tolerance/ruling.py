@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from undaunted.attribution import hang
 from undaunted.attribution.hang import Seen
@@ -21,8 +22,10 @@ _DECODER = msgspec.msgpack.Decoder(list[Seen])
 
 
 def encode(seen: Sequence[Seen]) -> bytes:
-    """What a node has seen, for the leader; b"" where it would be too long."""
+    """What a node has seen, for the leader: without recordings where it would be too long."""
     data = msgspec.msgpack.encode(seen)
+    if len(data) > MOST_EVIDENCE:
+        data = msgspec.msgpack.encode([replace(each, recording=None) for each in seen])
     return data if len(data) <= MOST_EVIDENCE else b""
 
 
@@ -49,7 +52,7 @@ def _rule(case: Case) -> Ruling:
     waiting = set(verdict.waiting)
     victims = {each.node for each in seen if each.rank in waiting}
     victims -= {each.node for each in verdict.suspects}
-    return Ruling(verdict.line, node, verdict.culprits, victims=tuple(sorted(victims)))
+    return Ruling(verdict.line, node, verdict.culprits, verdict.cause, tuple(sorted(victims)))
 
 
 def _seen(case: Case, node: str) -> list[Seen]:

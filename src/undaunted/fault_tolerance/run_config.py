@@ -59,6 +59,14 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         Flag,
         Opt("LOCAL_RANK is 0 in all workers; each sees one GPU by CUDA_VISIBLE_DEVICES", rare=True),
     ] = False
+    flight_recorder: Annotated[
+        str,
+        values.one_of("WORD", "on", "off"),
+        Opt(
+            "Have torch record the last 2000 operations of each rank, to tell who hangs: on, off",
+            rare=True,
+        ),
+    ] = "on"
     restart_lost_ranks: Annotated[
         Flag,
         Opt(

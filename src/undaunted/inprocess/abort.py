@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _DUMP_DEADLINE_S = 10.0
 
+# Set once groups of this process have been aborted. Those that follow have the same names, so that
+# the Flight Recorder's entries of both cannot be told apart.
+aborted = threading.Event()
 _checkpoint_workers: list[Callable[[], None]] = []
 
 
@@ -57,6 +61,7 @@ class AbortTorchDistributed(Abort):
         if c10d.module() is None:
             return state
         self._dump(state)
+        aborted.set()
         registry.run("Abort of the making of process groups", creation.abort)
         registry.abort(c10d.backends())  # none is made any more
         registry.run("Destruction of process groups", c10d.destroy_groups)

@@ -105,6 +105,16 @@ def test_one_thread_per_rank_unless_the_user_says_otherwise() -> None:
     assert "OMP_NUM_THREADS" not in shared_environment({}, 1)
 
 
+def test_the_recorder_is_on_unless_the_user_has_said_otherwise() -> None:
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    on = shared_environment({}, 1, flight_recorder=True)
+    assert {name: on[name] for name in names if name in on} == {names[0]: "2000"}
+    for name in names:
+        own = shared_environment({name: "7"}, 1, flight_recorder=True)
+        assert {each: own[each] for each in names if each in own} == {name: "7"}
+    assert not set(names) & shared_environment({}, 1).keys()
+
+
 def test_what_launchers_know_each_other_by_is_not_for_the_ranks() -> None:
     secrets = {"UNDAUNTED_TOKEN": "a", "UNDAUNTED_METRICS_TOKEN": "b"}
     shared = shared_environment({**secrets, "HOME": "/h"}, 2)

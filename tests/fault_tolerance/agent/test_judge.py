@@ -42,6 +42,7 @@ class FakeRound:
     stacks_path: str = "/run/stacks-round2.txt"
     faults: dict[int, str] = field(default_factory=dict)
     specs: list[WorkerSpec] = field(default_factory=list)
+    start: Any = field(default_factory=lambda: SimpleNamespace(world_size=8))
 
     def rank(self, local_rank: int) -> int:
         return 4 + local_rank

@@ -171,6 +171,7 @@ class Agent:
             self._close_round()
         self._outside.close()
         self._inprocess.close()
+        self._ranks.recordings.close()
         self._ranks.watch.close()
         self._progress.close()
         self._timers.cancel()
@@ -295,7 +296,9 @@ class Agent:
     def _begin_round(self, start: job.Start) -> None:
         self._timers.cancel()
         try:
-            self._round = self._rounds.begin(start, self._inprocess.open())
+            self._round = self._rounds.begin(
+                start, self._inprocess.open(), self._ranks.recordings.open()
+            )
         except OSError as error:
             self._cannot_begin(start, error)
             return

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # ssl: this file is imported before the template starts, which is what a user waits for.
 SECRETS = ("UNDAUNTED_TOKEN", TOKEN_VARIABLE)
 NOT_BOUND = -1
+_RECORDED = "2000"  # operations
 _NUMACTL = "numactl"
 
 
@@ -34,15 +35,21 @@ class RankPlace:
     page: str  # value of UNDAUNTED_PAGE
     error_file: str  # "" = none
     guard: str = ""  # value of UNDAUNTED_INPROCESS
+    recordings: str = ""  # value of UNDAUNTED_RECORDINGS
 
 
-def shared_environment(inherited: Mapping[str, str], nproc_per_node: int) -> dict[str, str]:
+def shared_environment(
+    inherited: Mapping[str, str], nproc_per_node: int, *, flight_recorder: bool = False
+) -> dict[str, str]:
     """What the environments of all ranks of the node have in common."""
     env = dict(inherited)
     env.pop("UNDAUNTED_FAULTS", None)
     for secret in SECRETS:
         env.pop(secret, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    # The second is the older name, of which torch warns.
+    if flight_recorder and "TORCH_NCCL_TRACE_BUFFER_SIZE" not in env:
+        env.setdefault("TORCH_FR_BUFFER_SIZE", _RECORDED)
     if nproc_per_node > 1:
         # As torchrun does: N ranks with a thread per core each would fight for the cores.
         env.setdefault("OMP_NUM_THREADS", "1")
@@ -84,6 +91,7 @@ def worker_environment(
         "FT_RANK_MONITOR_IPC_SOCKET": f"{config.run_dir}/rank-{place.local_rank}.socket",
         "UNDAUNTED_RUN_DIR": config.run_dir,
         "UNDAUNTED_INPROCESS": place.guard,
+        "UNDAUNTED_RECORDINGS": place.recordings,
         epoch.VARIABLE: str(epoch.number(start.epoch, start.round)),
     }
     if config.virtual_local_rank:

@@ -108,7 +108,8 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
         evidence: of each rank.
         seen: what it says.
     """
-    verdict = hang.judge(seen, stacks=current.stacks_path)
+    whole_job = len(seen) == current.start.world_size
+    verdict = hang.judge(seen, whole_job=whole_job, stacks=current.stacks_path)
     of_rank = {each.rank: each for each in evidence}
     foremost = of_rank[verdict.suspects[0].rank]
     event = Verdict(

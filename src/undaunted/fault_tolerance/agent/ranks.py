@@ -6,17 +6,19 @@ policy, which ranks may ask for something.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.hang import look
+from undaunted.attribution.hang import look, with_recording
 from undaunted.coordinator.core import messages as job
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
 from undaunted.fault_tolerance.agent.limit_keeper import LimitKeeper
+from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.agent.watch import Callbacks, PageWatch
 from undaunted.fault_tolerance.data import WorkloadAction, decode_request
 from undaunted.fault_tolerance.ruling import encode
@@ -56,6 +58,7 @@ class Ranks:
     Attributes:
         watch: over the pages.
         limits: what ranks are held to.
+        recordings: asks ranks what their Flight Recorders hold.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Ranks:
             no_heartbeats=scribe.heartbeats_missing,
         )
         self.watch = PageWatch(begun.area, config.limits, callbacks)
+        self.recordings = Recordings()
         self.limits = LimitKeeper(config, begun.area, self.watch, scribe.journal, scribe.say)
 
     def begin_round(self, current: Round) -> None:
@@ -128,11 +132,15 @@ class Ranks:
         began_ns = time.monotonic_ns()
         ranks = [current.rank(worker.local_rank) for worker in workers]
         expired = self.watch.expired_now([worker.spawned_ns for worker in workers])
-        seen = await evidence.gather(workers, ranks, self._pages(), expired, self._pipes)
+        seen, recorded = await asyncio.gather(
+            evidence.gather(workers, ranks, self._pages(), expired, self._pipes),
+            self.recordings.ask(worker.pid for worker in workers if worker.code is None),
+        )
         if current is self._round:
             node = self._config.node
             self._evidence = seen
-            self._seen = [look(each, node=node, now_ns=began_ns) for each in seen]
+            looked = (look(each, node=node, now_ns=began_ns) for each in seen)
+            self._seen = [with_recording(each, recorded) for each in looked]
             self._scribe.evidence_collected(seen, current.stacks_path, began_ns)
         self._post(m.EvidenceGathered(current.number))
 

@@ -120,12 +120,13 @@ class RoundFactory:
         self._port = ReservedPort(self._config.master_port)
         return self._port.number
 
-    def begin(self, start: Start, guard: str = "") -> Round:
+    def begin(self, start: Start, guard: str = "", recordings: str = "") -> Round:
         """Make round ``start.round``; its port is reserved here if it has none yet.
 
         Args:
             start: the round.
             guard: name of the socket where its ranks find the guard of `undaunted.inprocess`.
+            recordings: name of the socket where they are asked for their recordings.
 
         Raises:
             OSError: the port asked for is in use.
@@ -138,7 +139,7 @@ class RoundFactory:
         port, self._port = self._port, None
         if self._last is not None:
             self._faults = self._faults.without(self._last.faults_happened)
-        envs = [self._env(start, rank, guard) for rank in range(start.slots)]
+        envs = [self._env(start, rank, guard, recordings) for rank in range(start.slots)]
         chosen = self._choose_output(start, envs)
         specs = [
             self._spec(rank, *place)
@@ -182,10 +183,10 @@ class RoundFactory:
         ]
         return chosen._replace(outputs=outputs)
 
-    def _env(self, start: Start, local_rank: int, guard: str) -> dict[str, str]:
+    def _env(self, start: Start, local_rank: int, *sockets: str) -> dict[str, str]:
         name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
         error_file = f"{self._errors.path}/{name}" if self._errors.path else ""
-        place = RankPlace(local_rank, self._area.env_value(local_rank), error_file, guard)
+        place = RankPlace(local_rank, self._area.env_value(local_rank), error_file, *sockets)
         faults = self._faults.to_env()
         return worker_environment(self._shared, self._config, start, place, faults=faults)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CANNOT_START = 2
 # Of the agent: page, mailbox, stacks, output, guard of each rank; its own files and sockets.
-_FDS_PER_RANK = 8
+_FDS_PER_RANK = 9
 _FDS_BESIDES = 50
 
 
@@ -85,7 +85,9 @@ def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
     )
     # A variable that is read when a process starts must be as in the workers' environments: workers
     # for which it differs cannot be forked from the template.
-    environment = shared_environment(os.environ, config.nproc_per_node)
+    environment = shared_environment(
+        os.environ, config.nproc_per_node, flight_recorder=config.flight_recorder == "on"
+    )
     modules = template_modules(config.kind, config.target, config.cwd, config.preload)
     later = later_modules(config.kind, config.target, config.cwd)
     spawner.prepare(environment, modules, (config.target, *config.args), later)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from undaunted.base import numa, oom_score, process
-from undaunted.fault_tolerance.worker import messages, numerics
+from undaunted.fault_tolerance.worker import messages, numerics, witness
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.worker.messages import WorkerSpec
@@ -52,6 +52,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
             numerics.limit_torch_threads()
     page = Page.attach(spec)
     _arm_evidence(spec, page)
+    witness.begin()
     return page
 
 

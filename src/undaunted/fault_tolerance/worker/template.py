@@ -36,6 +36,7 @@ _TIMEOUT_S = 20.0
 _OURS = (
     "undaunted.fault_tolerance.worker.bootstrap",
     "undaunted.fault_tolerance.worker.run_program",
+    "undaunted.fault_tolerance.worker.witness",
     "undaunted.progress.writer",
 )
 # The agent waits longer than this before it gives up on the template.

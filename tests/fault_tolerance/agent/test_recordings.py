@@ -1,0 +1,114 @@
+"""Ranks are asked for what their recorders hold; who does not answer is not waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.coordinator.wire.talk import on_loop
+from undaunted.fault_tolerance.agent import recordings as module
+from undaunted.fault_tolerance.agent.recordings import Recordings
+from undaunted.fault_tolerance.worker import witness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Without torch there is no recording; with a bytes object in its place there is this one.
+RANK = """
+import sys
+from undaunted.fault_tolerance.worker import witness
+if len(sys.argv) > 1:
+    witness.record, witness.encode = (lambda: 1), (lambda _: b"x" * int(sys.argv[1]))
+witness.begin()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def start(name: str, *args: str) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", RANK, *args],
+        env={**os.environ, witness.VARIABLE: name},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+@on_loop
+async def test_each_rank_says_what_it_has(
+    ranks: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Recordings()
+    name = asked.open()
+    ranks += [start(name), start(name, "70"), start(name, str(witness.MOST_BYTES + 1))]
+    without, with_one, too_long = (each.pid for each in ranks)
+    monkeypatch.setattr(module, "ANSWER_S", 20.0)  # a machine may be busy
+    for _ in range(2):
+        found = await asked.ask([without, with_one, too_long, 1])
+        assert found == {without: b"", with_one: b"x" * 70, too_long: b""}
+    ranks[0].kill()
+    ranks[0].wait()
+    assert await asked.ask([without]) == {without: None}
+    asked.close()
+
+
+@on_loop
+async def test_who_does_not_answer_is_not_waited_for_and_is_late_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    asked = Recordings()
+    name = asked.open()
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(f"\0{name}")
+        assert await asked.ask([os.getpid()]) == {os.getpid(): None}
+        rank.sendall(rank.recv(1) + (3).to_bytes(4, "big") + b"old")
+        monkeypatch.setattr(module, "ANSWER_S", 20.0)
+        rank.sendall(bytes([2]) + (3).to_bytes(4, "big") + b"new")
+        assert await asked.ask([os.getpid()]) == {os.getpid(): b"new"}
+        rank.sendall(bytes([3]) + b"\xff\xff\xff\xff")
+        assert await asked.ask([os.getpid()]) == {os.getpid(): None}
+    asked.close()
+
+
+def test_a_rank_goes_on_without_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(witness.VARIABLE, "undaunted-nobody-listens-there")
+    witness.begin()
+    assert witness.VARIABLE not in os.environ
+    witness.begin()
+
+
+FORKS = """
+import os
+from undaunted.fault_tolerance.worker import witness
+witness.begin()
+pid = os.fork()
+if not pid:
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@on_loop
+async def test_a_rank_that_forks_is_not_warned() -> None:
+    asked = Recordings()
+    env = {**os.environ, witness.VARIABLE: asked.open()}
+    subprocess.run([sys.executable, "-W", "error", "-c", FORKS], env=env, check=True, timeout=60)
+    asked.close()
