@@ -72,7 +72,7 @@ def unlike(lines: int, seed: int = 1) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.log_rules", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="of each")
+    parser.add_argument("--runs", type=int, default=3, help="of each")
     args = parser.parse_args()
     logs = {
         "like Megatron's": megatron_like(LINES),

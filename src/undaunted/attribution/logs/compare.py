@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from undaunted.attribution.findings import CAUSES, Finding
+from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ def _unexplained(scans: Sequence[LogScan], known: set[int]) -> list[Finding]:
         Finding(
             "unexplained",
             confidence=_UNEXPLAINED,
-            quote=line.text,
+            quote=one_line(line.text),
             source=f"{scan.path}:{line.line}",
         )
         for scan, line in lines[:_MOST_QUOTED]

@@ -140,7 +140,8 @@ class Rule:
         self._unless = _expression(row.unless) if row.unless else None
         # Whether a line and another with the same template may differ in what they mean.
         without_counts = re.sub(r"\{[\d,]+\}", "", line + row.unless)
-        self._minds_digits = bool(re.search(r"\d|\\d|\[0", without_counts))
+        without_classes = re.sub(r"\\[a-z]", " ", without_counts)
+        self._minds_digits = bool(re.search(r"(?<![a-z])\d", without_classes))
         self.is_the_same_for_all = not (self._minds_digits or row.exception or "(?P" in line)
 
     def is_likely(self, line: str, begins: int) -> bool:

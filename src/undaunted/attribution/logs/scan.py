@@ -24,6 +24,7 @@ from undaunted.attribution.logs.rules import (
     alike,
     template,
 )
+from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ _MOST_NEW_LINES = 256
 _MOST_SPEAKERS = 1 << 12
 _LONGEST_TRACEBACK = 2000  # lines, with those of other ranks between them
 _STEPS_READ = 8  # at each end of lines that tell of steps and nothing else
-_LOOK_BACK = 20  # lines, for what a line does not say itself
+_LOOK_BACK = 12  # lines, for what a line does not say itself
 _LOOKED_BACK_AT = 400  # bytes of each
 _MOST_UNREAD = 64  # lines of which the rank is not read yet
 _BEGAN_AGAIN = 10  # steps back: more than ranks are apart whose lines are mixed
@@ -192,11 +193,12 @@ class LogScan:
         self._offset = 0
         self._inode = 0
         self._begun = b""  # a line without its end
-        self._recent: deque[Step] = deque(maxlen=_RECENT)
+        self._recent: dict[Step, None] = {}  # in order
         self._step_lines: deque[bytes] = deque(maxlen=SURVIVED_BY)
         self._last_of: dict[int, float] = {}  # by kind of line
         self._head = b""  # of the file, to know it by
         self._tracebacks: dict[object, tuple[int, bool]] = {}  # line of the head, whether ignored
+        self._last_head = 0
         self._ignored: object = _NOBODY
         self._year = time.gmtime().tm_year
 
@@ -280,15 +282,18 @@ class LogScan:
 
     def _look_at(self, event: _Event, lines: list[bytes]) -> None:
         raw, fit = lines[event.line], event.fit
+        number = self.lines + event.line + 1
+        if number - self._last_head > _LONGEST_TRACEBACK:
+            self._tracebacks.clear()
         if fit.meaning and not self._tracebacks and b"\r" not in raw:
             self._keep(fit.meaning, raw, event.line, lines)
             return
         raw = _shortened(raw, _LONGEST_LINE)
         for piece in raw.rstrip(b"\r").split(b"\r")[-_STEPS_READ:]:
-            text = clean(piece)
+            text = clean(piece) if fit.numbers else piece.decode("utf-8", "replace")
             if fit.step >= 0 and (step := self._rules.step(text, fit.step)) is not None:
                 self._count_step(step, piece)
-                self.last_step_line = self.lines + event.line + 1
+                self.last_step_line = number
             elif END in fit.numbers and self._rules.is_end(text):
                 self.steps += SURVIVED_BY
                 self.ended = self.steps
@@ -307,6 +312,7 @@ class LogScan:
             if len(self._tracebacks) >= _MOST_SPEAKERS:
                 self._tracebacks.clear()
             self._tracebacks[speaker] = (number, self._ignored == speaker)
+            self._last_head = number
             self._ignored = _NOBODY
             return
         head, ignored = self._tracebacks.get(speaker, (-_LONGEST_TRACEBACK, False))
@@ -374,7 +380,7 @@ class LogScan:
         prefix = read_prefix(text, self._year)
         ranks, nodes = self._who(kept, text, prefix)
         t = prefix.t or self._time_before(kept.before)
-        quote = text[:_LONGEST_QUOTE].strip()
+        quote = one_line(text, _LONGEST_QUOTE)
         return Hit(
             kept.meaning, ranks, nodes, t, kept.line, quote, alike(kept.raw[:_LONGEST_QUOTE])
         )
@@ -416,7 +422,9 @@ class LogScan:
                 self._last_of.clear()
             self._last_of[step.kind] = step.number
             self.last_step = step.number
-        self._recent.append(step)
+        self._recent[step] = None
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
         self._step_lines.append(raw[:_LOOKED_BACK_AT])
         self.steps += 1
 
