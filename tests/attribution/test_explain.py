@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_a_hang_in_which_nobody_waits_is_a_guess() -> None:
         else event
         for event in sample.RUN
     ]
-    assert in_words(cases_of(alone)[1].findings[0]).startswith("perhaps rank 0 on node n0: ")
+    assert in_words(cases_of(alone)[1].findings[0]).startswith("rank 0 on node n0: perhaps ")
 
 
 def test_the_verdict_of_the_job_names_ranks_cause_and_victims() -> None:
@@ -84,6 +84,38 @@ def test_the_verdict_of_the_job_names_ranks_cause_and_victims() -> None:
     case = cases_of([*events[:place], blamed, *events[place:]])[1]
     assert [(one.cause, one.ranks) for one in case.findings] == [("mismatch", (0, 1))]
     assert case.victims == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ({"signal": "SIGSEGV"}, "native_crash"),
+        ({"signal": "SIGKILL"}, "terminated"),
+        ({"exit_code": 7}, "program_error"),
+        ({"exception": "DistNetworkError: Connection closed by peer"}, "peer_lost"),
+    ],
+)
+def test_how_a_process_ended_has_a_cause(how: dict[str, Any], cause: str) -> None:
+    verdict = sample.at(
+        1040, e.Verdict, 0, kind="crash", rank=1, local_rank=1, pid=101, line="it", **how
+    )
+    events = [verdict if isinstance(one, e.Verdict) else one for one in sample.CRASH]
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *events])
+    assert case.findings[0].cause == cause
+    assert case.did == "nothing is recorded after it"
+
+
+def test_a_job_that_was_preempted_did_not_fail_of_itself() -> None:
+    end = [
+        sample.at(900, e.SignalReceived, 0, signal="SIGTERM"),
+        sample.at(950, e.RoundStopped, 0),
+        sample.at(960, e.JobEnded, 0, outcome="preempted", exit_code=143, reason="SIGTERM"),
+    ]
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *end])
+    (one,) = explain([case])
+    assert one.root is not None
+    assert (one.root.cause, one.root.ranks, one.advice.action) == ("preempted", (), "restart")
+    assert case.did.startswith("ended the job: preempted, exit code 143")
 
 
 def test_a_verdict_tells_best_of_a_failure() -> None:
@@ -135,13 +167,17 @@ def test_the_root_is_the_severest_of_the_sure_ones() -> None:
     guess = Finding("gpu_memory_error", nodes=("b",), confidence=0.2)
     (one,) = explain([Case(about=ABOUT, findings=(TIMEOUT, guess, ERROR))])
     assert one.root is ERROR
-    assert [each.cause for each in one.case.findings][1:] == [
-        "collective_timeout",
-        "gpu_memory_error",
-    ]
+    assert one.case.findings[1:] == (guess, TIMEOUT)
     (one,) = explain([Case(about=ABOUT, findings=(guess,))])
     assert one.root is guess
     assert one.advice.action == "restart"
+
+
+def test_a_guess_of_the_launcher_is_worth_more_than_what_follows_from_something() -> None:
+    hang = Finding("host_lag", (1,), confidence=0.4)
+    vague = Finding("gpu_lost", confidence=0.2)
+    (one,) = explain([Case(about=ABOUT, findings=(TIMEOUT, vague, hang))])
+    assert one.root is hang
 
 
 def test_advice_rests_on_the_failures_before() -> None:

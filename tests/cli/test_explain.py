@@ -102,6 +102,16 @@ def test_logs_of_the_ranks_say_why(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nothing is in their logs" in found["rounds"][1]["unknown"][0]
 
 
+def test_a_log_of_all_ranks_of_a_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir = tmp_path / "logs"
+    text = f"0: hello\n1: Traceback (most recent call last):\n1: {OUT_OF_MEMORY}\n"
+    log = make_log(log_dir, "train_cycle0.log", text)
+    found = explained(capsys, make_run(tmp_path / "run", log_dir=str(log_dir)))
+    first = found["rounds"][0]["findings"][0]
+    assert (first["cause"], first["source"]) == ("gpu_out_of_memory", f"{log}:3")
+    assert found["rounds"][0]["unknown"] == []
+
+
 def test_logs_that_are_gone_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = explained(capsys, make_run(tmp_path / "run", log_dir="/gone/logs"))
     assert "/gone/logs" in found["rounds"][0]["unknown"][0]

@@ -78,8 +78,7 @@ def explain(cases: Sequence[Case]) -> list[Explained]:
     """Return what is concluded about failures of one job, oldest first."""
     history, explained = History(), list[Explained]()
     for case in cases:
-        findings = worst_first(case.findings)
-        findings.sort(key=lambda one: one.confidence < SURE)
+        findings = sorted(worst_first(case.findings), key=_doubt)
         history, advice = decide(history, findings[:1], case.about)
         root = findings[0] if findings else None
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
@@ -92,6 +91,13 @@ def explain(cases: Sequence[Case]) -> list[Explained]:
             )
         )
     return explained
+
+
+def _doubt(one: Finding) -> tuple[bool, float]:
+    """Say how little a finding is worth as the root cause; 0 = as its severity says."""
+    known = CAUSES.get(one.cause)
+    follows = known is not None and known.follows
+    return follows, 0.0 if one.confidence >= SURE else 1.0 - one.confidence
 
 
 def _look(root: Finding | None) -> tuple[str, ...]:
@@ -336,8 +342,9 @@ def in_words(one: Finding) -> str:
     known = CAUSES.get(one.cause)
     what = f"{known.meaning} ({one.cause})" if known else one.cause
     who = " on ".join(part for part in _who(one) if part)
-    sure = "" if one.confidence >= SURE else "perhaps "
-    return f"{sure}{who}: {what}" if who else f"{sure}{what}"
+    if one.confidence < SURE:
+        what = f"perhaps {what}"
+    return f"{who}: {what}" if who else what
 
 
 def _who(one: Finding) -> Iterator[str]:

@@ -220,7 +220,7 @@ def _evidence(
         unknown.append(
             "which collectives the ranks were in: there are no dumps of the Flight Recorder here; "
             "TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
-            f"TORCH_FR_DUMP_TEMP_FILE={run_dir}/dump_ let torch leave them"
+            f"TORCH_FR_DUMP_TEMP_FILE={run_dir.absolute()}/dump_ let torch leave them"
         )
     look.append(f"all of the round: undaunted report {run_dir} --round {one.round}")
     return Evidence(tuple(findings), tuple(look), tuple(unknown))
@@ -243,6 +243,8 @@ def _logs(
         if log_dir is None:
             gone.append(str(written))
             continue
+        for file in sorted(log_dir.glob(f"*_cycle{one.round}.*")):  # of all ranks
+            files[file] = (-1, part.node)
         for local_rank, rank in enumerate(part.ranks):
             for file in sorted((log_dir / f"attempt_{one.round}" / str(local_rank)).glob("*.log")):
                 if file.stat().st_size and len(files) < _MOST_FILES:
@@ -257,7 +259,8 @@ def _logs(
 def _of_rank(one: Finding, files: dict[Path, tuple[int, str]]) -> Finding:
     """Add rank and node of the file that a finding quotes, where it has none of its own."""
     rank, node = files.get(Path(one.source.rpartition(":")[0]), (-1, ""))
-    if one.ranks or one.nodes or rank < 0 or CAUSES[one.cause].follows:
+    known = CAUSES.get(one.cause)
+    if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
         return one
     return replace(one, ranks=(rank,), nodes=(node,) if node else ())
 

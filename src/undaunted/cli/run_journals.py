@@ -22,9 +22,7 @@ def find_run(named: Path | None) -> Path:
     """
     run_dir = newest_run() if named is None else named
     if run_dir is None:
-        raise NoRunError(
-            f"no run under ./{DEFAULT_RUNS}; name the directory of a run: undaunted report RUN_DIR"
-        )
+        raise NoRunError(f"no run under ./{DEFAULT_RUNS}; name the directory of a run (RUN_DIR)")
     return run_dir
 
 
