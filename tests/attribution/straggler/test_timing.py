@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -153,10 +154,10 @@ def test_the_device_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"cuda": True, "xpu": True}, "cuda"),
     ):
         there = torch(**available)
-        monkeypatch.setitem(timing.sys.modules, "torch", there)
+        monkeypatch.setitem(sys.modules, "torch", there)
         assert timing.device() is getattr(there, name)
     for nothing in (torch(cuda=False), None):
-        monkeypatch.setitem(timing.sys.modules, "torch", nothing)
+        monkeypatch.setitem(sys.modules, "torch", nothing)
         assert timing.device() is None
 
 
