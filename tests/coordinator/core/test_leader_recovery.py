@@ -93,3 +93,26 @@ def test_the_policy_goes_on_where_the_other_stopped() -> None:
     assert leader.policy.round == 4
     assert leader.policy.restarts_used == 3, "two nodes are lost"
     assert [place.node for place in leader.policy.places] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("known", "goes_on"),
+    [
+        (ledger("bc", round=5, epoch=2, version=9, casting_vote=""), 5),
+        (ledger("bc", round=5, epoch=2, version=9, casting_vote="", birth=1), 4),  # another job
+        (ledger("abc", round=3, epoch=2, version=9), 4),
+    ],
+)
+def test_members_without_votes_that_have_gone_on_are_followed(
+    known: p.Ledger, goes_on: int
+) -> None:
+    """The leader has a later epoch, and what it knows is of before."""
+    config = c.LeaderConfig("job", PolicyConfig(), node="a")
+    leader = Leader(config, ledger("bc", round=4, epoch=1, casting_vote=""), 7)
+    leader.handle(c.Begin(), 0)
+    for link, node in enumerate("bc"):
+        hello = p.Hello(
+            node=node, incarnation=f"{node}1", slots=2, round=5, running=True, ledger=known
+        )
+        leader.handle(c.Received(link, hello), 0)
+    assert (leader.policy.round, leader.ledger.epoch) == (goes_on, 7)

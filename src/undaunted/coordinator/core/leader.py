@@ -260,7 +260,7 @@ class Leader:
         known, promised = hello.ledger, hello.promised
         if known is not None:
             promised = max(promised, known.epoch)
-            if p.further(known, self.ledger):
+            if p.further(known, self.ledger) or self._has_missed(known):
                 if self.policy.round < 0:
                     commands += self._adopt(known)
                 elif known.birth == self.ledger.birth or known.epoch > self.epoch:
@@ -271,6 +271,16 @@ class Leader:
                 election.next_epoch(promised, self.config.incarnation), now
             )
         return commands
+
+    def _has_missed(self, known: p.Ledger) -> bool:
+        """Whether members have gone on with this job while this leader waits for them.
+
+        Members without votes follow any leader, so that an older epoch may have a later round: this
+        one's host had lost its disk, and what it knows comes from a node that was cut off.
+        """
+        ours, waits = self.ledger, self.state is LeaderState.RECOVERING
+        later = known.birth == ours.birth and known.round > ours.round
+        return waits and later and not election.votes_count(ours)
 
     def _adopt(self, ledger: p.Ledger) -> list[c.Command]:
         """Go on from a ledger: the job that was taken for a new one had begun before."""
