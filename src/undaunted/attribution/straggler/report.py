@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -204,7 +205,7 @@ def relative_scores(
     for one in ranks:
         roles[one.role].append(one)
     gpu = dict.fromkeys((one.rank for one in ranks), math.nan)
-    names = dict.fromkeys(name for one in ranks for name in one.sections)
+    names = dict.fromkeys(chain.from_iterable(one.sections for one in ranks))
     sections = {name: gpu.copy() for name in names}
     for peers in roles.values():
         numbers = [one.rank for one in peers]
@@ -220,7 +221,7 @@ def _gpu_scores(peers: Sequence[RankTimes], reference: Reference) -> list[float]
     """Return the score of each of the peers; see `gpu_score`."""
     weights = [0.0] * len(peers)
     weighted = [0.0] * len(peers)
-    for name in dict.fromkeys(name for one in peers for name in one.kernels):
+    for name in dict.fromkeys(chain.from_iterable(one.kernels for one in peers)):
         kernels = [one.kernels.get(name, (0.0, 0.0)) for one in peers]
         scores = _compared([median for median, _ in kernels], reference)
         for place, score in enumerate(scores):
@@ -261,7 +262,7 @@ def gathered(
 ) -> dict[str, Any]:
     """Return the fields of a report that have scores, and the nodes, of the given ranks."""
     gpu, sections = relative_scores(ranks, reference) if relative else ({}, {})
-    names = dict.fromkeys(name for one in ranks for name in one.sections_individual)
+    names = dict.fromkeys(chain.from_iterable(one.sections_individual for one in ranks))
     return {
         "gpu_relative_perf_scores": gpu,
         "section_relative_perf_scores": sections,
