@@ -394,9 +394,14 @@ def _lines(page: _Page) -> Iterator[str]:
     yield f"advice: {_advice(last)}"
     if len(page.rounds) > _MOST_ROUNDS:
         yield f"... {count(len(page.rounds) - _MOST_ROUNDS, 'earlier failure')}: see --json"
-    for one in page.rounds[-_MOST_ROUNDS:]:
+    shown = page.rounds[-_MOST_ROUNDS:]
+    for place, one in enumerate(shown, 1):
         yield ""
         yield from _round(one, is_only=len(page.rounds) == 1)
+        again = {text for each in shown[place:] for text in each.case.unknown}
+        for text in one.case.unknown:
+            if text not in again:  # said once, with the last round that it is true of
+                yield f"  not known: {one_line(text)}"
 
 
 def _job_line(job: JobSummary, failed: int) -> str:
@@ -442,8 +447,6 @@ def _round(one: Explained, *, is_only: bool) -> Iterator[str]:
         yield f"  advice: {_advice(one)}"
     for text in case.look[:_MOST_LINES]:
         yield f"  look at {one_line(text)}"
-    for text in case.unknown:
-        yield f"  not known: {one_line(text)}"
 
 
 def _followed(case: Case) -> Iterator[str]:
