@@ -314,6 +314,12 @@ class TestWithRecordings:
         assert (found.culprits, found.known) == ((2,), True)
         assert found.waiting == (0, 1)
 
+    def test_a_rank_that_waits_and_had_no_time_to_answer_is_not_blamed(self) -> None:
+        late_one = seen_of(rank(2, IN_ALL_REDUCE, expired=late()))
+        silent = with_recording(late_one, {late_one.pid: None})
+        found = judge([self.of(0, 6, 6), self.of(1, 6, 6), silent], whole_job=True)
+        assert not found.known
+
     def test_ranks_that_are_not_seen_are_on_other_nodes(self) -> None:
         found = judge([self.of(0, 6, 6), self.of(1, 6, 6)])
         assert not found.known

@@ -231,7 +231,10 @@ def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
     recordings = [each.recording for each in seen if each.recording is not None]
     if not recordings:
         return finding
-    blamed = analyse(recordings).culprits
+    # A rank that is seen to wait had no time to answer: that it has no recording says nothing.
+    waits = {each.rank for each in seen if each.standing == Standing.WAITING}
+    found = analyse(recordings).culprits
+    blamed = [one for one in found if one.cause != "no_dump" or one.rank not in waits]
     of_rank = {one.rank: one for one in reversed(blamed)}
     agreed = [each for each in finding.suspects if each.rank in of_rank]
     if finding.known and agreed:
