@@ -161,7 +161,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return _exclude(history, failure, what, known.after, about)
     same = [one for one in history.failures if one.repeats(failure)]
     times = len(same)
-    at = "before the first iteration" if about.iteration is None else f"at {about.iteration}"
+    at = "before the first iteration" if about.iteration is None else f"at iteration {about.iteration}"
     if times < known.after:
         return "restart", f"{what}: {times} of {known.after} times {at}"
     if len(about.nodes) > 1 and _always_one_node(same):
@@ -179,6 +179,8 @@ def _exclude(
     history: History, failure: Failure, what: str, after: int, about: Round
 ) -> tuple[Action, str]:
     nodes = failure.nodes
+    if len(about.nodes) == 1:
+        return "restart", f"{what}; the job has no other node"
     if not nodes:
         return "restart", f"{what}; no node is known to be the cause"
     names = ", ".join(nodes)
