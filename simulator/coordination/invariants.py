@@ -212,7 +212,8 @@ class Checker:
             raise BegunAnew
         table = self._rounds[self._newest].table
         voters = (self.alive - self.ended_as.keys()).intersection(map(election.voter, table))
-        well = self._touched_until.get(leader[0], 0) <= since and 2 * len(voters) > len(table)
+        quorum = 2 * len(voters) > len(table) and not election.lacking(voters, self.ledger)
+        well = quorum and self._touched_until.get(leader[0], 0) <= since
         if well and not any(until > since for _, until in self._cuts):
             self._fail(f"one job: {seat[0]} begins another one, and {leader[0]} leads it")
         raise BegunAnew

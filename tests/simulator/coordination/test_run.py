@@ -88,6 +88,7 @@ def test_what_was_found_once(nodes: int, spares: int, seed: int) -> None:
         (2, 3, 10944),  # here, and in the next, what had been written last was lost with a disk
         (3, 4, 12351),
         (2, 3, 32891),  # a coordinator that was started again twice had an earlier epoch
+        (2, 3, 46693),  # who began anew was told nothing by a leader without a quorum
         (3, 4, 26669),  # a launcher whose disk was lost waited for nodes beside a lost quorum
     ],
 )
