@@ -161,7 +161,11 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return _exclude(history, failure, what, known.after, about)
     same = [one for one in history.failures if one.repeats(failure)]
     times = len(same)
-    at = "before the first iteration" if about.iteration is None else f"at iteration {about.iteration}"
+    at = (
+        "before the first iteration"
+        if about.iteration is None
+        else f"at iteration {about.iteration}"
+    )
     if times < known.after:
         return "restart", f"{what}: {times} of {known.after} times {at}"
     if len(about.nodes) > 1 and _always_one_node(same):
