@@ -1,8 +1,11 @@
 """Labelled logs of training jobs that failed, and of some that did not, to judge analysers of logs.
 
-Rules are written with `open/` in sight and judged on `held/`. A file is one cause; each of its
-cases gives what is peculiar to a failure (`root`: the lines that say why, `cascade`: what follows
-from it on other ranks), and `Case.log()` puts that into about 2,000 lines of ordinary log.
+Rules are written with `open/` in sight and judged on `held/`; since results on `held/` are known,
+on `fresh/`. Nobody who writes rules opens `fresh/`, nor learns which of its cases fail.
+
+A file is one cause; each of its cases gives what is peculiar to a failure (`root`: the lines that
+say why, `cascade`: what follows from it on other ranks), and `Case.log()` puts that into about
+2,000 lines of ordinary log.
 
 Lines of `root` and `cascade` are `WHO +SECONDS| text`, and `| text` goes on with the same:
 
@@ -42,6 +45,7 @@ import yaml
 from tests.attribution.corpus.ordinary import Clock, preamble, prefix, training
 
 HALVES = ("open", "held")
+PARTS = (*HALVES, "fresh")
 ACTIONS = ("restart", "exclude", "stop", "none")
 LINES = 2000  # ordinary lines of a log, at least
 
@@ -79,7 +83,7 @@ class Case:
     """A failure, and what is needed to write its log."""
 
     name: str
-    half: str
+    part: str
     seed: int
     ranks: int
     nodes: list[str]
@@ -168,25 +172,25 @@ def _interleave(queues: list[list[str]], rng: random.Random) -> list[str]:
     return [next(left[number]) for number in turns]
 
 
-def cases(half: str) -> list[Case]:
-    """All cases of a half, by cause and name."""
+def cases(part: str) -> list[Case]:
+    """All cases of a part, by cause and name."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    paths = sorted((Path(__file__).parent / half).glob("*.yaml"))
+    paths = sorted((Path(__file__).parent / part).glob("*.yaml"))
     return [
-        _case(raw, half, path.stem)
+        _case(raw, part, path.stem)
         for path in paths
         for raw in yaml.load(path.read_text(), Loader=loader)
     ]
 
 
-def _case(raw: dict[str, Any], half: str, cause: str) -> Case:
+def _case(raw: dict[str, Any], part: str, cause: str) -> Case:
     expect = raw["expect"]
     if expect["ranks"] == "all":
         expect["ranks"] = list(range(raw["ranks"]))
     style, _, marks = raw["style"].partition("/")
     return Case(
         name=raw["name"],
-        half=half,
+        part=part,
         seed=raw["seed"],
         ranks=raw["ranks"],
         nodes=raw["nodes"],

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.attribution.corpus import ACTIONS, HALVES, LINES, Case, cases
+from tests.attribution.corpus import ACTIONS, HALVES, LINES, PARTS, Case, cases
 
-CASES = [case for half in HALVES for case in cases(half)]
+CASES = [case for part in PARTS for case in cases(part)]
 CAUSES = {
     "gpu_lost",
     "gpu_memory_error",
@@ -43,17 +43,24 @@ RANK_SHOWN = {"rank", "srun", "srun0", "default", "time", "iso", "level"}  # pre
 
 
 def of(case: Case) -> str:
-    return f"{case.half}/{case.expect.cause}/{case.name}"
+    return f"{case.part}/{case.expect.cause}/{case.name}"
 
 
 def test_each_cause_has_cases_in_both_halves() -> None:
-    counts = Counter((case.half, case.expect.cause) for case in CASES)
+    counts = Counter((case.part, case.expect.cause) for case in CASES)
     assert {cause for _, cause in counts} == CAUSES
     for cause in CAUSES:
         both = [counts[half, cause] for half in HALVES]
         assert sum(both) >= (12 if cause == "none" else 5), cause
         assert abs(both[0] - both[1]) <= 1, cause
-    assert len(CASES) >= 150
+    assert sum(counts[half, cause] for half in HALVES for cause in CAUSES) >= 150
+
+
+def test_each_cause_has_fresh_cases() -> None:
+    counts = Counter(case.expect.cause for case in CASES if case.part == "fresh")
+    assert set(counts) == CAUSES
+    for cause in CAUSES:
+        assert counts[cause] >= (8 if cause == "none" else 4), cause
 
 
 def test_names_and_seeds_are_of_one_case() -> None:
