@@ -137,7 +137,7 @@ def test_a_restart_of_etcd_within_the_lease_changes_nothing(etcd: Etcd) -> None:
 
 def test_nothing_is_persisted_while_etcd_is_paused(etcd: Etcd) -> None:
     async def main() -> None:
-        a = Candidate("a", etcd.url, lease_s=12)
+        a = Candidate("a", etcd.url, lease_s=20)
         await a.until("lead")
         etcd.pause()
         a.keep(3)
