@@ -99,7 +99,6 @@ def test_modules_are_attributes_of_fault_tolerance() -> None:
     [
         "attribution.combined_log_fr",
         "attribution.log_analyzer",
-        "attribution.trace_analyzer",
         "ptl_resiliency",
         "services",
     ],

@@ -74,7 +74,7 @@ def _print(parsed: Parsed[FlightOptions]) -> int:
             about = {**msgspec.to_builtins(found), "problems": msgspec.to_builtins(dumps.problems)}
             print(msgspec.json.format(msgspec.json.encode(about), indent=2).decode())
         else:
-            lines = _nvrx(found) if options.nvrx else _lines(found, dumps)
+            lines = nvrx_lines(found) if options.nvrx else _lines(found, dumps)
             sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 
@@ -171,7 +171,8 @@ def _more(number: int) -> Iterator[str]:
         yield f"... and {number - _MOST_LINES} more: see --json"
 
 
-def _nvrx(found: Analysis) -> Iterator[str]:
+def nvrx_lines(found: Analysis) -> Iterator[str]:
+    """Return the table as NVRx prints it, and last the line ``hanging ranks: [...]``."""
     yield " | ".join(_NVRX)
     for one in found.groups:
         missing = ", ".join(str(rank) for rank in one.absent)

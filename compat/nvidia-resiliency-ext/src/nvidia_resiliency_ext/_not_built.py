@@ -9,8 +9,6 @@ SENTENCES = {
     "not built; `undaunted report` says what went wrong.",
     "attribution.log_analyzer": "Programs that analyse logs are not built; `undaunted doctor "
     "--read-log` says what went wrong.",
-    "attribution.trace_analyzer": "Programs that analyse traces are not built; `undaunted report` "
-    "says what went wrong.",
     "fault_tolerance.c10d_monkey_patch": "Nothing of torch is patched; the store's connection is "
     "the coordinator's.",
     "fault_tolerance.ft_rendezvous_barrier": "Nodes do not meet in a store; the coordinator of "

@@ -1,7 +1,13 @@
-"""Not built: importing this says so."""
+"""Who keeps the others waiting, from dumps of torch's Flight Recorder."""
 
 from __future__ import annotations
 
-from nvidia_resiliency_ext._not_built import refuse
-
-refuse(__name__)
+from nvidia_resiliency_ext.attribution.trace_analyzer.fr_attribution import (
+    CollectiveAnalyzer as CollectiveAnalyzer,
+)
+from nvidia_resiliency_ext.attribution.trace_analyzer.trace_collector import (
+    TorchFRTraceCollector as TorchFRTraceCollector,
+)
+from nvidia_resiliency_ext.attribution.trace_analyzer.trace_collector import (
+    TraceCollector as TraceCollector,
+)
