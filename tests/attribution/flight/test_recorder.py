@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,7 @@ from undaunted.attribution.flight.files import read_files
 from undaunted.attribution.flight.recording import ranks_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 DEADLINE_S = 110
@@ -46,6 +49,31 @@ def test_another_torch_does_no_harm(torch, monkeypatch: pytest.MonkeyPatch) -> N
 
     assert recorder.dump() is None
     assert recorder.record() is None
+
+
+@pytest.mark.parametrize(
+    ("nccl", "others", "expected"),
+    [
+        ([{"record_id": 7}], [{"record_id": 1}], 7),  # also with gloo beside it, for the CPU
+        ([], [{"record_id": 1}], 1),
+        (None, [{"record_id": 1}], 1),  # a build without it
+        ([], [], None),
+    ],
+)
+def test_nccl_has_a_recorder_of_its_own(
+    nccl: list[object] | None,
+    others: list[object],
+    expected: int | None,
+) -> None:
+    def writes(entries: list[object]) -> Callable[..., bytes]:
+        return lambda **_: json.dumps({"entries": entries}).encode()
+
+    inner = SimpleNamespace(_dump_fr_trace_json=writes(others))
+    if nccl is not None:
+        inner._dump_nccl_trace_json = writes(nccl)
+
+    found = recorder._written(inner)
+    assert (None if found is None else found["entries"][0]["record_id"]) == expected
 
 
 @pytest.mark.torch

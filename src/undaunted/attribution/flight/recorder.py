@@ -54,11 +54,8 @@ def _dump() -> dict[str, Any] | None:
     if torch is None or distributed is None or not distributed.is_initialized():
         return None
     inner = sys.modules.get("torch._C._distributed_c10d") or torch._C._distributed_c10d  # noqa: SLF001
-    write = getattr(inner, "_dump_fr_trace_json", None)
-    if write is None:
-        return None
-    found = msgspec.json.decode(write(includeCollectives=True, onlyActive=False))
-    if not isinstance(found, dict) or not found.get("entries"):
+    found = _written(inner)
+    if found is None:
         return None
     found["rank"] = distributed.get_rank()
     found["world_size"] = distributed.get_world_size()
@@ -70,6 +67,17 @@ def _dump() -> dict[str, Any] | None:
     }
     found["waits"] = _waits(distributed)
     return found
+
+
+def _written(inner: object) -> dict[str, Any] | None:
+    """Return what the first recorder holds that holds anything: NCCL has one of its own."""
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        write = getattr(inner, name, None)
+        if write is not None:
+            found = msgspec.json.decode(write(includeCollectives=True, onlyActive=False))
+            if isinstance(found, dict) and found.get("entries"):
+                return found
+    return None
 
 
 def _members(distributed: ModuleType) -> dict[str, list[int]]:
