@@ -223,3 +223,12 @@ def test_nothing_to_read_is_an_error(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"undaunted explain: error: {tmp_path / name}")
+
+
+def test_a_fifo_is_refused_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rank3.log"
+    os.mkfifo(path)
+    assert main([str(path)]) == 2
+    assert str(path) in capsys.readouterr().err

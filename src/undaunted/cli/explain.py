@@ -1,6 +1,7 @@
 """`undaunted explain`: what happened, who it was, why, and what to do next, on one page."""
 
 import json
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -274,9 +275,11 @@ def _dumps(run_dir: Path) -> list[Path]:
 
 
 def _of_folder(path: Path) -> _Page:
-    path.stat()
+    mode = path.stat().st_mode
     found = [path]
-    if path.is_dir():
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise NoRunError(f"{path} is no regular file and no folder")
+    if stat.S_ISDIR(mode):
         found = sorted(file for file in islice(path.rglob("*"), _MOST_FILES) if file.is_file())
     kinds = [(file, _kind(file)) for file in found]
     logs = [file for file, kind in kinds if kind == "log"]

@@ -160,6 +160,18 @@ def test_sections_inside_each_other(running: Clock) -> None:
     assert made["b"][Statistic.MIN] == 2000
 
 
+@pytest.mark.parametrize(
+    ("name", "error"), [(5, TypeError), (b"a", TypeError), ("\udcff", ValueError)]
+)
+def test_a_name_that_no_report_could_send_is_refused_at_once(
+    running: Clock, name: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        Detector.detection_section(name)
+    take(running, 1, "good")
+    assert set(report().local_section_summaries) == {"good"}
+
+
 def test_every_so_many_entries_one_is_timed(clock: Clock) -> None:
     Detector.initialize(profiling_interval=3)
     for seconds in range(1, 8):

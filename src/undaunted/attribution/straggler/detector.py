@@ -164,6 +164,7 @@ class Detector:
 
         Raises:
             RuntimeError: before `initialize`.
+            TypeError, ValueError: the name is no text, or one that cannot be sent to other ranks.
         """
         run = cls._running()
         if name is None:
@@ -368,7 +369,14 @@ class _Run:
         self._best_kernels = OwnBest()
 
     def add(self, name: str) -> _Section:
-        """Return a section that is new; one that is in no report when there are too many."""
+        """Return a section that is new; one that is in no report when there are too many.
+
+        Raises:
+            TypeError, ValueError: the name is no text, or one that cannot be sent to other ranks.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a section is a text, not {name!r}")
+        name.encode()
         if len(self.sections) < _SECTIONS:
             return self.sections.setdefault(name, _Section())
         if self._surplus is None:

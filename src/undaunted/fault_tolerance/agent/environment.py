@@ -47,9 +47,9 @@ def shared_environment(
     for secret in SECRETS:
         env.pop(secret, None)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    # The second is the older name, of which torch warns.
-    if flight_recorder and "TORCH_NCCL_TRACE_BUFFER_SIZE" not in env:
-        env.setdefault("TORCH_FR_BUFFER_SIZE", _RECORDED)
+    # The older name, of which torch warns. Newer versions record where neither is set.
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in env:
+        env.setdefault("TORCH_FR_BUFFER_SIZE", _RECORDED if flight_recorder else "0")
     if nproc_per_node > 1:
         # As torchrun does: N ranks with a thread per core each would fight for the cores.
         env.setdefault("OMP_NUM_THREADS", "1")
