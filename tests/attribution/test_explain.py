@@ -64,6 +64,14 @@ def test_a_job_without_failures_has_no_case() -> None:
     assert explain([]) == []
 
 
+def test_a_hang_that_nobody_has_judged_names_no_rank() -> None:
+    """The launcher was killed: whose limit has passed first may only have waited."""
+    unjudged = [
+        event for event in sample.RUN if not (isinstance(event, e.Verdict) and event.kind == "hang")
+    ]
+    assert cases_of(unjudged)[1].findings == ()
+
+
 def test_a_hang_in_which_nobody_waits_is_a_guess() -> None:
     alone = [
         sample.at(5101, e.Verdict, 1, kind="hang", rank=0, local_rank=0, pid=1, line="it hangs")

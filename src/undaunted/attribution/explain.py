@@ -284,6 +284,8 @@ def _cause(kind: str, verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -
     if kind == "hang":
         if blamed is not None and blamed.cause:
             return blamed.cause, 1.0
+        if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
+            return "", 0.0  # whose limit passes first is often a victim
         return "host_lag", 0.9 if verdict is not None and verdict.waiting else _GUESSED
     if kind != "crash":
         return "", 0.0
