@@ -75,6 +75,20 @@ def test_giving_back_twice_does_not_make_two_places() -> None:
     assert len(pool.the_pool()._free) == pool.PLACES
 
 
+def test_what_is_aborted_before_it_is_written_starts_no_writer(seats: list[Seat]) -> None:
+    place = pool.the_pool().take(0)
+    place.abort()
+    with pytest.raises(SaveError, match="aborted"):
+        place.write("/somewhere", [], DEADLINE_S)
+    assert seats == []
+    pool.the_pool().give_back(place)
+    pool.the_pool().warm_up()
+    assert pool.the_pool().take(0) is place
+    with pytest.raises(WriterError, match="somewhere"):
+        place.write("/somewhere", [], DEADLINE_S)
+    assert len(seats) == 1
+
+
 def test_a_writer_is_started_ahead_with_the_priorities_asked_for(seats: list[Seat]) -> None:
     pool.configure(cpu_priority=5, io_priority=3)
     pool.the_pool().warm_up()

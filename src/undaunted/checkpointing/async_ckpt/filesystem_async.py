@@ -92,6 +92,7 @@ class _Save:
         self.attempt: Attempt | None = None
         self._to = to
         self._snapshot: _Snapshot | None = None
+        self._cancelled = False
 
     def __call__(self, rank: int, snapshot: _Snapshot, results_queue: Any = None) -> None:
         """Write the snapshot; whatever goes wrong is raised and remembered."""
@@ -115,12 +116,15 @@ class _Save:
             snapshot.release()
 
     def cancel(self) -> None:
-        """End the writer process if it is at this save."""
+        """End the writer process if it is at this save; else the save will not begin."""
+        self._cancelled = True
         snapshot = self._snapshot
         if snapshot is not None:
             snapshot.place.abort()
 
     def _write(self, snapshot: _Snapshot) -> dict[str, str]:
+        if self._cancelled:
+            raise SaveError("the save was aborted before it was written")
         images = [file.image for file in snapshot.staged]
         self._to.clear(image.name for image in images)
         self._to.clear(_attempts.take_dropped(self._to.folder))

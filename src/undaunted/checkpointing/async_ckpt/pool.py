@@ -37,10 +37,25 @@ class Place:
         self.slot = Slot(index)
         self._options = options
         self._seat: WriterSeat | None = None
+        self._aborted = False
+        self._changing = threading.Lock()
 
-    def warm_up(self) -> None:
-        """Start the writer process; it is not waited for."""
-        self._seat = self._seat or WriterSeat("/", self._options)
+    def renew(self) -> None:
+        """Be ready for another save, which nobody has aborted."""
+        with self._changing:
+            self._aborted = False
+
+    def warm_up(self) -> WriterSeat:
+        """Start the writer process; it is not waited for.
+
+        Raises:
+            SaveError: the save was aborted.
+        """
+        with self._changing:
+            if self._aborted:
+                raise SaveError("the save was aborted before it was written")
+            self._seat = self._seat or WriterSeat("/", self._options)
+            return self._seat
 
     def write(self, folder: str, files: Sequence[Image], timeout_s: float) -> Written:
         """Have files of the arena written to a folder and synced.
@@ -48,13 +63,13 @@ class Place:
         Raises:
             SaveError: they are not; the next call may work.
         """
-        self.warm_up()
-        assert self._seat is not None
-        return self._seat.write(self.slot, folder, files, timeout_s)
+        return self.warm_up().write(self.slot, folder, files, timeout_s)
 
     def abort(self) -> None:
-        """End the writer process at once, by any thread; `write` raises."""
-        seat, self._seat = self._seat, None
+        """End the writer process at once, by any thread; `write` raises, also if it comes later."""
+        with self._changing:
+            self._aborted = True
+            seat, self._seat = self._seat, None
         if seat is not None:
             seat.abort()
 
@@ -104,6 +119,7 @@ class Pool:
             if place not in self._used:
                 return
             self._used.remove(place)
+            place.renew()
             if not self._closed:
                 self._free.append(place)
                 self._changed.notify_all()
