@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.findings import CAUSES, Action, Finding, worst_first
+from undaunted.attribution.findings import CAUSES, SURE, Action, Finding, worst_first
 from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ MOST_FAILURES = 32
 MOST_BYTES = 16 << 10  # of a history, encoded
 _LONGEST = 80  # characters of a fingerprint
 _MOST_NODES = 8  # of a failure; of more the failure is no node's
-_SURE = 0.5  # least confidence of a finding that does more than restart
 # What differs between two failures that are the same: numbers, addresses, paths.
 _DIFFERS = re.compile(r"0x[0-9a-f]+|(?:/[^\s:'\"]+)+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 
@@ -155,7 +154,7 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
     what = root.cause if known is None else known.meaning
     if known is None or known.action == "restart":
         return "restart", what
-    if root.confidence < _SURE:
+    if root.confidence < SURE:
         return "restart", f"{what}, which is not certain"
     if known.action == "exclude":
         return _exclude(history, failure, what, known.after, about)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution.decision import Decision, History, Round, decide
-from undaunted.attribution.findings import CAUSES, Finding, severity_of, worst_first
+from undaunted.attribution.findings import CAUSES, SURE, Finding, severity_of, worst_first
 from undaunted.attribution.logs.rules import rules, template
 from undaunted.attribution.peer_lost import is_peer_lost
 from undaunted.base.text import count, format_duration, name_ranks
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobRound, JobSummary
 
-SURE = 0.5  # least confidence of a finding that counts where others are surer
 _GUESSED = 0.4
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Scope = Literal["rank", "gpu", "node", "link", "job"]
 Action = Literal["restart", "exclude", "stop"]
+SURE = 0.5  # least confidence of a finding that decides anything
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):

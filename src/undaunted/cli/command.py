@@ -62,6 +62,13 @@ def printing() -> Iterator[None]:
         raise UsageError(f"standard output: {error.strerror}") from None
 
 
+def json_text(value: object) -> str:
+    """Return a value for programs: JSON of several lines, the last one ended."""
+    import msgspec  # late, as most commands print none
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
 def show(command: str, text: str) -> int:
     """Print a help text; return the exit code: wrong use if nothing can be printed."""
     try:

@@ -17,7 +17,7 @@ from undaunted.base import values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag, Seconds, Text
-from undaunted.cli.command import Command, Parsed, UsageError, printing
+from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked
@@ -317,7 +317,7 @@ def show(value: object, render: Render, *, as_json: bool) -> None:
     try:
         with printing():
             if as_json:
-                print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+                sys.stdout.write(json_text(value))
             else:
                 _print(render)
     except UsageError as error:

@@ -15,7 +15,7 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_ranks, name_ranks, one_line, printable
 from undaunted.base.values import Flag
-from undaunted.cli.command import Command, Parsed, UsageError, printing
+from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
 
 _MOST_LINES = 20  # of a kind, for people
 _NVRX = ("PGID", "Process Group Desc", "Op Type", "Size", "Dtype", "Missing Ranks")
@@ -72,7 +72,7 @@ def _print(parsed: Parsed[FlightOptions]) -> int:
     with printing():
         if options.json:
             about = {**msgspec.to_builtins(found), "problems": msgspec.to_builtins(dumps.problems)}
-            print(msgspec.json.format(msgspec.json.encode(about), indent=2).decode())
+            sys.stdout.write(json_text(about))
         else:
             lines = nvrx_lines(found) if options.nvrx else _lines(found, dumps)
             sys.stdout.write("".join(f"{line}\n" for line in lines))

@@ -15,7 +15,7 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, one_line
 from undaunted.base.values import Flag, OptionalFile, Text
-from undaunted.cli.command import Command, Parsed, UsageError, complain, printing
+from undaunted.cli.command import Command, Parsed, UsageError, complain, json_text, printing
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.events import EventsLost
 from undaunted.journal.job.launches import Launch, launches_of
@@ -132,8 +132,7 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: ReportOptions) 
     if options.outcome:
         return _print_outcome(job, whole=not damage(journals))
     if options.json:
-        text = msgspec.json.encode(_json(run_dir, journals, job))
-        print(msgspec.json.format(text, indent=2).decode())
+        sys.stdout.write(json_text(_json(run_dir, journals, job)))
     elif options.prometheus:
         return _print_metrics(job, launches)
     elif options.html is not None:

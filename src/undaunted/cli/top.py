@@ -12,7 +12,7 @@ import msgspec
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag
-from undaunted.cli.command import Command, Parsed, UsageError, printing
+from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
 from undaunted.journal.reader import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _once(source: "Source", run_dir: Path, *, as_json: bool) -> int:
         )
     job = source.job()
     if as_json:
-        text = msgspec.json.format(msgspec.json.encode(job), indent=2).decode() + "\n"
+        text = json_text(job)
     else:
         from undaunted.journal.render import plain
         from undaunted.top.view import snapshot

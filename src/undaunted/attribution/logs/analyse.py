@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from undaunted.attribution.findings import CAUSES, Action, Finding, severity_of, worst_first
-from undaunted.attribution.logs.compare import compare
+from undaunted.attribution.logs.compare import FEW, compare
 from undaunted.attribution.logs.rules import rules
 from undaunted.attribution.logs.scan import LogScan, Seen
 
@@ -29,7 +29,6 @@ _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
 _LATER = 0.9
-_FEW = 0.25  # of the ranks: so many may be to blame as they say nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +212,13 @@ def _behind(hits: list[Hit], all_ranks: set[int]) -> set[int]:
         if found := _NUMBER.search(hit.quote):
             at.setdefault(int(found[1]), set()).update(hit.ranks)
     first = at[min(at)] if len(at) > 1 else set()
-    return first if len(first) <= len(all_ranks) * _FEW else set()
+    return first if len(first) <= len(all_ranks) * FEW else set()
 
 
 def _silent(said: set[int], all_ranks: set[int]) -> set[int]:
     """Return the few ranks that do not say what all others say: these were waited for."""
     silent = all_ranks - said
-    return silent if len(silent) <= len(all_ranks) * _FEW else set()
+    return silent if len(silent) <= len(all_ranks) * FEW else set()
 
 
 def _others_of(nodes: set[str], seen: dict[str, Seen], node_of: dict[int, str]) -> set[int]:

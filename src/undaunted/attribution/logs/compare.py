@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SAID_BEFORE = 0.3  # factors of what is missing to certainty, or of confidence
 _NEW = 0.7
 _FEW_SAY_IT = 0.7
-_FEW = 0.25  # of the ranks
+FEW = 0.25  # of the ranks: so many may be to blame
 _UNEXPLAINED = 0.2
 _MOST_QUOTED = 3
 _TROUBLE = re.compile(
@@ -58,7 +58,7 @@ def _compared(finding: Finding, seen: Seen, ranks: int, known: set[int]) -> Find
         confidence *= _SAID_BEFORE
     elif known:
         confidence = 1 - (1 - confidence) * _NEW
-    few = 0 < len(seen.ranks) <= ranks * _FEW
+    few = 0 < len(seen.ranks) <= ranks * FEW
     if few and not CAUSES[finding.cause].follows:
         confidence = 1 - (1 - confidence) * _FEW_SAY_IT
     return replace(finding, confidence=round(confidence, 3))
