@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from undaunted.attribution.decision import Decision, History, Round, decide
 from undaunted.attribution.findings import CAUSES, SURE, Finding, severity_of, worst_first
 from undaunted.attribution.logs.rules import rules, template
-from undaunted.attribution.peer_lost import is_peer_lost
+from undaunted.attribution.verdicts import cause_seen
 from undaunted.base.text import count, format_duration, name_ranks
 from undaunted.journal import events as e
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from undaunted.journal.job.launches import Launch
     from undaunted.journal.job.values import JobRound, JobSummary
 
-_GUESSED = 0.4
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
-_CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +265,9 @@ def _finding(
     """Return who it was, as the launchers know it, without time and quote."""
     if one.failure is None:
         return Finding("preempted") if _is_preempted(job, one) else None
-    cause, confidence = _cause(one.failure.kind, verdict, blamed)
+    cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
+    if cause == "program_error" and verdict is not None and verdict.exception:
+        cause = cause_of(verdict.exception)
     if not cause:
         return None
     ranks = [one.failure.rank] if one.failure.rank >= 0 else []
@@ -275,28 +275,6 @@ def _finding(
         ranks = blamed.ranks
     nodes = (one.failure.node,) if one.failure.node else ()
     return Finding(cause, tuple(ranks), nodes, confidence=confidence)
-
-
-def _cause(kind: str, verdict: e.Verdict | None, blamed: e.RoundBlamed | None) -> tuple[str, float]:
-    if kind == "lost":
-        return "node_failed", 1.0
-    if kind == "hang":
-        if blamed is not None and blamed.cause:
-            return blamed.cause, 1.0
-        if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
-            return "", 0.0  # whose limit passes first is often a victim
-        return "host_lag", 0.9 if verdict is not None and verdict.waiting else _GUESSED
-    if kind != "crash":
-        return "", 0.0
-    if verdict is None or (verdict.exit_code is not None and not verdict.exception):
-        return "program_error", _GUESSED
-    if verdict.signal and not verdict.exception:
-        crashed = verdict.signal in _CRASHES
-        return "native_crash" if crashed else "terminated", 1.0
-    name, _, message = verdict.exception.partition(": ")
-    if is_peer_lost(name, message, verdict.traceback):
-        return "peer_lost", 1.0
-    return cause_of(verdict.exception), 1.0
 
 
 def cause_of(exception: str) -> str:

@@ -1,0 +1,47 @@
+"""Which cause a failure has that the launcher has seen itself, and how sure that is. Pure.
+
+Agents use this as well: the rules of logs, which take a second to be read, are not needed for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from undaunted.attribution.peer_lost import is_peer_lost
+
+if TYPE_CHECKING:
+    from undaunted.journal import events as e
+
+_GUESSED = 0.4
+_CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
+
+
+def cause_seen(
+    kind: str, verdict: e.Verdict | None, blamed: e.RoundBlamed | None = None
+) -> tuple[str, float]:
+    """Return the cause of a failure of this kind, "" if it has none, and its confidence.
+
+    Args:
+        kind: of the failure: ``crash``, ``hang``, ``lost``; others have no cause.
+        verdict: of the node that failed first, None = there is none.
+        blamed: the verdict of the job, None = there is none.
+    """
+    if kind == "lost":
+        return "node_failed", 1.0
+    if kind == "hang":
+        if blamed is not None and blamed.cause:
+            return blamed.cause, 1.0
+        if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
+            return "", 0.0  # whose limit passes first is often a victim
+        return "host_lag", 0.9 if verdict is not None and verdict.waiting else _GUESSED
+    if kind != "crash":
+        return "", 0.0
+    if verdict is None or (verdict.exit_code is not None and not verdict.exception):
+        return "program_error", _GUESSED
+    if verdict.signal and not verdict.exception:
+        crashed = verdict.signal in _CRASHES
+        return "native_crash" if crashed else "terminated", 1.0
+    name, _, message = verdict.exception.partition(": ")
+    if is_peer_lost(name, message, verdict.traceback):
+        return "peer_lost", 1.0
+    return "program_error", 1.0
