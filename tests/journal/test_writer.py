@@ -30,7 +30,7 @@ from undaunted.journal.writer import JournalWriter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class FixedClock:

@@ -7,6 +7,7 @@ import select
 
 import pytest
 
+from tests.leaks import count_fds
 from undaunted.progress import layout
 from undaunted.progress.area import PageArea
 from undaunted.progress.limits import Limits
@@ -20,20 +21,16 @@ def readable(fd):
     return bool(poll.poll(0))
 
 
-def open_fds():
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_no_memory_is_an_error_with_the_remedy(monkeypatch):
     def full(fd, offset, length):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    before = open_fds()
+    before = count_fds()
     with pytest.raises(OSError, match=r"131072 bytes of shared memory.*free memory") as raised:
         PageArea.create(2)
     assert raised.value.errno == errno.ENOSPC
-    assert open_fds() == before
+    assert count_fds() == before
 
 
 def test_no_descriptors_left_leaves_nothing_open(monkeypatch):
@@ -41,10 +38,10 @@ def test_no_descriptors_left_leaves_nothing_open(monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(os, "eventfd", none_left)
-    before = open_fds()
+    before = count_fds()
     with pytest.raises(OSError, match="Too many open files"):
         PageArea.create(2)
-    assert open_fds() == before
+    assert count_fds() == before
 
 
 def test_a_node_without_ranks():

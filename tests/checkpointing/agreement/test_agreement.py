@@ -151,9 +151,9 @@ def test_who_comes_late_to_a_failed_round_learns_it_at_once_and_the_next_works(s
 
 def test_ranks_that_do_not_answer_are_named_on_all_others(stores: Any) -> None:
     ranks = ranks_of(stores(4))
-    errors = everyone([ranks[0], ranks[2]], lambda _: b"", fail, 0.3)
+    errors = everyone([ranks[0], ranks[2]], lambda _: b"", fail, 2.0)
     assert [error.ranks for error in errors] == [(1, 3)] * 2
-    assert "ranks 1,3 of 4 did not answer within 0.3 s" in str(errors[0])
+    assert "ranks 1,3 of 4 did not answer within 2 s" in str(errors[0])
 
 
 def test_a_rank_0_that_does_not_answer_is_named(stores: Any) -> None:
@@ -170,10 +170,10 @@ def test_a_decision_may_take_longer_than_the_others_have_waited(stores: Any) -> 
     ranks = ranks_of(stores(2))
 
     def slow(contributions: Sequence[bytes]) -> bytes:
-        threading.Event().wait(0.9)  # longer than rank 1 waits for contributions
+        threading.Event().wait(2.4)  # longer than rank 1 waits for contributions
         return b"done"
 
-    assert everyone(ranks, lambda _: b"", slow, 0.5) == [b"done"] * 2
+    assert everyone(ranks, lambda _: b"", slow, 2.0) == [b"done"] * 2
 
 
 def test_a_rank_0_that_never_decides_is_given_up_and_bound_by_that(stores: Any) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 LONG_S = 60.0
-SHORT_S = 1.0
+SHORT_S = 3.0  # of ranks that answer, on a busy machine too
 
 
 class Ranks:
@@ -142,7 +142,7 @@ def test_a_rank_that_is_gone_is_named_by_all_others(start: Any, number: int) -> 
     ranks.signal(1, number)
     for one in ranks.all("round", limit_s=SHORT_S, but=1):
         assert one["ranks"] == [1]
-        assert "rank 1 of 3 did not answer within 1 s" in one["error"]
+        assert f"rank 1 of 3 did not answer within {SHORT_S:g} s" in one["error"]
         assert one["seconds"] < LONG_S / 2
 
 

@@ -111,7 +111,7 @@ def stopped(directory: Path, rank: int) -> Any:
     queue.schedule_async_request(AsyncRequest(lambda: None, (), []))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    told = caught(lambda: queue.maybe_finalize_async_calls(blocking=True, timeout=0.5))
+    told = caught(lambda: queue.maybe_finalize_async_calls(blocking=True, timeout=2.0))
     queue.close(abort=True)
     return told
 

@@ -66,7 +66,7 @@ def test_a_rank_that_is_silent_is_ended(monitor, tmp_path, capfd):
     process = monitor(rank_heartbeat_timeout=0.3, workload_check_interval=0.2)
     assert process.is_alive()
     assert path.stat().st_mode & 0o777 == 0o600
-    with rank(path, "client.send_heartbeat(); print('here', flush=True); signal.pause()") as child:
+    with rank(path, "print('here', flush=True); client.send_heartbeat(); signal.pause()") as child:
         assert child.stdout.readline() == "here\n"
         assert child.wait(LONG_S) == -signal.SIGKILL
     process.terminate()

@@ -12,7 +12,7 @@ from nvidia_resiliency_ext.shared_utils._messages.files import MessageFiles
 from undaunted.logs import log_file
 from undaunted.logs.stamps import stamp
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

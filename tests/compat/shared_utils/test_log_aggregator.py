@@ -8,7 +8,7 @@ import pytest
 from nvidia_resiliency_ext.shared_utils.log_aggregator import main
 from undaunted.logs.stamps import stamp
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-import os
-
 import pytest
 
 from nvidia_resiliency_ext.shared_utils._messages import sources as sources_module
 from nvidia_resiliency_ext.shared_utils._messages.sources import CHUNK_BYTES, Sources
+from tests.leaks import count_fds
 
 
 @pytest.fixture
@@ -51,14 +50,14 @@ def test_the_rest_of_a_removed_file_is_read(tmp_path, sources):
 
 def test_few_files_are_open(tmp_path, sources, monkeypatch):
     monkeypatch.setattr(sources_module, "_MOST_OPEN", 2)
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_fds()
     for _ in range(2):
         for number in range(5):
             path = tmp_path / f"rank_{number}_1.msg.1"
             with path.open("ab") as file:
                 file.write(b"line\n")
             assert [data for _, data in sources.read(path.name)] == [b"line\n"]
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert count_fds() == before + 2
 
 
 def test_a_symbolic_link_is_not_read(tmp_path, sources):

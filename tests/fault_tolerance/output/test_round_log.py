@@ -21,7 +21,7 @@ from undaunted.logs import growth as growth_module
 from undaunted.logs import log_file
 from undaunted.logs.log_file import LogFile
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 DEVICES = b"""\
 Character devices:
   1 mem
@@ -38,7 +38,6 @@ Block devices:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(round_log, "_RETRY_S", 0.01)
-    monkeypatch.setattr(round_log, "_PATIENCE_S", 0.2)
 
 
 def sources(directory, ranks, *, temporary=True):
@@ -185,6 +184,7 @@ def test_a_hanging_disk_is_not_waited_for(tmp_path, monkeypatch):
         return writev(fd, pieces)
 
     monkeypatch.setattr(log_file.os, "writev", hang)
+    monkeypatch.setattr(round_log, "_PATIENCE_S", 0.2)
     (source,) = sources(tmp_path, [0])
     log = RoundLog(str(tmp_path / "log"), [source], world_size=1)
     log.start()

@@ -22,7 +22,7 @@ from undaunted.fault_tolerance.output.tee import (
 )
 from undaunted.logs import growth as growth_module
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Reader:
@@ -155,7 +155,7 @@ def test_close_is_bounded_when_nobody_reads(tmp_path, reader):
     append(tmp_path / "log", (b"x" * 100 + b"\n") * 20_000)
     began = time.monotonic()
     assert tee.close(0.05)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < DEADLINE_S / 2
     assert tee.dropped_lines + tee.unread_bytes > 0
     assert "were not shown" in tee.problems[0]
 

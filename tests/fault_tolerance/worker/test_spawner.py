@@ -274,18 +274,15 @@ def test_one_request_after_another_reaches_the_template(tmp_path):
 def test_workers_that_exist_all_the_same_are_not_started_twice(tmp_path, monkeypatch):
     """The answer is on its way when the agent loses patience."""
     monkeypatch.setattr(module, "FORK_DEADLINE_S", 0.3)
-    code = (
-        READY
-        + """
+    fork = """
+template = os.pidfd_open(os.getpid())
 if os.fork() == 0:
-    # The intermediate: tells when the template has been killed.
-    template = os.pidfd_open(os.getppid())
+    # The intermediate, which is there before it is asked for: tells when the template was killed.
     select.select([template], [], [], 20)
     tell(type="forked", number=1, pids=[4242])
     os._exit(0)
-import signal; signal.pause()
 """
-    )
+    code = READY.replace("tell(type=", fork + "tell(type=", 1) + "import signal; signal.pause()"
     spawned, reasons, _ = run_fake(tmp_path, code)
     assert (spawned.mode, spawned.pids, reasons) == ("warm", [4242], [])
     assert not (tmp_path / "out").exists()
