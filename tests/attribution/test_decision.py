@@ -78,6 +78,29 @@ def test_the_program_ends_the_job_only_when_it_fails_again_without_progress() ->
     assert after(error, error, iterations=(None, None)).action == "stop"
 
 
+def test_a_round_that_came_further_begins_the_count_anew() -> None:
+    error = Finding("program_error", quote="KeyError: 'labels'")
+    other = Finding("peer_lost")
+    assert after(error, other, error, iterations=(7, 9, 7)).action == "restart"
+    assert after(error, other, error, iterations=(7, 6, 7)).action == "stop"
+    assert after(error, other, error, iterations=(None, 0, None)).action == "restart"
+    assert after(error, other, error, error, iterations=(7, 9, 7, 7)).action == "stop"
+
+
+def test_a_round_of_which_nothing_is_known_counts_as_progress_too() -> None:
+    error = Finding("program_error", quote="KeyError: 'labels'")
+    history, _ = decide(History(), [error], Round(NODES, iteration=7))
+    history, _ = decide(history, [], Round(NODES, iteration=8))
+    assert decide(history, [error], Round(NODES, iteration=7))[1].action == "restart"
+
+
+@pytest.mark.parametrize(
+    "quote", ["RuntimeError: CUDA error", "OSError: [Errno 5]", "pkg.ServiceError: later"]
+)
+def test_an_exception_that_others_may_cause_is_a_restart(quote: str) -> None:
+    assert after(*[Finding("program_error", quote=quote)] * 5).action == "restart"
+
+
 def test_another_error_is_another_failure() -> None:
     one = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("program_error", quote="TypeError: 'int' object is not callable")
@@ -131,10 +154,17 @@ def test_a_history_survives_being_written_down() -> None:
 
 
 @pytest.mark.parametrize(
-    "encoded", [b"", b"\xc1", b"{}", msgspec.msgpack.encode([1, 2]), b"x" * 99]
+    "encoded", [b"\xc1", b"{}", msgspec.msgpack.encode([1, 2]), b"x" * 99, b"\x91" * 9999]
 )
-def test_what_is_no_history_is_an_empty_one(encoded: bytes) -> None:
-    assert History.decode(encoded) == History()
+def test_what_is_no_history_is_an_error(encoded: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        History.decode(encoded)
+    assert History.decode(b"") == History()
+
+
+def test_a_history_is_cut_where_it_is_too_long() -> None:
+    many = History(tuple(Failure(str(n)) for n in range(99)))
+    assert History.decode(msgspec.msgpack.encode(many)).failures == many.failures[-MOST_FAILURES:]
 
 
 _findings = st.builds(

@@ -25,12 +25,42 @@ _MOST_NODES = 8  # of a failure; of more the failure is no node's
 # What differs between two failures that are the same: numbers, addresses, paths.
 _DIFFERS = re.compile(r"0x[0-9a-f]+|(?:/[^\s:'\"]+)+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 
+_EXCEPTION = re.compile(r"\b([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))\b")
+# Exceptions of Python that a program raises because of its own code and data.
+_OWN = frozenset(
+    {
+        "ArithmeticError",
+        "AssertionError",
+        "AttributeError",
+        "FloatingPointError",
+        "ImportError",
+        "IndentationError",
+        "IndexError",
+        "KeyError",
+        "LookupError",
+        "ModuleNotFoundError",
+        "NameError",
+        "NotImplementedError",
+        "OverflowError",
+        "RecursionError",
+        "SyntaxError",
+        "TabError",
+        "TypeError",
+        "UnboundLocalError",
+        "UnicodeDecodeError",
+        "UnicodeEncodeError",
+        "UnicodeError",
+        "ValueError",
+        "ZeroDivisionError",
+    }
+)
+
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a round failed: an attempt of the job, and a strike of each node that is named.
+    """How a round ended: an attempt of the job, and a strike of each node that is named.
 
     Attributes:
-        cause: its name in `CAUSES`.
+        cause: its name in `CAUSES`, "" = it did not fail, or nothing is known of why.
         fingerprint: what of the text stays the same when it happens again.
         iteration: the last one that was begun, None = none.
         ranks: to blame; empty = not known, or all.
@@ -53,9 +83,15 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
             and self.iteration == other.iteration
         )
 
+    def came_further(self, other: Failure) -> bool:
+        """Whether this round has passed the point at which the other one ended."""
+        if self.iteration is None:
+            return False
+        return other.iteration is None or self.iteration > other.iteration
+
 
 class History(msgspec.Struct, frozen=True):
-    """The last rounds of a job that failed, the newest last; at most `MOST_FAILURES`."""
+    """The last rounds of a job that are over, the newest last; at most `MOST_FAILURES`."""
 
     failures: tuple[Failure, ...] = ()
 
@@ -67,6 +103,16 @@ class History(msgspec.Struct, frozen=True):
         """Return how many failures of a cause name a node."""
         return sum(node in one.nodes and one.cause == cause for one in self.failures)
 
+    def same(self, failure: Failure) -> list[Failure]:
+        """Return the same failures since a round last came further, the newest first."""
+        found: list[Failure] = []
+        for one in reversed(self.failures):
+            if one.repeats(failure):
+                found.append(one)
+            elif one.came_further(failure):
+                break
+        return found
+
     def encode(self) -> bytes:
         """Return at most `MOST_BYTES`; the oldest failures are left out for that."""
         encoded, history = msgspec.msgpack.encode(self), self
@@ -77,11 +123,16 @@ class History(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, encoded: bytes) -> History:
-        """Return what `encode` has made; an empty one if it is something else."""
+        """Return what `encode` has made.
+
+        Raises:
+            ValueError: it is something else.
+        """
         try:
-            return msgspec.msgpack.decode(encoded, type=cls) if encoded else cls()
-        except (msgspec.DecodeError, RecursionError):
-            return cls()
+            known = msgspec.msgpack.decode(encoded, type=cls) if encoded else cls()
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise ValueError(str(error)) from None
+        return cls(known.failures[-MOST_FAILURES:])
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -92,12 +143,14 @@ class Round(msgspec.Struct, frozen=True):
         spare: how many of them the job can go on without, or replace.
         iteration: the last one that was begun, None = none.
         t: when it failed, seconds since 1970.
+        progress_known: False where iterations may have been done of which nobody was told.
     """
 
     nodes: tuple[str, ...]
     spare: int = 0
     iteration: int | None = None
     t: float = 0.0
+    progress_known: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -129,7 +182,7 @@ def decide(history: History, findings: Iterable[Finding], about: Round) -> tuple
     """
     root = next(iter(worst_first(findings)), None)
     if root is None:
-        return history, Decision("restart", "nothing is known of the cause")
+        return without_cause(history, about), Decision("restart", "nothing is known of the cause")
     nodes = root.nodes if len(root.nodes) <= _MOST_NODES else ()
     failure = Failure(
         cause=root.cause,
@@ -142,6 +195,12 @@ def decide(history: History, findings: Iterable[Finding], about: Round) -> tuple
     history = history.after(failure)
     action, reason = _weigh(history, failure, root, about)
     return history, Decision(action, reason, failure.nodes if action == "exclude" else (), root)
+
+
+def without_cause(history: History, about: Round) -> History:
+    """Return the history with a round that did not fail, or of whose failure nothing is known."""
+    attempt = Failure("", iteration=about.iteration, t=about.t)
+    return history if about.iteration is None else history.after(attempt)
 
 
 def fingerprint(quote: str) -> str:
@@ -158,7 +217,11 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return "restart", f"{what}, which is not certain"
     if known.action == "exclude":
         return _exclude(history, failure, what, known.after, about)
-    same = [one for one in history.failures if one.repeats(failure)]
+    if not about.progress_known:
+        return "restart", f"{what}; how far the job came is not known"
+    if root.cause == "program_error" and _may_pass(root.quote):
+        return "restart", f"{what}, which may have its reason elsewhere"
+    same = history.same(failure)
     times = len(same)
     at = (
         "before the first iteration"
@@ -171,6 +234,12 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         # It may be the node after all: what happens without it will show.
         return _exclude(history, failure, f"{what}, each time there", 1, about)
     return "stop", f"{what}: {times} times {at}, so a restart would end so again"
+
+
+def _may_pass(quote: str) -> bool:
+    """Whether an exception may be of a kind that what is around the program causes as well."""
+    named = _EXCEPTION.search(quote)
+    return named is not None and named[1] not in _OWN
 
 
 def _always_one_node(failures: list[Failure]) -> bool:

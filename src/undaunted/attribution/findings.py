@@ -95,7 +95,7 @@ CAUSES: Mapping[str, Cause] = {
                 ("gpu_row_remap", "gpu", "exclude", 1, "a GPU must be reset to remap its memory"),
                 ("nvlink_error", "node", "exclude", 2, "links between GPUs of a node have errors"),
                 ("gpu_firmware", "gpu", "exclude", 1, "the firmware of a GPU does not answer"),
-                ("node_failed", "node", "exclude", 1, "a node failed"),
+                ("node_failed", "node", "exclude", 3, "a node failed"),
             ),
         ),
         *_rows(

@@ -47,6 +47,7 @@ Example:
         "rdzv-id",
         "rdzv-conf",
         "max-restarts",
+        "advice",
         "ft-restart-policy",
         "ft-segment",
         "ft-max-no-progress-cycles",
@@ -109,6 +110,7 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> Alo
         ft=options.ft,
         stop_timeout_s=options.stop_timeout_s,
         term_timeout_s=options.term_timeout_s,
+        advice=options.advice,
         funnel=funnel,
         cycle_info=cycle_info(parsed, environ, cwd, name, options.ft_per_cycle_applog_prefix),
     )

@@ -63,6 +63,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         excluded: node to reason.
         reached: highest iteration reached, None = unknown.
         stalled: one text per round in a row without progress.
+        history: of the rounds that are over, see `core.advice`.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     excluded: dict[str, str] = {}
     reached: int | None = None
     stalled: tuple[str, ...] = ()
+    history: bytes = b""
 
 
 NO_LEDGER = Ledger(run_id="")

@@ -46,6 +46,7 @@ class AloneConfig:
     max_restarts: int = 0
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
+    advice: str = "log"
     ft: FaultToleranceConfig
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None

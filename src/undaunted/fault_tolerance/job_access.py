@@ -11,6 +11,7 @@ from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
+from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.ruling import rule
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class JobLimits(Protocol):
     def stop_timeout_s(self) -> float | None: ...  # noqa: D102
     @property
     def term_timeout_s(self) -> float: ...  # noqa: D102
+    @property
+    def advice(self) -> str: ...  # noqa: D102
 
 
 class Contexts(NamedTuple):
@@ -58,6 +61,8 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         join_timeout_s=nodes.join_timeout_s,
         last_call_s=nodes.last_call_s,
         rule=rule,
+        advise=advise,
+        act=limits.advice == "act",
     )
 
 
@@ -66,6 +71,7 @@ def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
     return nodes_setting(nodes) | {
         "--elastic": "true" if nodes.elastic else "",
         "--max-restarts": str(limits.max_restarts),
+        "--advice": limits.advice,
         "--ft-restart-policy": nodes.restart_policy,
         "--ft-segment": str(nodes.segment or ""),
         "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),

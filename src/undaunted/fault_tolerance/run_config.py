@@ -39,6 +39,14 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_restarts: Annotated[
         Count, Opt("How often the job may be restarted after a crash or hang", WORKERS)
     ] = 0
+    advice: Annotated[
+        Literal["log", "act"],
+        values.one_of("WHAT", "log", "act"),
+        Opt(
+            "When a node fails again and again, or the program in the same way: log = say so; act "
+            "= go on without the node, or end the job with 93"
+        ),
+    ] = "log"
     worker_start: Annotated[
         Literal["warm", "fresh"],
         values.one_of("HOW", "warm", "fresh"),

@@ -419,6 +419,21 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     cause: str = ""
 
 
+class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
+    """What is best done after round ``number``, which has failed, by all failures of the job.
+
+    ``action``: restart, exclude (go on without ``nodes``), stop. ``cause`` is that of the failure,
+    "" = not known. ``done``: the job does so; otherwise this is advice only.
+    """
+
+    number: int
+    action: str
+    reason: str = ""
+    nodes: list[str] = []
+    cause: str = ""
+    done: bool = False
+
+
 class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
     """After the end of a job: what became of a copy of a checkpoint that was in memory only.
 
@@ -465,6 +480,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RankExited,
     RoundStopped,
     RoundBlamed,
+    RoundAdvised,
     RankLost,
     RankReplaced,
     InProcessPhase,

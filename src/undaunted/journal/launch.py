@@ -220,10 +220,10 @@ class RoundState:
         known = [self.since_ns, *(event.since_ns for event in events)]
         self.since_ns = min((moment for moment in known if moment is not None), default=None)
 
-    def _add_blames(self, events: Sequence[e.RoundBlamed], _thin: bool) -> None:
+    def _add_judged(self, events: Sequence[e.RoundBlamed | e.RoundAdvised], _thin: bool) -> None:
         for event in events:
             if event.number == self.number:
-                self._once.setdefault(e.RoundBlamed, event)
+                self._once.setdefault(type(event), event)
 
     def _add_progress(self, events: Sequence[e.RoundProgress], thin: bool) -> None:
         self.iteration = events[-1]
@@ -271,7 +271,8 @@ _ADD: dict[type[e.Event], Callable[[RoundState, Any, bool], None]] = {
     e.RankMilestone: RoundState._add_milestones,  # noqa: SLF001
     e.RankExited: RoundState._add_exits,  # noqa: SLF001
     e.FailureDetected: RoundState._add_failures,  # noqa: SLF001
-    e.RoundBlamed: RoundState._add_blames,  # noqa: SLF001
+    e.RoundBlamed: RoundState._add_judged,  # noqa: SLF001
+    e.RoundAdvised: RoundState._add_judged,  # noqa: SLF001
     e.RoundProgress: RoundState._add_progress,  # noqa: SLF001
     e.RankReplaced: RoundState._add_replaced,  # noqa: SLF001
     e.InProcessPhase: RoundState._add_inprocess,  # noqa: SLF001

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(\w+)=([0-9.]+)")
 _CHECKPOINT = "checkpoint"  # events of ranks, see `undaunted.checkpointing.announce`
 _FAULT = "fault"
 OF_RANKS = (_CHECKPOINT, _FAULT)
-_OF_THE_JOB = (e.RoundStarted, e.Decision, e.RoundBlamed, e.JobEnded)
+_OF_THE_JOB = (e.RoundStarted, e.Decision, e.RoundBlamed, e.RoundAdvised, e.JobEnded)
 # Each rank tells these of itself; one line is enough.
 _BY_ALL = ("saved", "loaded", "rescued", "deleted")
 
@@ -130,6 +130,14 @@ def _blamed(event: e.RoundBlamed) -> _Told:
     return f"first cause in round {event.number}: {event.line}", "red"
 
 
+def _advised(event: e.RoundAdvised) -> _Told:
+    if event.action == "restart":
+        return None
+    without = f" {', '.join(event.nodes)}" if event.nodes else ""
+    done = "" if event.done else "advice: "
+    return f"{done}{event.action}{without}: {event.reason}", "yellow"
+
+
 def _inprocess(event: e.InProcessPhase) -> _Told:
     if event.phase == "detect":
         why = event.reasons[0] if event.reasons else "it was stopped"
@@ -156,6 +164,7 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
     e.Verdict: lambda event: (event.line, "red"),
     e.Decision: _decision,
     e.RoundBlamed: _blamed,
+    e.RoundAdvised: _advised,
     e.RankLost: lambda event: (f"rank {event.rank} is lost: {event.detail}", "red"),
     e.RankReplaced: lambda event: (f"rank {event.rank} is replaced by pid {event.pid}", ""),
     e.InProcessPhase: _inprocess,

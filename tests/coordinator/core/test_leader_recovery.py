@@ -12,7 +12,7 @@ from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.leader import AFTER_RESTART_S, AFTER_TAKEOVER_S, Leader
 from undaunted.coordinator.core.sessions import Session
 
-KNOWN = ledger("abc", round=4, restarts_used=2)
+KNOWN = ledger("abc", round=4, restarts_used=2, history=b"what failed")
 
 
 def recovering(
@@ -85,6 +85,10 @@ def test_members_without_ranks_have_failed_and_stopped() -> None:
     assert isinstance(failed, m.NodeFailed)
     assert (failed.node, failed.round, failed.victim) == ("b", 4, True)
     assert stopped == m.NodeStopped("b", 4)
+
+
+def test_the_history_of_failures_goes_on() -> None:
+    assert recovering("abc")._restored_policy().history == b"what failed"
 
 
 def test_the_policy_goes_on_where_the_other_stopped() -> None:

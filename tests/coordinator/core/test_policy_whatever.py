@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from hypothesis import settings
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 
 from tests.coordinator.core.driving import of
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.examination import Case, Ruling
 from undaunted.coordinator.core.policy import JobPolicy, PolicyState
@@ -28,6 +30,14 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 def _first(case: Case) -> Ruling:
     return Ruling("it", case.places[0].node)
+
+
+def _advise(action: str, history: bytes, attempt: Attempt) -> Advice:
+    """Every round that fails, and the one that is blamed is to be left out."""
+    blamed = attempt.blamed
+    nodes = (blamed.node,) if blamed else ()
+    advised = m.Advised(attempt.round, action, "so", nodes) if blamed else None
+    return Advice(advised, history + b"x" * (attempt.round + 1 - len(history)))
 
 
 CONFIGS = st.builds(
@@ -43,6 +53,10 @@ CONFIGS = st.builds(
     rule=st.sampled_from(
         [None, lambda _: Ruling(), lambda case: Ruling("it", case.places[0].node)]
     ),
+    advise=st.sampled_from(
+        [None, *(partial(_advise, to) for to in ("restart", "exclude", "stop"))]
+    ),
+    act=st.booleans(),
 )
 INFOS = st.builds(
     m.NodeInfo,
@@ -74,6 +88,7 @@ class World:
     timers: dict[str, m.SetTimer] = field(default_factory=dict)
     started: list[int] = field(default_factory=list)
     blamed: set[int] = field(default_factory=set)
+    advised: set[int] = field(default_factory=set)
     ended: m.Outcome | None = None
     quorum: bool = True
 
@@ -102,6 +117,13 @@ class World:
             case m.Blamed():
                 assert command.round not in self.blamed, "said once"
                 self.blamed.add(command.round)
+            case m.Advised(round=number, action=action):
+                assert number not in self.advised, "said once"
+                self.advised.add(number)
+                if command.done:
+                    assert self.config.act
+                    assert action in {"exclude", "stop"}
+                    self.excluded |= set(command.nodes) if action == "exclude" else set()
             case m.SetTimer():
                 assert command.delay_s > 0
                 self.timers[command.name] = command
@@ -284,6 +306,7 @@ class AnyJob(RuleBasedStateMachine):
             reached=reached,
             stalled=stalled,
         )
+        self.policy.history = old.history
         assert self.policy.places == old.places
         self.world.timers.clear()
         self.world.quorum = True

@@ -51,11 +51,15 @@ def test_every_change_has_a_version_and_no_change_has_none() -> None:
     assert made.catch_up(policy) == []
     policy.restarts_used = 1
     assert made.catch_up(policy) == [c.Persist(made.ledger)]
+    policy.history = b"one more"
+    (persist,) = made.catch_up(policy)
+    assert persist == c.Persist(made.ledger)
+    assert (made.ledger.history, made.ledger.version) == (b"one more", version + 2)
     made.stop(policy)
     stopped = made.ledger
     made.stop(policy)
     assert made.ledger is stopped, "one version for the orders to all nodes"
-    assert stopped.version == version + 2
+    assert stopped.version == version + 3
     assert not stopped.running
 
 

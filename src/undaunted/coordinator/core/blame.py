@@ -39,8 +39,13 @@ class _Report:
 
 @dataclass(slots=True)
 class Blame:
-    """Collects the reports about one round."""
+    """Collects the reports about one round.
 
+    Attributes:
+        findings: what nodes have found out about their failures, as in `NodeStopped`.
+    """
+
+    findings: dict[str, bytes] = field(default_factory=dict)
     _reports: dict[str, _Report] = field(default_factory=dict)  # by node, first report first
     _lost: list[Cause] = field(default_factory=list)
     _ruling: Ruling | None = None
@@ -54,10 +59,11 @@ class Blame:
         """A node reports a failure; later ones about itself change nothing."""
         self._reports.setdefault(node, _Report(Cause(node, line), victim))
 
-    def judged(self, node: str, verdict: str, *, victim: bool) -> None:
+    def judged(self, node: str, verdict: str, *, victim: bool, finding: bytes = b"") -> None:
         """A node has found out what its failure was; "" = it has not."""
         if verdict:
             self._reports[node] = _Report(Cause(node, verdict), victim)
+            self.findings[node] = finding
 
     def lost(self, node: str, line: str) -> None:
         """A node, or with "" several, cannot be reached."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from undaunted.coordinator.core.placement import Rules
 
 if TYPE_CHECKING:
+    from undaunted.coordinator.core.advice import Advise
     from undaunted.coordinator.core.examination import Rule
 
 
@@ -33,6 +34,9 @@ class PolicyConfig:
         join_timeout_s: the same for later rounds.
         last_call_s: how long the first round waits for more nodes than needed.
         rule: says who hangs after all nodes were looked at; None = they are not looked at.
+        advise: says what is best done after a round that failed, by the history of the job; None =
+            there is no history.
+        act: do what is advised: leave nodes out, end the job; otherwise it is only said.
     """
 
     min_nodes: int = 1
@@ -50,6 +54,8 @@ class PolicyConfig:
     join_timeout_s: float = 300.0
     last_call_s: float = 1.0
     rule: Rule | None = field(default=None, compare=False)
+    advise: Advise | None = field(default=None, compare=False)
+    act: bool = False
 
     @property
     def most_nodes(self) -> int:

@@ -218,7 +218,7 @@ class Leader:
                 return self._preparation.begin(command, now)
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
-            case m.Decided() | m.Blamed() | m.Say():
+            case m.Decided() | m.Blamed() | m.Advised() | m.Say():
                 return self._tell_all(command)
             case m.Stop():
                 self._record.stop(self._policy)
@@ -439,7 +439,7 @@ class Leader:
     def _restored_policy(self) -> JobPolicy:
         """The job policy, with the round of the ledger running."""
         ledger = self.ledger
-        return JobPolicy.restored(
+        policy = JobPolicy.restored(
             self.config.policy,
             round=ledger.round,
             prepared=ledger.pending_round,
@@ -449,6 +449,8 @@ class Leader:
             reached=ledger.reached,
             stalled=ledger.stalled,
         )
+        policy.history = ledger.history
+        return policy
 
     def _losses(self) -> list[m.NodeLost]:
         """Members that are not here, and why."""

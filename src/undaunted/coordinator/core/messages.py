@@ -160,8 +160,9 @@ class NodeStopped(_Message, frozen=True):
     """No process of the round is left on the node. ``all_ok``: every rank had exited with 0.
 
     ``iterations``: how far the round came. ``verdict``: what the node found out about its own
-    failure in the meantime, "" = it has none or nothing new. ``misuse``: its ranks ended as do
-    programs that are called with wrong arguments; None = no rank ended by itself.
+    failure in the meantime, "" = it has none or nothing new; ``finding``: the same for `Advise`,
+    opaque to the policy. ``misuse``: its ranks ended as do programs that are called with wrong
+    arguments; None = no rank ended by itself.
     """
 
     node: str
@@ -172,6 +173,7 @@ class NodeStopped(_Message, frozen=True):
     verdict: str = ""
     victim: bool = False
     misuse: bool | None = None
+    finding: bytes = b""
 
 
 class NodeUnhealthy(_Message, frozen=True):
@@ -323,6 +325,21 @@ class Blamed(_Message, frozen=True):
     cause: str = ""
 
 
+class Advised(_Message, frozen=True):
+    """For journal and user of every node: what is best done after a round that failed.
+
+    ``action`` is ``restart``, ``exclude`` (go on without ``nodes``) or ``stop``; ``cause`` as in
+    `examination.Ruling`. ``done``: the job does so; otherwise it is advice only.
+    """
+
+    round: int
+    action: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+    cause: str = ""
+    done: bool = False
+
+
 class Say(_Message, frozen=True):
     """A line for the user of every node, which changes nothing."""
 
@@ -352,7 +369,7 @@ class SetTimer(_Message, frozen=True):
 
 
 # What all nodes are to know; it changes nothing.
-Note = Decided | Blamed | Say
+Note = Decided | Blamed | Advised | Say
 # What a node is told to do or to know.
 NodeCommand = Start | Stop | Gather | End | Note
 Command = NodeCommand | Prepare | SetTimer

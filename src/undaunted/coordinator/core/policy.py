@@ -22,12 +22,16 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from undaunted.base.text import format_duration
 from undaunted.coordinator.core import placement
+from undaunted.coordinator.core.advice import MOST_HISTORY, Attempt
 from undaunted.coordinator.core.blame import Blame, Cause
 from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
 from undaunted.coordinator.core.messages import (
+    Advised,
     Command,
     Decided,
     End,
@@ -59,7 +63,12 @@ from undaunted.coordinator.core.messages import (
     TimerFired,
 )
 from undaunted.coordinator.core.placement import Placement
-from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations, ProgressTracker
+from undaunted.coordinator.core.progress import (
+    NO_ITERATIONS,
+    Iterations,
+    ProgressTracker,
+    together,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, KeysView, Mapping
@@ -249,6 +258,7 @@ class JobPolicy:
         blame: what ended the last round.
         examination: of a round in which a limit was passed.
         tracker: whether rounds advance.
+        history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
         no_quorum: why nothing may be started, nor the job ended; "" = there is a quorum.
         gone: why nodes have left the job since the last round, "" = none has.
@@ -265,6 +275,7 @@ class JobPolicy:
     blame: Blame = field(default_factory=Blame)
     examination: Examination | None = None
     tracker: ProgressTracker = field(init=False)
+    history: bytes = b""
     after: Ending | None = None
     no_quorum: str = ""
     gone: str = ""
@@ -575,7 +586,7 @@ class JobPolicy:
 
     def _stopped(self, event: NodeStopped) -> list[Command]:
         node = event.node
-        self.blame.judged(node, event.verdict, victim=event.victim)
+        self.blame.judged(node, event.verdict, victim=event.victim, finding=event.finding)
         if node not in self.members.unstopped:
             return []
         worked = self.members.works(node) and not event.all_ok
@@ -888,6 +899,8 @@ class JobPolicy:
         commands = [] if finished else self._blamed()
         if self.after is None:
             self.after = self._no_next_round()
+        if not finished:
+            commands += self._advise()
         if self.after is None:
             return [*commands, *self._let_go(), *self._form()]
         self.after = self._with_first_cause(self.after)
@@ -925,6 +938,45 @@ class JobPolicy:
             if stuck := self.tracker.round_over(self.round, seen):
                 return Ending(Outcome.NO_RESTART, stuck)
         return None
+
+    def _advise(self) -> list[Command]:
+        """Add the round to the history; if it failed, say what is best done, and perhaps do so."""
+        if self.config.advise is None or self.no_quorum:
+            return []
+        failed = self._counted or (self.after is not None and bool(self.after.budget))
+        blamed = self.blame.verdict(self.round) if failed else None
+        attempt = Attempt(
+            round=self.round,
+            nodes=tuple(self.members.seats),
+            spare=len(self.roster.candidates()) - self.config.min_nodes,
+            iteration=together(member.iterations for member in self.members.all).last,
+            blamed=blamed,
+            lost=blamed is not None and blamed.node in self.blame.losses,
+            findings=self.blame.findings,
+        )
+        advice = self.config.advise(self.history, attempt)
+        self.history = advice.history if len(advice.history) <= MOST_HISTORY else b""
+        problem = f"the history of earlier failures begins anew: {advice.problem}"
+        commands: list[Command] = [Say(problem)] if advice.problem else []
+        if (advised := advice.advised) is None:
+            return commands
+        done = self.config.act and self.after is None and self._act(advised)
+        return [*commands, replace(advised, done=done)]
+
+    def _act(self, advised: Advised) -> bool:
+        """Do what is advised in place of a restart of all nodes; return whether it can be done."""
+        if advised.action == "stop":
+            self.after = Ending(Outcome.NO_RESTART, advised.reason)
+            return True
+        if advised.action != "exclude" or not advised.nodes:
+            return False
+        known = dict(self.roster.excluded)
+        for node in advised.nodes:
+            self.roster.excluded[node] = f"node {node} is left out: {advised.reason}"
+        if self._fits():
+            return True
+        self.roster.excluded = known
+        return False
 
     @property
     def _is_misuse(self) -> bool:

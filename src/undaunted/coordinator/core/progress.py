@@ -60,7 +60,7 @@ class ProgressTracker:
         Returns:
             Why the job should not be restarted again, "" if it may be.
         """
-        seen = _together(nodes)
+        seen = together(nodes)
         if self._reached is None:
             self._reached = seen.first
         if self._reached is None and seen.last is not None:
@@ -81,7 +81,7 @@ class ProgressTracker:
 
     def to_say(self, nodes: Iterable[Iterations]) -> str:
         """Return a line for users about the tracking itself, once in a job; "" = nothing."""
-        problem = _together(nodes).problem
+        problem = together(nodes).problem
         matters = 0 < self.max_rounds <= self.max_restarts
         if self._said or not matters or (self._reached is not None and not problem):
             return ""
@@ -111,7 +111,7 @@ class ProgressTracker:
         )
 
 
-def _together(nodes: Iterable[Iterations]) -> Iterations:
+def together(nodes: Iterable[Iterations]) -> Iterations:
     """Return what the nodes know together: one that knows outweighs those that do not."""
     known = list(nodes)
     firsts = [node.first for node in known if node.first is not None]

@@ -134,14 +134,16 @@ class Record:
         """Write down what the policy has changed by itself."""
         ledger = self.ledger
         reached, stalled = policy.progress
-        known = (ledger.restarts_used, ledger.excluded, ledger.reached, ledger.stalled)
-        if known == (policy.restarts_used, policy.excluded, reached, stalled):
+        of_job = (ledger.restarts_used, ledger.excluded, ledger.history)
+        known = (*of_job, ledger.reached, ledger.stalled)
+        if known == (policy.restarts_used, policy.excluded, policy.history, reached, stalled):
             return []
         self._note(
             restarts_used=policy.restarts_used,
             excluded=dict(policy.excluded),
             reached=reached,
             stalled=stalled,
+            history=policy.history,
         )
         return [self.persist()]
 

@@ -238,6 +238,8 @@ class Agent:
                 self._scribe.decided(order)
             case job.Blamed() if self._config.nodes is not None:
                 self._scribe.blamed(order)
+            case job.Advised():
+                self._scribe.advised(order)
             case job.Say(text=text):
                 self._say(text)
             case job.End():
@@ -395,8 +397,11 @@ class Agent:
     async def _report_stopped(self, stopped: job.NodeStopped) -> None:
         iterations = await self._progress_file.reached(stopped.iterations)
         verdict, victim = self._scribe.verdict_of(stopped.round)
+        finding = self._ranks.finding(stopped.round)
         self._orders.post(
-            msgspec.structs.replace(stopped, iterations=iterations, verdict=verdict, victim=victim)
+            msgspec.structs.replace(
+                stopped, iterations=iterations, verdict=verdict, victim=victim, finding=finding
+            )
         )
 
     def _close_round(self) -> None:

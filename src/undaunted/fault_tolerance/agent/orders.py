@@ -11,6 +11,7 @@ from undaunted import __version__
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.policy import JobPolicy
+from undaunted.fault_tolerance.advice import advise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +100,8 @@ class OwnOrders:
                 term_timeout_s=config.term_timeout_s,
                 max_no_progress_cycles=config.ft.max_no_progress_cycles,
                 min_progress_iterations=config.ft.min_progress_iterations,
+                advise=advise,
+                act=config.advice == "act",
             )
         )
 

@@ -14,6 +14,7 @@ import msgspec
 
 from undaunted.attribution.hang import look, with_recording
 from undaunted.coordinator.core import messages as job
+from undaunted.fault_tolerance import advice
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent.judge import is_misuse, judge_crash, judge_hang
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from undaunted.progress.reader import RingEvent
     from undaunted.progress.timeouts import Expired
 
+_NS = 1_000_000_000
 _CHECKPOINT = "checkpoint"  # as `checkpointing.announce` names its events; it imports logging
 
 
@@ -154,6 +156,15 @@ class Ranks:
         judgement = judge_hang(current, self._evidence, self._seen)
         self._scribe.verdict(judgement)
         self._post(m.HangJudged(current.number, judgement.culprits, judgement.event.line))
+
+    def finding(self, number: int) -> bytes:
+        """What a verdict about a round of this node says, for the leader; b"" = there is none."""
+        verdict = self._scribe.verdict_event(number)
+        if verdict is None or not self._workers.all:
+            return b""
+        worker = self._workers.all[verdict.local_rank]
+        ended_ns = worker.exited_ns or time.monotonic_ns()
+        return advice.encode(verdict, (ended_ns - worker.spawned_ns) / _NS)
 
     async def start_again(self, current: Round, local_rank: int) -> None:
         """Start a process in the place of a lost rank of this round; it joins the others again."""

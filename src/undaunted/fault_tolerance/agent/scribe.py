@@ -164,6 +164,31 @@ class Scribe:
             level=ERROR,
         )
 
+    def advised(self, advised: job.Advised) -> None:
+        """What is best done after a round; said where that is more than a restart."""
+        self.journal.record(
+            e.RoundAdvised(
+                t=_now_ns(),
+                round=self._round,
+                number=advised.round,
+                action=advised.action,
+                reason=advised.reason,
+                nodes=list(advised.nodes),
+                cause=advised.cause,
+                done=advised.done,
+            )
+        )
+        if advised.action == "restart" or (advised.done and advised.action == "stop"):
+            return  # that is what happens anyway, or what is said of the end
+        what = "end the job" if advised.action == "stop" else f"without {', '.join(advised.nodes)}"
+        if advised.done:
+            text = f"after round {advised.round} the job goes on {what}: {advised.reason}"
+        else:
+            go_on = what if advised.action == "stop" else f"go on {what}"
+            text = f"advice after round {advised.round}: {go_on}: {advised.reason}"
+            text += "" if self._config.advice == "act" else " (--advice act does so)"
+        self.say(one_line(text, longest=1000))
+
     # --- a round --------------------------------------------------------------------------------
 
     def round_started(self, current: Round) -> None:
@@ -386,10 +411,15 @@ class Scribe:
 
     def verdict_of(self, number: int) -> tuple[str, bool]:
         """What was found out about round ``number``, "" = nothing; and whether only victims are."""
-        judged = self.root_cause
-        if judged is None or judged.event.round != number:
+        judged, event = self.root_cause, self.verdict_event(number)
+        if judged is None or event is None:
             return "", False
-        return judged.event.line, not judged.certain
+        return event.line, not judged.certain
+
+    def verdict_event(self, number: int) -> e.Verdict | None:
+        """The verdict about round ``number``, None = there is none."""
+        judged = self.root_cause
+        return None if judged is None or judged.event.round != number else judged.event
 
     # --- small things ---------------------------------------------------------------------------
 

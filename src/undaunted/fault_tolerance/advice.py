@@ -1,0 +1,121 @@
+"""Says what is best done after a round that failed: `coordinator.core.advice.Advise`.
+
+What a node has found out about its failure goes to the leader as bytes, and so is the history that
+the leader keeps. Only this module knows their form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from undaunted.attribution import decision
+from undaunted.attribution.decision import History, Round
+from undaunted.attribution.findings import Finding
+from undaunted.attribution.verdicts import cause_seen
+from undaunted.base.text import one_line
+from undaunted.coordinator.core.advice import Advice, Attempt
+from undaunted.coordinator.core.messages import Advised
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from undaunted.journal.events import Verdict
+
+_MOST_BYTES = 4 * 1024  # of what a node has found out
+_LONGEST_QUOTE = 400
+# Who has begun no iteration after so long may have trained without a word.
+_EARLY_S = 60.0
+
+
+class Found(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node has found out about its failure.
+
+    Attributes:
+        finding: without nodes.
+        iteration: that the rank to blame had begun last, None = none.
+        early: it failed so soon that it cannot have done much.
+    """
+
+    finding: Finding
+    iteration: int | None = None
+    early: bool = False
+
+
+def encode(verdict: Verdict, lived_s: float) -> bytes:
+    """What a verdict of a node says, for the leader.
+
+    Args:
+        verdict: the node's own.
+        lived_s: how long the rank to blame had run.
+    """
+    cause, confidence = cause_seen(verdict.kind, verdict)
+    if not cause:
+        return b""
+    quote = one_line(verdict.exception or verdict.line, longest=_LONGEST_QUOTE)
+    finding = Finding(cause, (verdict.rank,), confidence=confidence, quote=quote)
+    return msgspec.msgpack.encode(Found(finding, verdict.iteration, lived_s <= _EARLY_S))
+
+
+def advise(history: bytes, attempt: Attempt) -> Advice:
+    """Say what is best done. Never raises: an error of ours must not keep a job from restarting."""
+    known, problem = History(), ""
+    try:
+        known = History.decode(history)
+    except ValueError as error:
+        problem = one_line(f"it cannot be read: {error}")
+    try:
+        return _advise(known, attempt, problem)
+    except Exception as error:  # noqa: BLE001 - said, and the policy goes on without
+        return Advice(None, b"", one_line(f"{type(error).__name__}: {error}"))
+
+
+def _advise(known: History, attempt: Attempt, problem: str) -> Advice:
+    about = Round(attempt.nodes, attempt.spare, attempt.iteration)
+    blamed = attempt.blamed
+    if blamed is None:
+        return Advice(None, decision.without_cause(known, about).encode(), problem)
+    finding, found = _root(attempt)
+    if found is not None and found.iteration is not None:
+        about = replace(about, iteration=found.iteration)
+    early = found is not None and found.early
+    about = replace(about, progress_known=early or about.iteration is not None)
+    known, decided = decision.decide(known, [] if finding is None else [finding], about)
+    cause = "" if finding is None else finding.cause
+    advised = Advised(blamed.round, decided.action, decided.reason, decided.nodes, cause)
+    return Advice(advised, known.encode(), problem)
+
+
+def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:
+    """What is known of the cause, and what the node that is blamed has found out itself."""
+    blamed = attempt.blamed
+    assert blamed is not None, "nothing has failed otherwise"
+    nodes = (blamed.node,) if blamed.node else ()
+    found = _found(attempt.findings, blamed.node)
+    if blamed.cause:
+        return Finding(blamed.cause, blamed.ranks, nodes, quote=blamed.line), found
+    if found is not None:
+        alike = tuple(node for node in attempt.findings if _alike(attempt.findings, node, found))
+        return replace(found.finding, nodes=alike), found
+    if attempt.lost:
+        return Finding("node_failed", (), nodes), None
+    return None, None
+
+
+def _alike(findings: Mapping[str, bytes], node: str, found: Found) -> bool:
+    """Whether a node has failed of the same."""
+    other = _found(findings, node)
+    if other is None or other.finding.cause != found.finding.cause:
+        return False
+    texts = (decision.fingerprint(each.finding.quote) for each in (other, found))
+    return len(set(texts)) == 1
+
+
+def _found(findings: Mapping[str, bytes], node: str) -> Found | None:
+    data = findings.get(node, b"")
+    try:
+        return msgspec.msgpack.decode(data, type=Found) if 0 < len(data) <= _MOST_BYTES else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,223 @@
+"""From what nodes have found out, and the history, to advice."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undaunted.attribution.decision import MOST_BYTES
+from undaunted.coordinator.core.advice import Advice, Attempt
+from undaunted.coordinator.core.messages import Advised, Blamed
+from undaunted.fault_tolerance.advice import advise, encode
+from undaunted.journal.events import Verdict
+
+NODES = ("a", "b", "c")
+
+
+def found(
+    exception: str = "",
+    *,
+    iteration: int | None = 7,
+    lived_s: float = 1.0,
+    kind: str = "crash",
+    **about: Any,
+) -> bytes:
+    """What a node sends of its verdict."""
+    line = f"rank 2 failed: {exception}"
+    verdict = Verdict(
+        t=1, kind=kind, rank=2, local_rank=0, pid=4, line=line, exception=exception,
+        iteration=iteration, **about,
+    )  # fmt: skip
+    return encode(verdict, lived_s)
+
+
+def failed(
+    *finding: bytes,
+    node: str = "b",
+    cause: str = "",
+    spare: int = 1,
+    iteration: int | None = 7,
+    lost: bool = False,
+) -> Attempt:
+    """A round that fails on a node; findings are of this node and of those after it."""
+    blamed = Blamed(0, node, "rank 2 failed", (), (2,) if cause else (), cause)
+    first = NODES.index(node)
+    findings = {NODES[(first + n) % 3]: each for n, each in enumerate(finding)}
+    return Attempt(0, NODES, spare, iteration, blamed, lost, findings)
+
+
+def passed(iteration: int) -> Attempt:
+    """A round that was stopped for another reason."""
+    return Attempt(0, NODES, 1, iteration, None, lost=False, findings={})
+
+
+def last(*attempts: Attempt, history: bytes = b"") -> Advised:
+    """What is advised after the last of these rounds."""
+    for attempt in attempts:
+        advice = advise(history, attempt)
+        history = advice.history
+        assert advice.problem == ""
+    assert advice.advised is not None
+    return advice.advised
+
+
+ERROR = found("ValueError: bad batch 17")
+EVERYWHERE = failed(ERROR, ERROR, ERROR)
+
+
+def test_the_same_error_at_the_same_iteration_is_a_stop() -> None:
+    first, second = last(EVERYWHERE), last(EVERYWHERE, EVERYWHERE)
+    assert (first.action, first.cause) == ("restart", "program_error")
+    assert second.action == "stop"
+    assert "2 times at iteration 7" in second.reason
+
+
+def test_progress_in_between_is_a_restart() -> None:
+    further = failed(found("KeyError: 'x'", iteration=30), iteration=30)
+    assert last(EVERYWHERE, further, EVERYWHERE).action == "restart"
+    assert last(EVERYWHERE, passed(30), EVERYWHERE).action == "restart"
+    assert last(EVERYWHERE, failed(b"", iteration=30), EVERYWHERE).action == "restart"
+    assert last(EVERYWHERE, passed(5), EVERYWHERE).action == "stop"
+
+
+def test_where_progress_is_not_known_it_is_a_restart() -> None:
+    late = failed(found("ValueError: x", iteration=None, lived_s=3600.0), iteration=None)
+    assert last(late, late, late, late).action == "restart"
+    # It has failed before it can have done anything.
+    early = found("ValueError: x", iteration=None, lived_s=5.0)
+    at_once = failed(early, early, early, iteration=None)
+    assert last(at_once, at_once).action == "stop"
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "OSError: [Errno 5] Input/output error",
+        "ConnectionError: the data service is away",
+        "TimeoutError",
+        "botocore.exceptions.ClientError: SlowDown",
+        "MyError: retry later",
+        "MemoryError",
+        "torch.OutOfMemoryError: CUDA out of memory",
+        "json.decoder.JSONDecodeError: Expecting value",
+        "",
+    ],
+)
+def test_what_may_have_its_reason_outside_of_the_program_is_a_restart(exception: str) -> None:
+    error = failed(*[found(exception, exit_code=1)] * 3)
+    assert last(*[error] * 9).action == "restart"
+
+
+def test_an_error_of_one_node_each_time_leaves_it_out_first() -> None:
+    there = failed(ERROR)
+    assert last(there, there).action == "exclude"
+    assert last(there, there).nodes == ("b",)
+    unspared = failed(ERROR, spare=0)
+    assert last(unspared, unspared).action == "restart"
+
+
+def test_a_node_that_crashes_again_and_again_is_left_out() -> None:
+    crash = [failed(found(signal="SIGSEGV", iteration=n), iteration=n) for n in range(3)]
+    assert last(*crash[:2]).action == "restart"
+    third = last(*crash)
+    assert (third.action, third.nodes, third.cause) == ("exclude", ("b",), "native_crash")
+    elsewhere = failed(found(signal="SIGSEGV"), node="c")
+    assert last(*crash[:2], elsewhere).action == "restart"
+
+
+def test_a_node_that_is_lost_again_and_again_is_left_out() -> None:
+    lost = failed(lost=True)
+    assert last(lost).action == "restart"
+    assert last(lost, lost, lost).nodes == ("b",)
+
+
+def test_a_hang_has_the_cause_that_was_ruled() -> None:
+    hang = failed(cause="device_lag")
+    assert last(hang).action == "restart"
+    assert (last(hang, hang).action, last(hang, hang).nodes) == ("exclude", ("b",))
+    assert last(*[failed(found(kind="hang"))] * 9).action == "restart"  # a guess
+
+
+def test_the_loss_of_a_quorum_or_an_unknown_cause_is_a_restart() -> None:
+    nowhere = Attempt(0, NODES, 1, 7, Blamed(0, "", "no quorum"), lost=True, findings={})
+    assert last(*[nowhere] * 4).nodes == ()
+    assert last(*[failed()] * 9).action == "restart"
+    assert last(*[failed(cause="gremlins")] * 9).action == "restart"
+
+
+@pytest.mark.parametrize("history", [b"\xc1", b"{}", b"\x81\xa8failures\x01", b"\x91" * 9999])
+def test_a_damaged_history_is_an_empty_one_and_that_is_said_once(history: bytes) -> None:
+    first = advise(history, EVERYWHERE)
+    assert first.problem
+    assert first.advised is not None
+    assert first.advised.action == "restart"
+    assert last(EVERYWHERE, history=first.history).action == "stop"
+
+
+@given(st.binary(max_size=300) | st.just(b"x" * 5000), st.binary(max_size=200))
+def test_whatever_bytes_there_are_it_is_a_restart(finding: bytes, history: bytes) -> None:
+    advice = advise(history, failed(finding, lost=False))
+    assert isinstance(advice, Advice)
+    assert advice.advised is None or advice.advised.action == "restart"
+    assert len(advice.history) <= MOST_BYTES
+
+
+def test_a_function_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("undaunted.attribution.decision.decide", fails)
+    assert advise(b"", EVERYWHERE) == Advice(None, b"", "ZeroDivisionError: oh")
+
+
+def test_a_history_of_a_newer_version_counts() -> None:
+    """It may have fields and causes that this one does not know."""
+    newer = msgspec.msgpack.encode(
+        {"failures": [{"cause": "gremlins", "nodes": ["b"], "mood": "bad"}], "more": [1]}
+    )
+    advice = advise(newer, EVERYWHERE)
+    assert advice.problem == ""
+    assert advice.advised is not None
+    assert advice.advised.action == "restart"
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_retryable_failures_never_stop_a_job(seed: int) -> None:
+    """Simulated jobs: whatever fails in passing, with progress now and then, goes on."""
+    random = Random(seed)
+    history, iteration, started = b"", 0, 0
+    for _ in range(60):
+        node = random.choice(NODES)
+        match random.randrange(6):
+            case 0:
+                attempt = failed(lost=True, node=node, iteration=iteration)
+            case 1:
+                attempt = failed(cause="device_lag", node=node, iteration=iteration)
+            case 2:
+                text = random.choice(["OSError: x", "RuntimeError: y", "ServiceError: z"])
+                error = found(text, iteration=iteration)
+                attempt = failed(error, error, error, node=node, iteration=iteration)
+            case 3:
+                attempt = failed(
+                    found(signal="SIGSEGV", iteration=iteration), node=node, iteration=iteration
+                )
+            case 4:
+                attempt = passed(iteration)
+            case _:  # an error of the program which the next round passes
+                error = found("ValueError: x", iteration=iteration)
+                attempt = failed(error, error, error, node=node, iteration=iteration)
+                iteration += 1
+        advice = advise(history, attempt)
+        history = advice.history
+        assert advice.problem == ""
+        assert advice.advised is None or advice.advised.action != "stop"
+        assert len(history) <= MOST_BYTES
+        started += 1
+        iteration += random.choice([0, 0, 3])
+    assert started == 60
