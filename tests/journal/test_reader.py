@@ -138,7 +138,7 @@ LINES = st.sampled_from([
 
 
 @hypothesis.given(
-    lines=st.lists(LINES, max_size=12), end=st.sampled_from([b"", b"\n"]), block=st.integers(1, 150)
+    lines=st.lists(LINES, max_size=12), end=st.sampled_from([b"", b"\n"]), block=st.integers(1, 120)
 )
 def test_how_much_is_read_at_once_does_not_matter(
     lines: list[bytes], end: bytes, block: int, tmp_path_factory: pytest.TempPathFactory

@@ -21,7 +21,7 @@ import msgspec
 from undaunted.journal import events as e
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from undaunted.journal.launch import LaunchState, RoundState
 
@@ -88,6 +88,11 @@ class Times(msgspec.Struct, kw_only=True):
     idle_ns: int = 0
     unknown_ns: int = 0
 
+    @classmethod
+    def of(cls, spent: Mapping[str, int], ranks: int = 1) -> Times:
+        """Return the times of as many ranks that spent this each, by class."""
+        return cls(**{f"{kind}_ns": ns * ranks for kind, ns in spent.items()})
+
     @property
     def total_ns(self) -> int:
         """The sum of all classes."""
@@ -134,31 +139,40 @@ def account(
         outside: by round, what else is known.
         stepped: a rank of another launch called ``undaunted.step``.
     """
+    outside, nothing = outside or {}, Outside()
     rounds = launch.ordered()
     end = launch.until_ns
     steps_known = stepped or launch.stepped
     walk = _Walk(launch.began_ns, end)
     walk.until("idle", min((one.began_ns for one in rounds), default=end))
-    total = walk.take()
+    walk.take()
     done = 0  # iterations below this one have been completed
     times: dict[int, Times] = {}
     following = [*(one.began_ns for one in rounds[1:]), end]
     for one, until in zip(rounds, following, strict=False):
-        more = (outside or {}).get(one.number, Outside())
-        more = more._replace(done=max(done, more.done))
+        more = outside.get(one.number, nothing)
+        done = max(done, more.done)
         walk.round = one.number
-        _round(walk, one, max(walk.now, until), more, steps_known=steps_known)
+        _round(walk, one, max(walk.now, until), more, done, steps_known=steps_known)
         times[one.number] = walk.take()
-        total.add(times[one.number])
         done = max(done, one.last_iteration or 0)
+    total = Times.of(spent_in(walk.spans))
     return Account(rounds=times, total=total, steps_known=steps_known, spans=walk.spans)
 
 
 def times_of(one: RoundState, until_ns: int) -> Times:
     """Return where the time of one round went, as its node alone knows it, until a moment."""
     walk = _Walk(one.began_ns, until_ns)
-    _round(walk, one, until_ns, Outside(), steps_known=True)
+    _round(walk, one, until_ns, Outside(), 0, steps_known=True)
     return walk.take()
+
+
+def spent_in(spans: Iterable[Span]) -> dict[str, int]:
+    """Return how long each class lasted that occurs, by its name."""
+    spent: dict[str, int] = {}
+    for _, kind, start, end in spans:
+        spent[kind] = spent.get(kind, 0) + end - start
+    return spent
 
 
 class _Walk:
@@ -169,27 +183,29 @@ class _Walk:
         self.round = -1
         self.spans: list[Span] = []
         self._end = end
-        self._times = Times()
+        self._taken = 0
 
-    def until(self, name: str, moment: int | None, *, limit: int | None = None) -> None:
+    def until(self, name: str, moment: int | None, limit: int | None = None) -> None:
         """Give the time up to ``moment`` (but not beyond ``limit``) to a class; None = none."""
         if moment is None:
             return
-        moment = min(moment, self._end if limit is None else min(limit, self._end))
+        if limit is None or limit > self._end:
+            limit = self._end
+        moment = min(moment, limit)
         if moment > self.now:
-            field = f"{name}_ns"
-            setattr(self._times, field, getattr(self._times, field) + moment - self.now)
             self.spans.append(Span(self.round, name, self.now, moment))
             self.now = moment
 
     def take(self) -> Times:
         """Return what was noted since the last call."""
-        times, self._times = self._times, Times()
-        return times
+        since, self._taken = self._taken, len(self.spans)
+        return Times.of(spent_in(self.spans[since:]))
 
 
-def _round(walk: _Walk, one: RoundState, end: int, outside: Outside, *, steps_known: bool) -> None:
-    """Walk through one round."""
+def _round(
+    walk: _Walk, one: RoundState, end: int, outside: Outside, done: int, *, steps_known: bool
+) -> None:
+    """Walk through one round; iterations below ``done`` were completed before, by whomever."""
     failure = failure_of(one, outside)
     told = one.time_of(e.StopRequested)
     decided = one.time_of(e.Decision)
@@ -201,7 +217,7 @@ def _round(walk: _Walk, one: RoundState, end: int, outside: Outside, *, steps_kn
     if not steps_known and stage != "spawn":
         stage = "unknown"
     if stage == "work":
-        _steps(walk, one, broke, outside.done, failed=failure is not None)
+        _steps(walk, one, broke, done, failed=failure is not None)
     walk.until("productive" if stage == "work" else stage, broke)
     if failure is not None:
         walk.until("detect", failure.noticed_ns, limit=end)

@@ -54,6 +54,7 @@ class RoundState:
         iterations: with which iterations ranks began to step.
         progress: how far the ranks came, oldest first; in a bounded state what `account` needs.
         iteration: the newest progress, None = there is none.
+        last_iteration: the highest iteration begun, None = none is known.
         exits: how processes of ranks ended, in order.
         replaced: by rank, the process that was started in the place of a lost one.
         inprocess: parts of restarts inside the processes, by call, number of the restart and name.
@@ -71,6 +72,7 @@ class RoundState:
         self.iterations: set[int] = set()
         self.progress: list[e.RoundProgress] = []
         self.iteration: e.RoundProgress | None = None
+        self.last_iteration: int | None = None
         self.exits: list[e.RankExited] = []
         self.replaced: dict[int, int] = {}
         self.inprocess: dict[tuple[int, int, str], e.InProcessPhase] = {}
@@ -135,11 +137,6 @@ class RoundState:
                 return stage
         return "starting"
 
-    @property
-    def last_iteration(self) -> int | None:
-        """The highest iteration begun, None if none is known."""
-        return max((one.last_iteration for one in self.progress), default=None)
-
     def exit_of(self, rank: int) -> e.RankExited | None:
         """Return how the present process of a rank ended, None = it did not."""
         found = next((one for one in reversed(self.exits) if one.rank == rank), None)
@@ -202,7 +199,7 @@ class RoundState:
                 self.kept += 1
             if at_ns > latest[name]:  # noqa: PLR1730
                 latest[name] = at_ns
-            if name == "first_step" and event.iteration is not None:
+            if event.iteration is not None and name == "first_step":
                 self.iterations.add(event.iteration)
         self.passed.update({event.rank: event for event in events})
 
@@ -227,6 +224,8 @@ class RoundState:
 
     def _add_progress(self, events: Sequence[e.RoundProgress], thin: bool) -> None:
         self.iteration = events[-1]
+        highest = max([event.last_iteration for event in events])
+        self.last_iteration = max(highest, self.last_iteration or highest)
         if not thin:
             self.progress += events
             self.kept += len(events)

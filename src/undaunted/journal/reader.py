@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# Bytes that are decoded at once, where no line of them is damaged.
+# Bytes that are decoded at once, where no line of them is damaged; not more than a line may have.
 _BLOCK = MAX_LINE
 # How many problems are kept one by one; all are counted.
 _MAX_PROBLEMS = 100
@@ -52,11 +52,12 @@ class Journal:
 
     def launches(self) -> list[list[AnyEvent]]:
         """Return the events of each launch that wrote to this file, oldest first."""
+        opened = [(i, event) for i, event in enumerate(self.events) if type(event) is JournalOpened]
         starts: list[int] = []
         writer: tuple[str, int, int] | None = None
-        for index, event in enumerate(self.events):
+        for index, event in opened:
             # The same writer opens again when its file had been deleted.
-            if type(event) is JournalOpened and event.writer != writer:
+            if event.writer != writer:
                 writer = event.writer
                 starts.append(index)
         if self.events and 0 not in starts:
@@ -115,7 +116,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 
 def _take_all(journal: Journal, block: bytes) -> bool:
     """Add the events of some lines; False, and nothing added, if one of them needs a look."""
-    if max(map(len, block.split(b"\n"))) >= MAX_LINE:
+    if len(block) - block.rfind(b"\n", 0, -1) > MAX_LINE:  # the last line; others are shorter
         return False
     try:
         journal.events += decode_lines(block)

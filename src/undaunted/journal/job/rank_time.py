@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.journal.goodput import Account, Outside, Span, Times, account
+from undaunted.journal.goodput import Account, Outside, Span, Times, account, spent_in
 from undaunted.journal.job.failures import Broken, broken
 from undaunted.journal.job.values import Cost
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 SPARE = "spare"
 """The class of time of nodes that had no seat."""
 
+_ROUND_OF = attrgetter("round")
 _HOUR_NS = 3600 * 1_000_000_000
 _PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([^\s0-9.,].*)?", re.ASCII)
 _MOST = 1e12
@@ -45,9 +47,9 @@ class RankTime:
         broken: how rounds failed, of those that did.
         accounts: of each launch, not multiplied by ranks.
         lanes: of each launch, as stretches on the axis.
-        times: rank-time by class of each round.
-        spare: rank-time without a seat, of each round.
-        total: rank-time by class of the job, with what was before the first round.
+        times: rank-time by class of each round; -1: before the first.
+        spare: rank-time without a seat, likewise.
+        total: rank-time by class of the job.
         stepped: whether any rank called ``undaunted.step``.
     """
 
@@ -79,13 +81,15 @@ def rank_time(launches: Sequence[Launch], attempts: Sequence[Attempt]) -> RankTi
             begins=[world.began for world in attempt.worlds],
             stops=[world.stopped for world in attempt.worlds],
         )
-        for number in course.numbers:
+        for number in (-1, *course.numbers):
             found.times[index, number] = Times()
             found.spare[index, number] = 0
         for launch in attempt.launches:
             lane = stretches(launch, found.accounts[launch.index], course)
             found.lanes[launch.index] = lane
             _enter(found, index, launch, lane)
+    for times in found.times.values():
+        found.total.add(times)
     return found
 
 
@@ -118,23 +122,12 @@ def _reached(world: World) -> int:
 
 def _enter(found: RankTime, attempt: int, launch: Launch, lane: Sequence[Span]) -> None:
     """Add up what a launch has spent, multiplied by its ranks."""
-    spent: dict[tuple[int, str], int] = defaultdict(int)  # a lane has hundreds of thousands
-    for number, kind, start, end in lane:
-        spent[number, kind] += end - start
-    for (number, kind), ns in spent.items():
-        if kind == SPARE:
-            found.spare[attempt, number] += ns * launch.slots
-            continue
+    for number, spans in groupby(lane, _ROUND_OF):
+        spent = spent_in(spans)
         seated = number in launch.state.rounds  # else it waits for its first or next seat
         ranks = len(launch.ranks(number)) if seated else launch.slots
-        _add(found.total, kind, ns * ranks)
-        if number >= 0:
-            _add(found.times[attempt, number], kind, ns * ranks)
-
-
-def _add(times: Times, kind: str, ns: int) -> None:
-    name = f"{kind}_ns"
-    setattr(times, name, getattr(times, name) + ns)
+        found.spare[attempt, number] += spent.pop(SPARE, 0) * launch.slots
+        found.times[attempt, number].add(Times.of(spent, ranks))
 
 
 class Course(NamedTuple):
@@ -155,15 +148,15 @@ def stretches(launch: Launch, spent: Account, course: Course) -> list[Span]:
         spent: its account.
         course: of the attempt.
     """
-    place = {number: index for index, number in enumerate(course.numbers)}
     found: list[Span] = []
+    offset_ns = launch.offset_ns
     for number, kind, start, end in spent.spans:
-        moved = Span(number, kind, launch.on_axis(start), launch.on_axis(end))
-        following = place.get(number, -1) + 1
+        moved = Span(number, kind, start + offset_ns, end + offset_ns)
+        following = bisect_right(course.numbers, number) if kind == "idle" else len(course.numbers)
         seated = (
             following >= len(course.numbers) or course.numbers[following] in launch.state.rounds
         )
-        if kind != "idle" or seated:
+        if seated:
             found.append(moved)
         else:
             found.extend(_idle(moved, following, launch, course))
