@@ -194,6 +194,19 @@ def test_advice_rests_on_the_failures_before() -> None:
     assert (second.advice.action, second.times) == ("stop", 2)
 
 
+@pytest.mark.parametrize(
+    ("action", "expected"), [("exclude", "exclude"), ("stop", "stop"), ("gremlins", "restart")]
+)
+def test_what_the_launcher_has_advised_is_the_advice(action: str, expected: str) -> None:
+    """Another opinion would only confuse; an action of a later version is none."""
+    advised = sample.at(
+        5400, e.RoundAdvised, 1, number=1, action=action, reason="why", nodes=["n0"]
+    )
+    *_, hang = explain(cases_of([*sample.RUN, advised]))
+    assert hang.advice.action == expected
+    assert (hang.advice.reason == "why") == (action != "gremlins")
+
+
 def test_where_nothing_is_known_a_restart_is_advised() -> None:
     (one,) = explain([Case(about=ABOUT)])
     assert (one.root, one.advice.action) == (None, "restart")

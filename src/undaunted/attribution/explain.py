@@ -7,13 +7,20 @@ The launcher knows who failed and when; logs and recordings mostly know why. Eac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution.decision import Decision, History, Round, decide
-from undaunted.attribution.findings import CAUSES, SURE, Finding, severity_of, worst_first
+from undaunted.attribution.findings import (
+    CAUSES,
+    SURE,
+    Action,
+    Finding,
+    severity_of,
+    worst_first,
+)
 from undaunted.attribution.logs.rules import rules, template
 from undaunted.attribution.verdicts import cause_seen
 from undaunted.base.text import count, format_duration, name_ranks
@@ -40,6 +47,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         waiting: ranks that waited for the ones to blame.
         victims: nodes that failed because of it.
         did: what undaunted did, "" = it was not there.
+        advised: what the launcher has advised, None = nothing.
         look: where to look next.
         unknown: what is not known, and what would have helped.
     """
@@ -51,6 +59,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[int, ...] = ()
     victims: tuple[str, ...] = ()
     did: str = ""
+    advised: Decision | None = None
     look: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -61,7 +70,8 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         case: see there; its findings are in order, the root cause first.
         root: the root cause, None = not known.
-        advice: what to do about it, as the failures up to this one ask for; nobody does it.
+        advice: what to do about it: as the launcher has said, else as the failures up to this one
+            ask for.
         times: how many of the cases up to this one have the same cause, ranks and nodes.
     """
 
@@ -83,7 +93,7 @@ def explain(cases: Sequence[Case]) -> list[Explained]:
             Explained(
                 case=replace(case, findings=tuple(findings), look=(*_look(root), *case.look)),
                 root=root,
-                advice=advice,
+                advice=case.advised or advice,
                 times=alike + 1,
             )
         )
@@ -234,6 +244,7 @@ def case_of(
         waiting=tuple(verdict.waiting) if verdict else (),
         victims=tuple(blamed.victims) if blamed else (),
         did=_did(job, one),
+        advised=_advised(one, launches),
         look=evidence.look,
         unknown=evidence.unknown,
     )
@@ -242,6 +253,15 @@ def case_of(
 def _blamed(one: JobRound, launches: Sequence[Launch]) -> e.RoundBlamed | None:
     told = (launches[part.launch].state.rounds[one.round] for part in one.parts)
     return next((found for each in told if (found := each.first(e.RoundBlamed))), None)
+
+
+def _advised(one: JobRound, launches: Sequence[Launch]) -> Decision | None:
+    said = (launches[part.launch].state.rounds[one.round] for part in one.parts)
+    event = next((found for each in said if (found := each.first(e.RoundAdvised))), None)
+    if event is None:
+        return None
+    known = [action for action in get_args(Action) if action == event.action]
+    return Decision(known[0], event.reason, tuple(event.nodes)) if known else None
 
 
 def _wall(job: JobSummary, one: JobRound) -> float:

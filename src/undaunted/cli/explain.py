@@ -367,6 +367,7 @@ def _json_of(one: Explained) -> dict[str, Any]:
     about = msgspec.to_builtins(one.case)
     round_ = about.pop("about")
     advice = msgspec.to_builtins(one.advice)
+    del about["advised"]  # the advice below
     del advice["cause"]  # the first of the findings
     return {**about, **round_, "advice": advice, "times": one.times}
 
