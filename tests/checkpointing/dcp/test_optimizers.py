@@ -79,6 +79,8 @@ def test_state_that_is_nested_or_no_tensor(tmp_path: Path) -> None:
     assert state["state"][0]["deep"]["n"] is None
 
 
+# Old versions warn of their own LBFGS.
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True:UserWarning")
 def test_lists_are_lists_again(tmp_path: Path) -> None:
     owned = parameters(3)
     saved = torch.optim.LBFGS(owned, history_size=3, max_iter=4)
