@@ -13,6 +13,7 @@ EVENTS: list[m.NodeEvent] = [
     m.NodeFailed("b", 3, "rank 1: exit code 1", victim=True),
     m.HangSuspected("b", 3, "heartbeat"),
     m.NodeEvidence("b", 3, b"seen"),
+    m.NodeTimes("b", 3, b"times"),
     m.RankLost("b", 3, "rank 1"),
     m.NodeFinished("b", 3, lost=1),
     m.NodeStopped("b", 3, unkillable=(7,), iterations=Iterations(0, 9, ""), misuse=False),
@@ -29,6 +30,7 @@ ORDERS: list[tuple[m.NodeCommand, p.Started | p.Stopped | None]] = [
     (m.Decided(3, "restart", "node a failed", 4), None),
     (m.Gather("b", 3), None),
     (m.Blamed(3, "a", "node a: rank 1", ("b",), (1,), "host_lag"), None),
+    (m.Slow(3, "b", 4, "rank 4 is slow", False, 0.2, 0.1, ("gc",)), None),
     (m.Say("spare nodes: c"), None),
     (m.End("b", m.Outcome.PREEMPTED, "SIGTERM"), None),
 ]

@@ -12,6 +12,7 @@ from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
 from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.advice import advise
+from undaunted.fault_tolerance.pace import Pace
 from undaunted.fault_tolerance.ruling import rule
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         rule=rule,
         advise=advise,
         act=limits.advice == "act",
+        pace=Pace,
     )
 
 

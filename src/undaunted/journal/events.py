@@ -434,6 +434,23 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
     done: bool = False
 
 
+class SlowRank(Event, tag="slow_rank", frozen=True, kw_only=True):
+    """A rank is slower than its peers in what it does by itself, or is not any more (``over``).
+
+    Every node records it; ``on`` is the node of the rank. It takes longer by the share ``slower``
+    than the median of its peers, by which the share ``lost`` of the time of a step is lost.
+    ``beside`` names what goes along with it: ``gc``, ``queue``.
+    """
+
+    rank: int
+    on: str
+    line: str
+    over: bool = False
+    slower: float = 0.0
+    lost: float = 0.0
+    beside: list[str] = []
+
+
 class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
     """After the end of a job: what became of a copy of a checkpoint that was in memory only.
 
@@ -481,6 +498,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RoundStopped,
     RoundBlamed,
     RoundAdvised,
+    SlowRank,
     RankLost,
     RankReplaced,
     InProcessPhase,

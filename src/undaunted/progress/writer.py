@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +41,7 @@ Milestone = Literal["attached", "first_line", "initialized"]
 
 PAGE_VARIABLE = "UNDAUNTED_PAGE"
 EVENT_NAME_BYTES = 64
+_STEPS = 2048  # kept; as many as the Flight Recorder of `undaunted run` has entries
 _NO_LAUNCHER = f"{PAGE_VARIABLE} is not set"
 
 on_step: Callable[[int], object] | None = None
@@ -58,6 +60,7 @@ class PageWriter:
     Attributes:
         attached: somebody may be reading it.
         reason: why not, "" otherwise.
+        steps: the newest ones: when each began, CLOCK_MONOTONIC in ns, and its iteration + 1.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class PageWriter:
         self._words = self._bytes.cast("Q")
         self._last_heartbeat = 0
         self._max_gap = 0
+        self.steps: deque[tuple[int, int]] = deque(maxlen=_STEPS)
         self._stepped = False  # an iteration was stored
         self._warned = False  # of one that is none
         self._sections: dict[str, Section] = {}
@@ -146,7 +150,8 @@ class PageWriter:
             words[ITERATION] = iteration + 1
         except (TypeError, ValueError):
             self._store_odd_iteration(iteration)
-        words[ITERATION_NS] = self._last_heartbeat
+        words[ITERATION_NS] = last = self._last_heartbeat
+        self.steps.append((last, words[ITERATION]))
         if not self._stepped:
             self._first_step(iteration)
         if on_step is not None:

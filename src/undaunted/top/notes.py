@@ -19,7 +19,14 @@ _NUMBER = re.compile(r"(\w+)=([0-9.]+)")
 _CHECKPOINT = "checkpoint"  # events of ranks, see `undaunted.checkpointing.announce`
 _FAULT = "fault"
 OF_RANKS = (_CHECKPOINT, _FAULT)
-_OF_THE_JOB = (e.RoundStarted, e.Decision, e.RoundBlamed, e.RoundAdvised, e.JobEnded)
+_OF_THE_JOB = (
+    e.RoundStarted,
+    e.Decision,
+    e.RoundBlamed,
+    e.RoundAdvised,
+    e.SlowRank,
+    e.JobEnded,
+)
 # Each rank tells these of itself; one line is enough.
 _BY_ALL = ("saved", "loaded", "rescued", "deleted")
 
@@ -165,6 +172,7 @@ _TEXTS: dict[type[e.Event], Callable[..., _Told]] = {
     e.Decision: _decision,
     e.RoundBlamed: _blamed,
     e.RoundAdvised: _advised,
+    e.SlowRank: lambda event: (event.line, "" if event.over else "yellow"),
     e.RankLost: lambda event: (f"rank {event.rank} is lost: {event.detail}", "red"),
     e.RankReplaced: lambda event: (f"rank {event.rank} is replaced by pid {event.pid}", ""),
     e.InProcessPhase: _inprocess,

@@ -49,6 +49,20 @@ def test_another_torch_does_no_harm(torch, monkeypatch: pytest.MonkeyPatch) -> N
 
     assert recorder.dump() is None
     assert recorder.record() is None
+    assert recorder.calls_ns() == []
+
+
+def test_when_collectives_of_the_largest_group_were_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(group: str, at: object, *, is_p2p: bool = False) -> dict[str, object]:
+        return {"process_group": [group, "x"], "time_created_ns": at, "is_p2p": is_p2p}
+
+    entries = [entry("1", 1), entry("0", "30"), entry("0", 20), entry("0", 25, is_p2p=True)]
+    text = json.dumps({"version": "2.9", "entries": entries}).encode()
+    inner = SimpleNamespace(_dump_fr_trace_json=lambda **_: text)
+    monkeypatch.setattr(recorder, "_inner", lambda: inner)
+    monkeypatch.setattr(recorder, "_members", lambda _: {"0": [0, 1, 2], "1": [0, 1]})
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace())
+    assert recorder.calls_ns() == [20, 30]
 
 
 @pytest.mark.parametrize(

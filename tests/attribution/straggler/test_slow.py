@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
-from undaunted.attribution.straggler.slow import SlowRanks
+from undaunted.attribution.straggler.slow import SlowRanks, Times
 
 RANKS = 8
 
@@ -19,11 +18,10 @@ def found(
     noise: float = 0.1,
     factor: float = 1.15,
     since: int = 0,
-    **options: Any,
-) -> tuple[int, Any] | None:
-    """The first step with a finding, and the findings; 1 step in 50 of a rank takes three times."""
+) -> tuple[int, set[int]] | None:
+    """The first step with a slow rank, and it; 1 step in 50 of a rank takes three times."""
     rng = random.Random(seed)
-    ranks = SlowRanks(**options)
+    ranks = SlowRanks()
     for step in range(200):
         own = {
             rank: 20
@@ -32,18 +30,23 @@ def found(
             * (3 if rng.random() < 0.02 else 1)
             for rank in range(RANKS)
         }
-        if findings := ranks.step(step, own, max(own.values()) + 5):
-            return step, findings
+        longest = max(own.values()) + 5
+        ranks.step({rank: Times((each,), longest) for rank, each in own.items()})
+        if ranks.slow:
+            return step, ranks.slow
     return None
+
+
+def alike(own: dict[int, float], step: float) -> dict[int, Times]:
+    return {rank: Times((each,), step) for rank, each in own.items()}
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.1, 0.2])
 def test_the_slow_rank_is_found_in_200_steps(noise: float) -> None:
     for seed in range(20):
-        step_and_findings = found(seed, slow=seed % RANKS, noise=noise)
-        assert step_and_findings is not None
-        _, (finding,) = step_and_findings
-        assert finding.ranks == (seed % RANKS,)
+        step_and_ranks = found(seed, slow=seed % RANKS, noise=noise)
+        assert step_and_ranks is not None
+        assert step_and_ranks[1] == {seed % RANKS}
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.1, 0.2, 0.3])
@@ -52,36 +55,46 @@ def test_nobody_is_found_in_noise(noise: float) -> None:
 
 
 def test_a_rank_that_becomes_slow() -> None:
-    step_and_findings = found(1, slow=2, factor=1.5, since=100)
-    assert step_and_findings is not None
-    step, (finding,) = step_and_findings
+    step_and_ranks = found(1, slow=2, factor=1.5, since=100)
+    assert step_and_ranks is not None
+    step, slow = step_and_ranks
     assert 100 < step < 130
-    assert finding.cause == "slow_rank"
-    assert finding.ranks == (2,)
-    assert finding.t == step
+    assert slow == {2}
 
 
-def test_a_finding_names_the_node_and_the_share_of_time_lost() -> None:
-    ranks = SlowRanks(nodes={2: "n1"})
-    for step in range(100):
-        findings = ranks.step(step, {0: 10.0, 1: 10.0, 2: 20.0}, 25.0)
-    (finding,) = findings
-    assert finding.nodes == ("n1",)
-    assert "40 %" in finding.quote
-    for step in range(400):
-        findings = ranks.step(step, dict.fromkeys(range(3), 10.0), 15.0)
-    assert not findings, "it is as fast as the others again"
+def test_how_slow_it_is_and_the_share_of_time_lost() -> None:
+    ranks = SlowRanks()
+    for _ in range(100):
+        ranks.step(alike({0: 10.0, 1: 10.0, 2: 20.0}, 25.0))
+    assert ranks.slow == {2}
+    assert ranks.of(2) == pytest.approx((1.0, 0.4))
+    for _ in range(400):
+        ranks.step(alike(dict.fromkeys(range(3), 10.0), 15.0))
+    assert not ranks.slow, "it is as fast as the others again"
+    assert ranks.of(2) == (0.0, 0.0)
 
 
 def test_work_of_another_role_is_no_slowness() -> None:
-    times = {0: 10.0, 1: 10.0, 2: 10.0, 3: 30.0, 4: 30.0, 5: 45.0}
-    ranks = SlowRanks(roles={3: "last", 4: "last", 5: "last"})
-    for step in range(50):
-        findings = ranks.step(step, times, 50.0)
-    assert [finding.ranks for finding in findings] == [(5,)]
+    own = {0: 10.0, 1: 10.0, 2: 10.0, 3: 30.0, 4: 30.0, 5: 45.0}
+    ranks = SlowRanks()
+    for _ in range(50):
+        ranks.step({rank: Times((each,), 50, rank >= 3) for rank, each in own.items()})
+    assert ranks.slow == {5}
+
+
+def test_where_the_later_times_hold_waits_the_earlier_ones_say_who_is_late() -> None:
+    """The second collective is called after the first one has ended, at the same time by all."""
+    own = {0: (10.0, 30.0), 1: (10.0, 30.0), 2: (13.0, 30.0), 3: (10.0, 30.0)}
+    ranks = SlowRanks()
+    for _ in range(50):
+        ranks.step({rank: Times(each, 40.0) for rank, each in own.items()})
+    assert ranks.slow == {2}
+    assert ranks.of(2) == pytest.approx((0.1, 0.075))
 
 
 @pytest.mark.parametrize("own", [{}, {0: 1.0}, {0: 1.0, 1: 9.0}, {0: 0.0, 1: 0.0, 2: 0.0}])
 def test_too_few_peers_and_times_of_zero_say_nothing(own: dict[int, float]) -> None:
     ranks = SlowRanks()
-    assert not any(ranks.step(step, own, 0.0) for step in range(100))
+    for _ in range(100):
+        ranks.step(alike(own, 10.0))
+    assert not ranks.slow

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
+from undaunted.attribution.straggler.own_times import OwnTimes
 from undaunted.fault_tolerance.agent import recordings as module
 from undaunted.fault_tolerance.agent.recordings import Recordings
 from undaunted.fault_tolerance.worker import witness
@@ -24,6 +27,9 @@ import sys
 from undaunted.fault_tolerance.worker import witness
 if len(sys.argv) > 1:
     witness.record, witness.encode = (lambda: 1), (lambda _: b"x" * int(sys.argv[1]))
+from undaunted.progress.writer import current_writer
+for step in range(11):
+    current_writer().step(step)
 witness.begin()
 print(flush=True)
 sys.stdin.read()
@@ -79,12 +85,61 @@ async def test_who_does_not_answer_is_not_waited_for_and_is_late_the_next_time(
     with socket.socket(socket.AF_UNIX) as rank:
         rank.connect(f"\0{name}")
         assert await asked.ask([os.getpid()]) == {os.getpid(): None}
-        rank.sendall(rank.recv(1) + (3).to_bytes(4, "big") + b"old")
+        rank.sendall(rank.recv(2)[:1] + (3).to_bytes(4, "big") + b"old")
         monkeypatch.setattr(module, "ANSWER_S", 20.0)
         rank.sendall(bytes([2]) + (3).to_bytes(4, "big") + b"new")
         assert await asked.ask([os.getpid()]) == {os.getpid(): b"new"}
         rank.sendall(bytes([3]) + b"\xff\xff\xff\xff")
         assert await asked.ask([os.getpid()]) == {os.getpid(): None}
+    asked.close()
+
+
+@on_loop
+async def test_each_rank_says_how_long_it_has_worked(
+    ranks: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 20.0)
+    asked = Recordings()
+    ranks.append(start(asked.open()))
+    pid = ranks[0].pid
+    (answer,) = (await asked.ask_times([pid])).values()
+    assert answer is not None
+    own = msgspec.msgpack.decode(answer, type=OwnTimes)
+    assert own.chunks == (), "there is no recorder without torch"
+    assert own.cost_us > 0
+    asked.close()
+
+
+@on_loop
+async def test_after_a_hang_nobody_waits_for_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 20.0)
+    asked = Recordings()
+    name = asked.open()
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(f"\0{name}")
+        times = asyncio.ensure_future(asked.ask_times([os.getpid()]))
+        while not (question := await asyncio.to_thread(rank.recv, 2)):
+            pass
+        assert question == bytes([1]) + witness.TIMES
+        rank.sendall(bytes([1]) + (3).to_bytes(4, "big") + b"old")
+        rank.sendall(bytes([2]) + (3).to_bytes(4, "big") + b"new")
+        assert await asked.ask([os.getpid()]) == {os.getpid(): b"new"}
+        assert rank.recv(2) == bytes([2]) + witness.RECORDING
+        await times
+    asked.close()
+
+
+@on_loop
+async def test_a_round_ends_while_a_rank_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 20.0)
+    asked = Recordings()
+    name = asked.open()
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(f"\0{name}")
+        times = asyncio.ensure_future(asked.ask_times([os.getpid()]))
+        await asyncio.to_thread(rank.recv, 2)
+        assert asked.open() != name
+        assert await times == {}
     asked.close()
 
 

@@ -20,6 +20,7 @@ import msgspec
 from undaunted.attribution.flight.recording import NotADumpError, Recording, reduce
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType, ModuleType
 
 # Functions of torch/distributed/distributed_c10d.py, and the argument that names the peer.
@@ -48,15 +49,50 @@ def record() -> Recording | None:
         return None
 
 
+def calls_ns() -> list[int]:
+    """Return when collectives of the largest group were called, nanoseconds since 1970, ascending.
+
+    Of the newest ones, as far as the recorder goes back; [] if there is no recorder.
+    """
+    try:
+        return _calls_ns()
+    except Exception:  # noqa: BLE001 - torch's inner parts; training goes on without
+        return []
+
+
+class _Call(msgspec.Struct, gc=False):
+    """What is read of an entry here; the rest is skipped."""
+
+    time_created_ns: int
+    process_group: tuple[str, str] = ("", "")
+    is_p2p: bool = False
+
+
+class _Calls(msgspec.Struct, gc=False):
+    entries: list[_Call] = []
+
+
+_CALLS = msgspec.json.Decoder(_Calls, strict=False)  # some versions write numbers as strings
+
+
+def _calls_ns() -> list[int]:
+    dumps = (_CALLS.decode(text).entries for text in _texts(_inner()))
+    by_group: dict[str, list[int]] = {}
+    for call in next((calls for calls in dumps if calls), ()):
+        if not call.is_p2p:
+            by_group.setdefault(call.process_group[0], []).append(call.time_created_ns)
+    if len(by_group) > 1:
+        members = _members(sys.modules["torch.distributed"])
+        largest = max(by_group, key=lambda name: len(members.get(name, ())))
+        return sorted(by_group[largest])
+    return sorted(next(iter(by_group.values()), ()))
+
+
 def _dump() -> dict[str, Any] | None:
-    torch = sys.modules.get("torch")
-    distributed = sys.modules.get("torch.distributed")
-    if torch is None or distributed is None or not distributed.is_initialized():
-        return None
-    inner = sys.modules.get("torch._C._distributed_c10d") or torch._C._distributed_c10d  # noqa: SLF001
-    found = _written(inner)
+    found = _written(_inner())
     if found is None:
         return None
+    distributed = sys.modules["torch.distributed"]
     found["rank"] = distributed.get_rank()
     found["world_size"] = distributed.get_world_size()
     members = {name: ranks for name, ranks in _members(distributed).items() if ranks}
@@ -69,15 +105,30 @@ def _dump() -> dict[str, Any] | None:
     return found
 
 
+def _inner() -> object:
+    """The part of torch that has the recorders, None where no group was made."""
+    torch = sys.modules.get("torch")
+    distributed = sys.modules.get("torch.distributed")
+    if torch is None or distributed is None or not distributed.is_initialized():
+        return None
+    return sys.modules.get("torch._C._distributed_c10d") or torch._C._distributed_c10d  # noqa: SLF001
+
+
 def _written(inner: object) -> dict[str, Any] | None:
-    """Return what the first recorder holds that holds anything: NCCL has one of its own."""
+    """Return what the first recorder holds that holds anything."""
+    for text in _texts(inner):
+        found = msgspec.json.decode(text)
+        if isinstance(found, dict) and found.get("entries"):
+            return found
+    return None
+
+
+def _texts(inner: object) -> Iterator[str | bytes]:
+    """What each recorder holds, as JSON: NCCL has one of its own, which goes first."""
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         write = getattr(inner, name, None)
         if write is not None:
-            found = msgspec.json.decode(write(includeCollectives=True, onlyActive=False))
-            if isinstance(found, dict) and found.get("entries"):
-                return found
-    return None
+            yield write(includeCollectives=True, onlyActive=False)
 
 
 def _members(distributed: ModuleType) -> dict[str, list[int]]:

@@ -1,8 +1,8 @@
-"""Slow ranks, out of what each rank does by itself in a step. Pure; nothing feeds it yet.
+"""Slow ranks, out of what each rank does by itself in a step. Pure.
 
-It takes one number per rank and step: a time that holds no wait for others, such as the CPU time
-of the thread. That is compared with the median of the other ranks of the same role. One step says
-nothing on a noisy machine: a CUSUM adds up what is more than an allowance, and forgets the rest.
+It compares times that hold no wait for others, see `own_times`, with the median of the other ranks
+of the same role. One step says nothing on a noisy machine: a CUSUM adds up what is more than an
+allowance, and forgets the rest.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING
-
-from undaunted.attribution.findings import Finding
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 _ALLOWANCE = 0.05  # of the median of peers: slower by less is never found
 _MOST = 0.15  # of one step, or twice the spread: a few long steps are no slow rank
@@ -25,81 +24,92 @@ _WEIGHT = 0.05  # of the newest step, in the spread
 _LEAST_PEERS = 2  # of two ranks nobody knows which is the usual one
 
 
+class Times(NamedTuple):
+    """What is compared of one rank and step.
+
+    Attributes:
+        own: times from the beginning of the step without waits, in any unit; where a wait may be in
+            the later ones, the earlier ones still say who is late.
+        step: the time of the step.
+        role: ranks are compared with ranks of the same.
+    """
+
+    own: Sequence[float]
+    step: float
+    role: Hashable = None
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What one rank was slower than its peers, since it was not."""
+
+    total: float = 0.0
+    steps: int = 0
+    slower: float = 0.0
+    lost: float = 0.0
+
+
 class SlowRanks:
     """Finds ranks that are slower than their peers, step by step.
 
-    Args:
-        roles: of ranks; ranks that are not in it have the role "".
-        nodes: names, by rank.
+    Attributes:
+        slow: ranks that are slow now. Who is, stays so until the whole sum is used up.
     """
 
-    def __init__(
-        self, roles: Mapping[int, str] | None = None, nodes: Mapping[int, str] | None = None
-    ) -> None:
-        self._roles = roles or {}
-        self._nodes = nodes or {}
-        self._sums: dict[int, float] = defaultdict(float)
-        self._lost: dict[int, float] = defaultdict(float)
+    def __init__(self) -> None:
+        self.slow: set[int] = set()
+        self._walks: dict[int, _Walk] = defaultdict(_Walk)
         self._spread = 0.0  # usual size of a deviation, as a share of the median of peers
         self._steps = 0
 
-    def step(self, t: float, own: Mapping[int, float], step_ms: float) -> list[Finding]:
-        """Take in a step that all ranks have done; return the ranks that are slow now, worst first.
-
-        Args:
-            t: when it ended, seconds since 1970.
-            own: by rank, the time without waits, ms.
-            step_ms: the time of the step.
-        """
-        deviations = self._deviations(own)
-        if not deviations:
-            return []
-        self._note_spread([share for share, _ in deviations.values()])
+    def step(self, times: Mapping[int, Times]) -> None:
+        """Take in a step, or the median of a few, that these ranks have done."""
+        shares = _shares(times)
+        if not shares:
+            return
+        self._note_spread(shares.values())
         most = max(_MOST, 2 * self._spread)
         height = max(_HEIGHT, _MISTAKES / 2 * self._spread**2 / _ALLOWANCE)
-        for rank, (share, extra_ms) in deviations.items():
+        for rank, (share, lost) in shares.items():
+            walk = self._walks[rank]
             more = min(math.log1p(share), most)  # noise is as likely to halve a time as to double
-            total = self._sums[rank] + more - _ALLOWANCE
-            self._sums[rank] = min(max(0.0, total), 2 * height)  # so that it ends, too
-            lost = max(0.0, min(extra_ms / step_ms, 1.0)) if step_ms > 0 else 0.0
-            self._lost[rank] += _WEIGHT * (lost - self._lost[rank])
-            if not self._sums[rank]:
-                self._lost[rank] = 0.0
-        slow = sorted(
-            (rank for rank in deviations if self._sums[rank] > height),
-            key=lambda rank: -self._sums[rank],
-        )
-        return [self._finding(t, rank) for rank in slow]
-
-    def _deviations(self, own: Mapping[int, float]) -> dict[int, tuple[float, float]]:
-        """Return by rank how much longer than the median of its peers it took: share, ms."""
-        roles = defaultdict(list)
-        for rank in own:
-            roles[self._roles.get(rank, "")].append(rank)
-        found = {}
-        for ranks in roles.values():
-            if len(ranks) <= _LEAST_PEERS:
+            walk.total = min(walk.total + more - _ALLOWANCE, 2 * height)  # so that it ends, too
+            if walk.total <= 0:
+                self._walks[rank] = _Walk()
+                self.slow.discard(rank)
                 continue
-            for rank in ranks:
-                usual = statistics.median_low(own[other] for other in ranks if other != rank)
-                if usual > 0 and own[rank] > 0:
-                    found[rank] = (own[rank] / usual - 1, own[rank] - usual)
-        return found
+            walk.steps += 1
+            walk.slower += share
+            walk.lost += lost
+            if walk.total > height:
+                self.slow.add(rank)
 
-    def _note_spread(self, shares: list[float]) -> None:
+    def of(self, rank: int) -> tuple[float, float]:
+        """By which share a rank was slower than its peers; which share of the steps it has cost."""
+        walk = self._walks[rank]
+        return walk.slower / max(1, walk.steps), walk.lost / max(1, walk.steps)
+
+    def _note_spread(self, shares: Iterable[tuple[float, float]]) -> None:
         """Half of the deviations are less than the median one: 1.48 times that is sigma."""
-        spread = 1.48 * statistics.median(map(abs, shares))
+        spread = 1.48 * statistics.median(abs(share) for share, _ in shares)
         self._steps += 1
         self._spread += max(_WEIGHT, 1 / self._steps) * (spread - self._spread)
 
-    def _finding(self, t: float, rank: int) -> Finding:
-        node = self._nodes.get(rank)
-        lost = math.floor(100 * self._lost[rank] + 0.5)
-        return Finding(
-            cause="slow_rank",
-            ranks=(rank,),
-            nodes=() if node is None else (node,),
-            t=t,
-            quote=f"rank {rank} takes longer than its peers: {lost} % of the step time are lost",
-            source="times of steps",
-        )
+
+def _shares(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:
+    """By rank, how much longer than its peers it took: as a share of their time, of the step."""
+    roles = defaultdict(list)
+    for rank, one in times.items():
+        if one.own and one.own[-1] > 0 and one.step > 0:
+            roles[one.role, len(one.own)].append(rank)
+    found = {}
+    for ranks in roles.values():
+        if len(ranks) <= _LEAST_PEERS:
+            continue
+        for rank in ranks:
+            own, step, _ = times[rank]
+            peers = [times[other].own for other in ranks if other != rank]
+            usual = [statistics.median_low(each) for each in zip(*peers, strict=True)]
+            late = max(mine - theirs for mine, theirs in zip(own, usual, strict=True))
+            found[rank] = (late / usual[-1], max(0.0, min(late / step, 1.0)))
+    return found

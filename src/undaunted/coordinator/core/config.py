@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,10 @@ from undaunted.coordinator.core.placement import Rules
 if TYPE_CHECKING:
     from undaunted.coordinator.core.advice import Advise
     from undaunted.coordinator.core.examination import Rule
+    from undaunted.coordinator.core.messages import Place, Slow
+
+# Of one round: takes the times that a node tells, and returns what is new. Bounded, never raises.
+Pace = Callable[[str, bytes], "Iterable[Slow]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class PolicyConfig:
         first_timeout_s: how long the first round may wait for enough nodes.
         join_timeout_s: the same for later rounds.
         last_call_s: how long the first round waits for more nodes than needed.
+        pace: makes for each round the function that says who is slow, given its number and
+            places; None = nobody is compared.
         rule: says who hangs after all nodes were looked at; None = they are not looked at.
         advise: says what is best done after a round that failed, by the history of the job; None =
             there is no history.
@@ -53,6 +60,7 @@ class PolicyConfig:
     first_timeout_s: float = 900.0
     join_timeout_s: float = 300.0
     last_call_s: float = 1.0
+    pace: Callable[[int, tuple[Place, ...]], Pace] | None = field(default=None, compare=False)
     rule: Rule | None = field(default=None, compare=False)
     advise: Advise | None = field(default=None, compare=False)
     act: bool = False

@@ -509,8 +509,8 @@ class Reports:
         """Number what has happened, and keep it."""
         self._last += 1
         report = p.Report(number=self._last, event=event)
-        if isinstance(event, m.NodeEvidence):  # it may be long; the newest is enough
-            kept = [each for each in self._kept if not isinstance(each.event, m.NodeEvidence)]
+        if isinstance(event, m.NodeEvidence | m.NodeTimes):  # it may be long; the newest is enough
+            kept = [each for each in self._kept if type(each.event) is not type(event)]
         else:
             kept = self._kept
         self._kept = [*kept[-KEPT_REPORTS + 1 :], report]

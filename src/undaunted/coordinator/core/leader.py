@@ -218,7 +218,7 @@ class Leader:
                 return self._preparation.begin(command, now)
             case m.SetTimer(name=name, round=number, delay_s=delay_s):
                 return [c.SetTimer(f"policy {name}", number, delay_s)]
-            case m.Decided() | m.Blamed() | m.Advised() | m.Say():
+            case m.Decided() | m.Blamed() | m.Advised() | m.Slow() | m.Say():
                 return self._tell_all(command)
             case m.Stop():
                 self._record.stop(self._policy)

@@ -15,6 +15,8 @@ import msgspec
 
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
 
+MOST_TIMES = 64 * 1024  # bytes of `NodeTimes`
+
 
 class Outcome(enum.Enum):
     """How a job ends, by the name in the journal; see docs/exit-codes.md."""
@@ -140,6 +142,14 @@ class NodeEvidence(_Message, frozen=True):
     evidence: bytes = b""
 
 
+class NodeTimes(_Message, frozen=True):
+    """How long each rank of the node has worked by itself in the last steps; opaque."""
+
+    node: str
+    round: int
+    times: bytes = b""
+
+
 class RankLost(_Message, frozen=True):
     """The node goes on without one of its ranks, for good: it is healthy no more."""
 
@@ -235,6 +245,7 @@ NodeEvent = (
     NodeFailed
     | HangSuspected
     | NodeEvidence
+    | NodeTimes
     | RankLost
     | NodeFinished
     | NodeStopped
@@ -340,6 +351,27 @@ class Advised(_Message, frozen=True):
     done: bool = False
 
 
+class Slow(_Message, frozen=True):
+    """For journal and user of every node: a rank is slower than its peers, or is not any more.
+
+    Attributes:
+        line: all of it, for people.
+        over: it is as fast as the others again.
+        slower: by which share of the time that its peers need for the same work.
+        lost: which share of the time of a step is lost by it.
+        beside: what goes along with it, as names.
+    """
+
+    round: int
+    node: str
+    rank: int
+    line: str
+    over: bool = False
+    slower: float = 0.0
+    lost: float = 0.0
+    beside: tuple[str, ...] = ()
+
+
 class Say(_Message, frozen=True):
     """A line for the user of every node, which changes nothing."""
 
@@ -369,7 +401,7 @@ class SetTimer(_Message, frozen=True):
 
 
 # What all nodes are to know; it changes nothing.
-Note = Decided | Blamed | Advised | Say
+Note = Decided | Blamed | Advised | Slow | Say
 # What a node is told to do or to know.
 NodeCommand = Start | Stop | Gather | End | Note
 Command = NodeCommand | Prepare | SetTimer

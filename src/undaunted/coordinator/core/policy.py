@@ -47,6 +47,7 @@ from undaunted.coordinator.core.messages import (
     NodeLost,
     NodeReturns,
     NodeStopped,
+    NodeTimes,
     NodeUnhealthy,
     Outcome,
     Place,
@@ -73,7 +74,7 @@ from undaunted.coordinator.core.progress import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, KeysView, Mapping
 
-    from undaunted.coordinator.core.config import PolicyConfig
+    from undaunted.coordinator.core.config import Pace, PolicyConfig
     from undaunted.coordinator.core.formation import Roster
 
 # SIGTERM to SIGKILL when nothing is lost by being quick: a peer is dead or hung, so the others
@@ -257,6 +258,7 @@ class JobPolicy:
         members: nodes of the last round.
         blame: what ended the last round.
         examination: of a round in which a limit was passed.
+        pace: says who is slow in the round that runs; None = no times have come.
         tracker: whether rounds advance.
         history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
@@ -274,6 +276,7 @@ class JobPolicy:
     members: Members = field(default_factory=Members)
     blame: Blame = field(default_factory=Blame)
     examination: Examination | None = None
+    pace: Pace | None = None
     tracker: ProgressTracker = field(init=False)
     history: bytes = b""
     after: Ending | None = None
@@ -420,6 +423,8 @@ class JobPolicy:
                 if self.examination is not None:
                     self.examination.answered(node, evidence)
                 return []
+            case NodeTimes():
+                return self._timed(event)
             case RankLost():
                 return self._rank_lost(event)
             case NodeFinished():
@@ -556,6 +561,14 @@ class JobPolicy:
         if ruling.problem:
             told.append(Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
         return [*told, *self._node_down(node, why)]
+
+    def _timed(self, event: NodeTimes) -> list[Command]:
+        """A node has told how long its ranks have worked in the last steps."""
+        if self.state is not PolicyState.RUNNING or self.config.pace is None:
+            return []
+        if self.pace is None:
+            self.pace = self.config.pace(self.round, self.places)
+        return list(self.pace(event.node, event.times))
 
     def _blamed(self) -> list[Command]:
         """Tell everybody who is to blame; once in a round."""
@@ -823,7 +836,7 @@ class JobPolicy:
         self.round = self.next_round
         self.state = PolicyState.RUNNING
         self.members = Members(places)
-        self.blame, self.examination = Blame(), None
+        self.blame, self.examination, self.pace = Blame(), None, None
         self.after, self.gone, self._why = None, "", ""
         self._announced = self._counted = self._told = False
         world_size = sum(place.slots for place in places)

@@ -32,6 +32,7 @@ from undaunted.fault_tolerance.agent.progress import ProgressFile, ProgressNotes
 from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
+from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.messages import Messages
@@ -108,6 +109,9 @@ class Agent:
         self._ranks = Ranks(
             config, begun, self._workers, self._scribe, self._orders, self._inprocess, self._post
         )
+        self._step_times = StepTimes(
+            config.node, self._ranks.recordings, self._workers, self._orders
+        )
         self._progress = ProgressNotes(self._area, self._scribe)
         self._progress_file = ProgressFile(config.ft.checkpoint_iteration_file or "", config.cwd)
         self._metrics = self._make_metrics(begun.metrics)
@@ -171,6 +175,7 @@ class Agent:
             self._close_round()
         self._outside.close()
         self._inprocess.close()
+        self._step_times.close()
         self._ranks.recordings.close()
         self._ranks.watch.close()
         self._progress.close()
@@ -240,6 +245,8 @@ class Agent:
                 self._scribe.blamed(order)
             case job.Advised():
                 self._scribe.advised(order)
+            case job.Slow():
+                self._scribe.slow(order)
             case job.Say(text=text):
                 self._say(text)
             case job.End():
@@ -333,6 +340,7 @@ class Agent:
         self._workers.adopt(spawned.pids)
         self._scribe.workers_spawned(spawned)
         self._progress.begin()
+        self._step_times.begin(current)
         self._health.begin_watch(current.number, self._unhealthy)
         self._post(m.WorkersSpawned())
 
@@ -407,6 +415,7 @@ class Agent:
     def _close_round(self) -> None:
         current = self._this_round()
         current.close()
+        self._step_times.close()
         self._inprocess.close()
         self._ranks.limits.end_round()
         self._last_steps.start(self._finish_output(current))

@@ -12,6 +12,7 @@ from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.policy import JobPolicy
 from undaunted.fault_tolerance.advice import advise
+from undaunted.fault_tolerance.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +103,7 @@ class OwnOrders:
                 min_progress_iterations=config.ft.min_progress_iterations,
                 advise=advise,
                 act=config.advice == "act",
+                pace=Pace,
             )
         )
 

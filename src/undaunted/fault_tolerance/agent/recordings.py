@@ -1,4 +1,7 @@
-"""Asks the ranks of a round what their Flight Recorders hold; see `worker.witness`."""
+"""Asks the ranks of a round what their Flight Recorders hold, and how long they have worked.
+
+See `worker.witness`, which answers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from undaunted.coordinator.wire.sockets import peer
-from undaunted.fault_tolerance.worker.witness import HEAD_BYTES, MOST_BYTES
+from undaunted.fault_tolerance.worker.witness import HEAD_BYTES, MOST_BYTES, RECORDING, TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +28,7 @@ class Recordings:
     def __init__(self) -> None:
         self._listener: socket.socket | None = None
         self._links: dict[int, _Link] = {}  # by pid
+        self._idle: asyncio.Task[dict[int, bytes | None]] | None = None  # see `ask_times`
 
     def open(self) -> str:
         """Listen for the ranks of a round that is about to begin; return the socket's name.
@@ -45,15 +49,35 @@ class Recordings:
 
         b"" = it has no recording, None = it did not answer within `ANSWER_S`.
         """
-        for _ in range(_BACKLOG):  # those that have just connected
+        if self._idle is not None:
+            self._idle.cancel()
+            await asyncio.wait([self._idle])
+        return await self._ask(pids, RECORDING)
+
+    async def ask_times(self, pids: Iterable[int]) -> dict[int, bytes | None]:
+        """Ask these processes for their `OwnTimes`; a question for recordings goes first."""
+        if self._idle is not None:
+            return {}
+        self._idle = asyncio.ensure_future(self._ask(pids, TIMES))
+        try:
+            await asyncio.wait([self._idle])
+            return {} if self._idle.cancelled() else self._idle.result()
+        finally:
+            self._idle.cancel()
+            self._idle = None
+
+    async def _ask(self, pids: Iterable[int], what: bytes) -> dict[int, bytes | None]:
+        for _ in range(_BACKLOG):  # processes that have just connected
             if not self._accept():
                 break
         links = {pid: self._links[pid] for pid in pids if pid in self._links}
-        answers = await asyncio.gather(*(link.ask() for link in links.values()))
+        answers = await asyncio.gather(*(link.ask(what) for link in links.values()))
         return dict(zip(links, answers, strict=True))
 
     def close(self) -> None:
         """End the round."""
+        if self._idle is not None:
+            self._idle.cancel()
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
@@ -87,12 +111,15 @@ class _Link:
         self._received = b""
 
     def close(self) -> None:
+        """Also while an answer is waited for."""
+        if self._sock.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._sock)
         self._sock.close()
 
-    async def ask(self) -> bytes | None:
+    async def ask(self, what: bytes) -> bytes | None:
         self._number = (self._number + 1) % 256
         try:
-            self._sock.send(bytes([self._number]))
+            self._sock.send(bytes([self._number]) + what)
             return await asyncio.wait_for(self._answer(), ANSWER_S)
         except (OSError, asyncio.TimeoutError, TimeoutError):  # two classes until Python 3.11
             return None

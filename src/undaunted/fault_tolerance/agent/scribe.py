@@ -189,6 +189,23 @@ class Scribe:
             text += "" if self._config.advice == "act" else " (--advice act does so)"
         self.say(one_line(text, longest=1000))
 
+    def slow(self, slow: job.Slow) -> None:
+        """A rank is slower than its peers, or is not any more."""
+        self.journal.record(
+            e.SlowRank(
+                t=_now_ns(),
+                round=slow.round,
+                rank=slow.rank,
+                on=slow.node,
+                line=slow.line,
+                over=slow.over,
+                slower=slow.slower,
+                lost=slow.lost,
+                beside=list(slow.beside),
+            )
+        )
+        self.say(slow.line, level=INFO if slow.over else ERROR)
+
     # --- a round --------------------------------------------------------------------------------
 
     def round_started(self, current: Round) -> None:

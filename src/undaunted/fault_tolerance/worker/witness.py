@@ -1,5 +1,8 @@
 """In a rank: tells the agent, when it asks, what the Flight Recorder of this process holds.
 
+That is a recording after a hang, or now and then, out of the times of its entries, how long the
+rank has worked by itself in its steps (`straggler.own_times`).
+
 One thread, which sleeps in a read of a socket. Nothing in here raises, keeps the rank waiting, or
 needs an agent that answers. Imported before the user's program: at the time of a hang an import may
 wait for ever.
@@ -8,19 +11,29 @@ wait for ever.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 
-from undaunted.attribution.flight.recorder import record
+import msgspec
+
+from undaunted.attribution.flight.recorder import calls_ns, record
 from undaunted.attribution.flight.recording import encode
+from undaunted.attribution.straggler import own_times
+from undaunted.attribution.straggler.own_times import OwnTimes
+from undaunted.progress import writer
 
 # Set by `undaunted run`: name of the agent's abstract Unix socket, without the leading NUL.
 VARIABLE = "UNDAUNTED_RECORDINGS"
-# The number of the question, then how many bytes follow: none, if there is no recording.
+# A question: its number, then what is asked for.
+RECORDING, TIMES = b"r", b"t"
+QUESTION_BYTES = 1 + 1
+# An answer: the number of the question, then how many bytes follow: none, if there is no recording.
 HEAD_BYTES = 1 + 4
 MOST_BYTES = 64 * 1024
 
@@ -72,11 +85,55 @@ def _are_mixed() -> bool:
 
 
 def _serve(sock: socket.socket) -> None:
+    times = _Times()
+    gc.callbacks.append(times.collecting)
     try:
-        while number := sock.recv(1):
-            recording = None if _are_mixed() else record()
-            body = b"" if recording is None else encode(recording)
+        while len(question := sock.recv(QUESTION_BYTES, socket.MSG_WAITALL)) == QUESTION_BYTES:
+            number, what = question[:1], question[1:]
+            body = b"" if _are_mixed() else times.answer() if what == TIMES else _recording()
             body = body if len(body) <= MOST_BYTES else b""
             sock.sendall(number + len(body).to_bytes(4, "big") + body)
     except OSError:
         pass  # the agent is gone
+
+
+def _recording() -> bytes:
+    recording = record()
+    return b"" if recording is None else encode(recording)
+
+
+class _Times:
+    """What the rank has done by itself since it was asked last."""
+
+    def __init__(self) -> None:
+        self._told_ns = 0  # steps until then have been told
+        self._gc_ns = 0
+        self._collecting_since = 0
+
+    def collecting(self, phase: str, _: object) -> None:
+        """Called by the garbage collector when it begins and when it ends."""
+        now = time.monotonic_ns()
+        if phase == "start":
+            self._collecting_since = now
+        else:
+            self._gc_ns += now - self._collecting_since
+
+    def answer(self) -> bytes:
+        """Return `OwnTimes`, b"" if nothing can be said."""
+        try:
+            return self._answer()
+        except Exception:  # noqa: BLE001 - training goes on, and so does this thread
+            return b""
+
+    def _answer(self) -> bytes:
+        began_ns = time.thread_time_ns()
+        page = writer.current
+        steps = list(page.steps) if isinstance(page, writer.PageWriter) else []
+        if not steps:
+            return b""
+        ahead_ns = time.time_ns() - time.monotonic_ns()
+        calls = [at_ns - ahead_ns for at_ns in calls_ns()]
+        chunks, self._told_ns = own_times.chunks(steps, calls, self._told_ns)
+        gc_us, self._gc_ns = self._gc_ns // 1000, 0
+        cost_us = (time.thread_time_ns() - began_ns) // 1000
+        return msgspec.msgpack.encode(OwnTimes(chunks, gc_us, cost_us))

@@ -1,0 +1,119 @@
+"""How long a rank works by itself in a step, out of its Flight Recorder. Pure.
+
+From the call of `undaunted.step`, when all waiting is over, to the moments in which the collectives
+of the step are called: until the first one that is waited for, nobody has kept the rank waiting.
+All of it is by the rank's own clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+STEPS = 5  # of a chunk; chunks begin at iterations that are multiples of it
+_MOST_CHUNKS = 32  # of one report
+_MOMENTS = 4  # of a step that are compared: the first collective, the last, two between
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A few steps of one rank, in a row. All times are medians.
+
+    Attributes:
+        first: iteration of the first step, divided by `STEPS`.
+        collectives: number in each step.
+        step_us: from one step to the next.
+        own_us: from the beginning of the step to up to four of its collectives.
+    """
+
+    first: int
+    collectives: int
+    step_us: int
+    own_us: tuple[int, ...]
+
+
+class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a rank says of itself when it is asked, since it was asked last.
+
+    Attributes:
+        chunks: the oldest first.
+        gc_us: how long Python's garbage collector has run.
+        cost_us: CPU time that this answer has taken.
+    """
+
+    chunks: tuple[Chunk, ...]
+    gc_us: int = 0
+    cost_us: int = 0
+
+
+class RankTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The same with what its node sees of it, for the leader.
+
+    Attributes:
+        wall_us: how long the time is that the rest is about.
+        cpu_us: CPU time of the main thread.
+        queue_us: how long the main thread could have run, and had no core.
+    """
+
+    rank: int
+    chunks: tuple[Chunk, ...]
+    wall_us: int
+    gc_us: int = 0
+    cpu_us: int = 0
+    queue_us: int = 0
+
+
+def chunks(
+    steps: Iterable[tuple[int, int]], called_ns: Sequence[int], after_ns: int = 0
+) -> tuple[tuple[Chunk, ...], int]:
+    """Return the whole chunks that begin after ``after_ns``, and when the last of them was over.
+
+    Of many, every second, fourth, ... is left out, so that chunks of ranks with other times of a
+    step are still the same ones.
+
+    Args:
+        steps: when each began, ns, and its iteration.
+        called_ns: when each collective was called, ascending, by the same clock. Steps that began
+            before the first of them are left out, as older ones may be missing.
+        after_ns: as it was returned the last time.
+    """
+    begun: dict[int, list[_Step]] = {}
+    after_ns = max(after_ns, called_ns[0] if called_ns else 0)
+    for (since, iteration), (until, following) in pairwise(steps):
+        if following <= iteration:
+            begun.clear()  # iterations are counted anew
+        elif following == iteration + 1 and since >= after_ns:
+            calls = called_ns[bisect_right(called_ns, since) : bisect_right(called_ns, until)]
+            step = _Step(until, until - since, [at - since for at in calls])
+            begun.setdefault(iteration // STEPS, []).append(step)
+    whole = {number: each for number, each in begun.items() if len(each) == STEPS}
+    over_ns = max((each[-1].until for each in whole.values()), default=after_ns)
+    found = [chunk for number, each in whole.items() if (chunk := _chunk(number, each))]
+    every = 1
+    while len(found) > _MOST_CHUNKS:
+        every *= 2
+        found = [chunk for chunk in found if chunk.first % every == 0]
+    return tuple(found), over_ns
+
+
+class _Step(NamedTuple):
+    until: int
+    took: int
+    calls: list[int]  # since its beginning
+
+
+def _chunk(number: int, steps: Sequence[_Step]) -> Chunk | None:
+    """None = the steps are not alike, or hold no collectives."""
+    count = len(steps[0].calls)
+    if not count or any(len(step.calls) != count for step in steps):
+        return None
+    places = sorted({(count - 1) * index // (_MOMENTS - 1) for index in range(_MOMENTS)})
+    own = (statistics.median_low(step.calls[place] for step in steps) for place in places)
+    step_ns = statistics.median_low(step.took for step in steps)
+    return Chunk(number, count, step_ns // 1000, tuple(ns // 1000 for ns in own))

@@ -1,0 +1,131 @@
+"""Now and then, asks the ranks of this node how long they have worked by themselves.
+
+The answers go to the leader, who compares all ranks: `fault_tolerance.pace`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from undaunted.attribution.straggler.own_times import OwnTimes, RankTimes
+from undaunted.coordinator.core import messages as job
+
+if TYPE_CHECKING:
+    from undaunted.fault_tolerance.agent.orders import Orders
+    from undaunted.fault_tolerance.agent.processes import Worker, Workers
+    from undaunted.fault_tolerance.agent.recordings import Recordings
+    from undaunted.fault_tolerance.agent.round import Round
+
+# Nodes ask at the same moments, by clocks that hardly differ, so that they learn of the same steps.
+_FIRST_S = 2.0
+_OFTEN = 20  # so often that soon; from then on five times as long
+_LATER_S = 10.0
+_MOST_S = 160.0
+# A rank shall not spend more than a thousandth of its time on answers; the leader, with many nodes,
+# no more than this on one of them.
+_COST = 1000
+_EACH_NODE_S = 0.01
+_DECODER = msgspec.msgpack.Decoder(OwnTimes)
+
+
+class StepTimes:
+    """Asks the ranks of one round after the other.
+
+    Args:
+        node: the name of this one.
+        recordings: asks.
+        workers: the processes.
+        orders: get the answers.
+    """
+
+    def __init__(self, node: str, recordings: Recordings, workers: Workers, orders: Orders) -> None:
+        self._node = node
+        self._recordings = recordings
+        self._workers = workers
+        self._orders = orders
+        self._asked = 0
+        self._cost_s = 0.0
+        self._seen: dict[int, _Seen] = {}  # by pid
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, current: Round) -> None:
+        """The ranks of this round run."""
+        self.close()
+        self._asked, self._cost_s, self._seen = 0, 0.0, {}
+        self._task = asyncio.get_running_loop().create_task(self._ask_again_and_again(current))
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = None
+
+    async def _ask_again_and_again(self, current: Round) -> None:
+        while not current.stopping:
+            await asyncio.sleep(self._delay_s(current.start.group_world_size))
+            await self._ask(current)
+
+    def _delay_s(self, nodes: int) -> float:
+        usual = _FIRST_S if self._asked < _OFTEN else _LATER_S
+        least = max(usual, self._cost_s * _COST, nodes * _EACH_NODE_S)
+        every = usual
+        while every < min(least, _MOST_S):
+            every *= 2
+        return every - time.time() % every
+
+    async def _ask(self, current: Round) -> None:
+        workers = {worker.pid: worker for worker in self._workers.all if worker.code is None}
+        answers = await self._recordings.ask_times(workers)
+        self._asked += 1
+        told = [
+            self._times(current, workers[pid], own)
+            for pid, answer in answers.items()
+            if (own := _decoded(answer)) is not None
+        ]
+        data = msgspec.msgpack.encode([times for times in told if times.chunks])
+        if len(data) <= job.MOST_TIMES and any(times.chunks for times in told):
+            self._orders.post(job.NodeTimes(self._node, current.number, data))
+
+    def _times(self, current: Round, worker: Worker, own: OwnTimes) -> RankTimes:
+        self._cost_s = max(self._cost_s / 2, own.cost_us / 1e6)
+        now = _Seen.of(worker.pid)
+        before = self._seen.get(worker.pid, now)
+        self._seen[worker.pid] = now
+        return RankTimes(
+            rank=current.rank(worker.local_rank),
+            chunks=own.chunks,
+            wall_us=(now.wall_ns - before.wall_ns) // 1000,
+            gc_us=own.gc_us,
+            cpu_us=(now.cpu_ns - before.cpu_ns) // 1000,
+            queue_us=(now.queue_ns - before.queue_ns) // 1000,
+        )
+
+
+def _decoded(answer: bytes | None) -> OwnTimes | None:
+    """None = the rank did not answer, has nothing to say, or says what nobody understands."""
+    try:
+        return _DECODER.decode(answer) if answer else None
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What the kernel says of the main thread of a process."""
+
+    wall_ns: int
+    cpu_ns: int = 0
+    queue_ns: int = 0
+
+    @classmethod
+    def of(cls, pid: int) -> _Seen:
+        now = time.monotonic_ns()
+        try:
+            said = Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes().split()
+            return cls(now, int(said[0]), int(said[1]))
+        except (OSError, ValueError, IndexError):  # it has ended, or the kernel keeps no figures
+            return cls(now)

@@ -1,0 +1,57 @@
+"""A rank that is slower than the others is named while the job runs; the program only steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import launched, nodes_of_a_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+
+SCRIPT = """
+    import os, time
+    import torch, torch.distributed as dist
+    import undaunted
+    dist.init_process_group("gloo")
+    rank, step = dist.get_rank(), 0
+    go_on = torch.ones(1)
+    while go_on.item():
+        undaunted.step(step)
+        time.sleep(0.06 if rank == 2 else 0.03)  # work
+        go_on.fill_(rank != 0 or not os.path.exists("enough"))
+        dist.all_reduce(go_on, dist.ReduceOp.MIN)
+        step += 1
+"""
+LINE = r"rank 2 \(node (\S+)\) is slow"
+
+
+def test_on_one_node(tmp_path: Path) -> None:
+    with launched(tmp_path, SCRIPT, "--nproc-per-node", "4", "--node-name", "n0") as launcher:
+        assert launcher.wait_for(LINE)[1] == "n0"
+        (tmp_path / "enough").touch()
+        assert launcher.finish() == 0
+        (slow,) = launcher.events("slow_rank")
+    assert (slow["rank"], slow["on"], slow["round"]) == (2, "n0", 0)
+    assert slow["slower"] > 0.3  # type: ignore[operator]
+
+
+def test_all_nodes_say_it(tmp_path: Path) -> None:
+    options = ("--nnodes", "2", "--nproc-per-node", "2")
+    with nodes_of_a_job(tmp_path, SCRIPT, *options) as start:
+        nodes = [start("a", "is_host=1"), start("b", "is_host=0")]
+        assert [launcher.wait_for(LINE)[1] for launcher in nodes] == ["b", "b"]
+        (tmp_path / "enough").touch()
+        assert [launcher.finish() for launcher in nodes] == [0, 0]
+
+
+def test_without_the_recorder_nothing_is_said(tmp_path: Path) -> None:
+    script = SCRIPT.replace('os.path.exists("enough")', "step > 200")
+    options = ("--nproc-per-node", "4", "--flight-recorder", "off")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 0
+        assert launcher.events("slow_rank") == []

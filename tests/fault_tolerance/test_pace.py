@@ -1,0 +1,135 @@
+"""Times that nodes tell become lines about slow ranks."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from undaunted.attribution.straggler.own_times import Chunk, RankTimes
+from undaunted.coordinator.core.messages import MOST_TIMES, Place, Slow
+from undaunted.fault_tolerance.pace import Pace
+
+PLACES = (Place("a", 0, 0, 4), Place("b", 1, 4, 4))
+EACH = 6  # chunks of a report
+
+
+def report(
+    node: str,
+    number: int,
+    *,
+    slow: int = -1,
+    noise: float = 0.03,
+    factor: float = 1.15,
+    queue: tuple[float, ...] = (),
+    gc: int = 0,
+    seed: int = 0,
+) -> bytes:
+    """A node tells of six chunks of 40 ms of work; ``queue``: shares of time without a core."""
+    rng = random.Random(f"{node}{number}{seed}")
+    told = []
+    for rank in range(4) if node == "a" else range(4, 8):
+        waits = queue[rank % 4] if queue else 0.0
+        own = [
+            40_000 * rng.lognormvariate(0, noise) * (factor if rank == slow else 1) + 60_000 * waits
+            for _ in range(EACH)
+        ]
+        chunks = tuple(
+            Chunk(number * EACH + index, 1, 60_000, (int(us),)) for index, us in enumerate(own)
+        )
+        wall = 2_000_000
+        gc_us = gc if rank == slow else 0
+        told.append(RankTimes(rank, chunks, wall, gc_us, 0, int(waits * wall)))
+    return msgspec.msgpack.encode(told)
+
+
+def said(pace: Pace, reports: int = 7, first: int = 0, **options: object) -> list[Slow]:
+    return [
+        slow
+        for number in range(first, first + reports)
+        for node in ("a", "b")
+        for slow in pace(node, report(node, number, **options))  # type: ignore[arg-type]
+    ]
+
+
+def test_a_slow_rank_is_named_once_with_its_node() -> None:
+    (slow,) = said(Pace(3, PLACES), slow=5)
+    assert (slow.round, slow.node, slow.rank, slow.over) == (3, "b", 5, False)
+    assert slow.slower == pytest.approx(0.15, abs=0.04)
+    assert slow.lost == pytest.approx(0.1, abs=0.03)
+    assert "rank 5 (node b)" in slow.line
+    assert slow.beside == ()
+
+
+def test_nobody_is_named_in_noise() -> None:
+    for seed in range(20):
+        assert said(Pace(0, PLACES), 10, noise=0.2, seed=seed) == []
+
+
+def test_the_end_is_said_too() -> None:
+    pace = Pace(0, PLACES)
+    (begin,) = said(pace, 7, slow=5)
+    (end,) = said(pace, 20, first=7)
+    assert (begin.over, end.over) == (False, True)
+    assert end.rank == 5
+    assert said(pace, 3, first=27) == []
+
+
+def test_what_goes_along_with_it_is_named() -> None:
+    (slow,) = said(Pace(0, PLACES), slow=5, gc=200_000)
+    assert slow.beside == ("gc",)
+    assert "10%" in slow.line
+
+
+def test_where_a_node_has_too_few_cores_waits_for_one_say_nothing() -> None:
+    crowded = (0.1, 0.3, 0.15, 0.2)
+    assert said(Pace(0, PLACES), queue=crowded) == []
+    (slow,) = said(Pace(0, PLACES), queue=crowded, slow=5)
+    assert slow.rank == 5
+
+
+def test_one_rank_that_waits_for_a_core_is_slow() -> None:
+    (slow, *_) = said(Pace(0, PLACES), queue=(0.0, 0.0, 0.2, 0.0))
+    assert slow.rank in (2, 6)
+    assert slow.beside == ("queue",)
+
+
+def test_a_node_that_tells_nothing_is_not_waited_for_for_ever() -> None:
+    pace = Pace(0, PLACES)
+    for number in range(40):
+        if told := pace("b", report("b", number, slow=6)):
+            break
+    assert [slow.rank for slow in told] == [6]
+
+
+def test_reports_of_nodes_that_come_late_are_compared_with_their_own_steps() -> None:
+    pace = Pace(0, PLACES)
+    for number in range(4):
+        assert pace("a", report("a", number)) == []
+    told = [slow for number in range(8) for slow in pace("b", report("b", number, slow=6))]
+    told += [slow for number in range(4, 8) for slow in pace("a", report("a", number))]
+    assert [slow.rank for slow in told] == [6]
+
+
+def test_iterations_that_are_counted_anew() -> None:
+    pace = Pace(0, PLACES)
+    assert said(pace, 3) == []
+    assert [slow.rank for slow in said(pace, 7, slow=2)] == [2]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x91\x01", b"x" * (MOST_TIMES + 1)])
+def test_what_is_no_report_says_nothing(data: bytes) -> None:
+    assert Pace(0, PLACES)("a", data) == []
+
+
+def test_a_node_tells_of_its_own_ranks_only() -> None:
+    pace = Pace(0, PLACES)
+    for number in range(10):
+        assert pace("c", report("b", number, slow=5)) == []
+        assert pace("a", report("b", number, slow=5)) == []
+
+
+def test_numbers_that_make_no_sense() -> None:
+    odd = [RankTimes(0, (Chunk(-5, 0, -1, ()), Chunk(2**60, 1, 0, (0, -9))), 0, -1, -1, -1)]
+    assert Pace(0, PLACES[:1])("a", msgspec.msgpack.encode(odd)) == []
