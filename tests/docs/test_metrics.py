@@ -35,6 +35,7 @@ EVENTS = [
     at(1, e.NodeChecked),
     at(1, e.LimitsChanged, limits={"heartbeat": 1.0}),
     at(1, e.RankEventsLost, rank=1, count=1),
+    at(1, e.SlowRank, rank=0, on="n0", line="rank 0 is slow", slower=0.2),
     BLAMED,
 ]
 

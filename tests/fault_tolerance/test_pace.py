@@ -24,6 +24,7 @@ def report(
     factor: float = 1.15,
     queue: tuple[float, ...] = (),
     gc: int = 0,
+    cpu: int = 0,
     seed: int = 0,
 ) -> bytes:
     """A node tells of six chunks of 40 ms of work; ``queue``: shares of time without a core."""
@@ -39,8 +40,8 @@ def report(
             Chunk(number * EACH + index, 1, 60_000, (int(us),)) for index, us in enumerate(own)
         )
         wall = 2_000_000
-        gc_us = gc if rank == slow else 0
-        told.append(RankTimes(rank, chunks, wall, gc_us, 0, int(waits * wall)))
+        gc_us, cpu_us = (gc, cpu) if rank == slow else (0, 500_000)
+        told.append(RankTimes(rank, chunks, wall, gc_us, cpu_us, int(waits * wall)))
     return msgspec.msgpack.encode(told)
 
 
@@ -79,7 +80,10 @@ def test_the_end_is_said_too() -> None:
 def test_what_goes_along_with_it_is_named() -> None:
     (slow,) = said(Pace(0, PLACES), slow=5, gc=200_000)
     assert slow.beside == ("gc",)
-    assert "10%" in slow.line
+    assert "10% of its time, others 0%" in slow.line
+    (slow,) = said(Pace(0, PLACES), slow=5, cpu=700_000)
+    assert slow.beside == ("cpu",)
+    assert "35% of its time, others 25%" in slow.line
 
 
 def test_where_a_node_has_too_few_cores_waits_for_one_say_nothing() -> None:

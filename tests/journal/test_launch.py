@@ -61,6 +61,18 @@ def told(text: str, name: str = "checkpoint") -> e.AnyEvent:
     return at(1, e.RankEvent, rank=0, name=name, at_ns=1, text=text)
 
 
+def test_which_ranks_of_this_node_are_slow_now() -> None:
+    node = at(1, e.NodeChecked).node
+    slow = [
+        at(1, e.SlowRank, rank=rank, on=on, line="", slower=rank / 10)
+        for rank, on in ((1, node), (2, node), (3, "another"))
+    ]
+    assert after(*slow).slow == {1: 0.1, 2: 0.2}
+    over = at(2, e.SlowRank, rank=1, on=node, line="", over=True)
+    assert after(*slow, over).slow == {2: 0.2}
+    assert after(*slow, *begin(1000, 1)).slow == {}
+
+
 def test_checkpoints_of_single_ranks() -> None:
     state = after(
         told("saved step=5 bytes=10 stall_s=0.5 write_s=1 total_s=2"),

@@ -24,6 +24,11 @@ _MOST_SLOW = 8  # lines of one round
 # too few cores for its ranks, and whose turn it is says nothing about a rank.
 _CROWDED = 0.02
 _BESIDE = 0.02  # share of its time that a rank spends on something more than others do
+_KINDS = (
+    ("gc", "gc_us", "Python's garbage collector takes"),
+    ("queue", "queue_us", "it waits for a CPU core"),
+    ("cpu", "cpu_us", "its main thread computes"),
+)
 
 
 class Pace:
@@ -111,19 +116,16 @@ class Pace:
     def _beside(self, rank: int) -> dict[str, str]:
         """What this rank spends more time on than others do."""
         found = {}
-        own = self._last.get(rank)
-        for key, field, text in (
-            ("gc", "gc_us", "Python's garbage collector takes {share:.0%} of its time"),
-            ("queue", "queue_us", "it waits for a CPU core for {share:.0%} of its time"),
-        ):
+        for key, field, text in _KINDS:
             shares = {
                 each.rank: getattr(each, field) / each.wall_us
                 for each in self._last.values()
                 if each.wall_us > 0
             }
             mine = shares.pop(rank, 0.0)
-            if own is not None and shares and mine > statistics.median(shares.values()) + _BESIDE:
-                found[key] = text.format(share=mine)
+            usual = statistics.median(shares.values()) if shares else 0.0
+            if shares and mine > usual + _BESIDE:
+                found[key] = f"{text} {mine:.0%} of its time, others {usual:.0%}"
         return found
 
 

@@ -299,6 +299,7 @@ class LaunchState:
             without it.
         blamed_nodes: node that ended a round first, by number; in a job of several nodes.
         inprocess_restarts: restarts inside of the processes.
+        slow: by which share ranks of this node are slower than their peers, by rank.
         paused_s: how long the launcher itself did not run.
         healthy: whether the last check of the node found nothing wrong; None = there was none.
         lost: events that are missing in the journal, as far as it says so itself.
@@ -332,6 +333,7 @@ class LaunchState:
         self.blamed_ranks: Counter[tuple[int, str]] = Counter()
         self.blamed_nodes: dict[int, str] = {}
         self.inprocess_restarts = 0
+        self.slow: dict[int, float] = {}
         self.paused_s = 0.0
         self.healthy: bool | None = None
         self.lost = 0
@@ -525,6 +527,11 @@ class LaunchState:
                 self.inprocess_restarts += event.phase == "re-enter"
             case e.RoundStarted():
                 self.number = event.round
+                self.slow = {}
+            case e.SlowRank(over=True):
+                self.slow.pop(event.rank, None)
+            case e.SlowRank() if event.on == event.node and self._has_room(self.slow, event.rank):
+                self.slow[event.rank] = event.slower
             case e.Decision():
                 self.decision = event
             case e.LimitsChanged():

@@ -359,7 +359,7 @@ class Slow(_Message, frozen=True):
         over: it is as fast as the others again.
         slower: by which share of the time that its peers need for the same work.
         lost: which share of the time of a step is lost by it.
-        beside: what goes along with it, as names.
+        beside: what it spends more time on than others do, as names.
     """
 
     round: int

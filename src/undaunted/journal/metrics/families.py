@@ -86,7 +86,7 @@ def families(
     if launch.complete:
         found += [*_of_rounds(run, node), *_of_times(run, node)]
     if now is not None:
-        found += _of_ranks(now.ranks, node)
+        found += [*_of_ranks(now.ranks, node), _of_slow_ranks(launch, node)]
         if now.leads:
             found.append(_of_blamed_nodes(launch, node))
     return [family for family in found if family.samples]
@@ -228,6 +228,16 @@ def _of_launch(launch: LaunchState, node: str, now: Now | None) -> list[Family]:
         ).add(launch.inprocess_restarts, node=node),
         *_of_checkpoints(launch, node),
     ]
+
+
+def _of_slow_ranks(launch: LaunchState, node: str) -> Family:
+    slower = Family(
+        "undaunted_rank_slower_ratio",
+        "By which share a rank takes longer than its peers in its own work, while it is slow.",
+    )
+    for rank, share in sorted(launch.slow.items()):
+        slower.add(share, node=node, rank=rank)
+    return slower
 
 
 def _of_checkpoints(launch: LaunchState, node: str) -> list[Family]:
