@@ -127,6 +127,17 @@ def test_full_disk_is_said_once_and_events_are_counted(
     assert "No space left on device" in problem
 
 
+def test_flush_waits_for_the_first_line(tmp_path: Path, fs: FaultyFiles) -> None:
+    """So that what happens to the file system afterwards happens to a journal that exists."""
+    fs.gate.clear()
+    writer = JournalWriter(tmp_path / "j", node="n", fs=fs)
+    assert not writer.flush(0.01)
+    fs.gate.set()
+    assert writer.flush(DEADLINE_S)
+    assert len(read_journal(tmp_path / "j").events) == 1
+    assert writer.close(DEADLINE_S)
+
+
 def test_events_that_a_full_disk_refused_are_written_when_there_is_room(
     tmp_path: Path, fs: FaultyFiles
 ) -> None:

@@ -134,7 +134,7 @@ class JournalWriter:
         self._queue: deque[_Item] = deque()
         self._waiting_events = 0  # in the queue or being written
         self._waiting_bytes = 0
-        self._accepted = 0
+        self._accepted = 1  # the first line of the file
         self._finished = 0
         self._dropped = 0
         self._drop_reason = ""
@@ -174,7 +174,7 @@ class JournalWriter:
         return self._put(_Text(os.fspath(path), text))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything taken so far was written, kept or given up.
+        """Wait until the first line and everything taken so far was written, kept or given up.
 
         Returns:
             False if time ran out.
@@ -235,14 +235,19 @@ class JournalWriter:
 
     def _run(self) -> None:
         self._append([])
+        self._note_finished(1)
         while (batch := self._take()) is not None:
             self._process(batch)
             with self._changed:
                 self._waiting_events -= len(batch)
                 self._waiting_bytes -= sum(item.size for item in batch)
-                self._finished += len(batch)
-                self._changed.notify_all()
+                self._note_finished(len(batch))
         self._finish()
+
+    def _note_finished(self, count: int) -> None:
+        with self._changed:
+            self._finished += count
+            self._changed.notify_all()
 
     def _take(self) -> list[_Item] | None:
         """Wait for work; return all of it, also none when it is time to try again what was kept.

@@ -28,6 +28,7 @@ dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.torch
 
 LONG_S = 60.0
+SHORT_S = 0.5  # enough for a store to answer on a busy machine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -137,7 +138,7 @@ def test_ranks_of_a_group_are_called_what_the_job_calls_them(stores: Any) -> Non
     ):
         assert "rank 4 is at 'c0', but rank 6 at 'c1'" in str(error)
     with pytest.raises(SaveError, match=r"rank 6 of 2 did not answer .* says rank 4") as raised:
-        made[0].round("a", b"", fail, 0.1)
+        made[0].round("a", b"", fail, SHORT_S)
     assert raised.value.ranks == (6,)
 
 
@@ -158,11 +159,11 @@ def test_ranks_that_do_not_answer_are_named_on_all_others(stores: Any) -> None:
 
 def test_a_rank_0_that_does_not_answer_is_named(stores: Any) -> None:
     ranks = ranks_of(stores(3))
-    errors = everyone(ranks[1:], lambda _: b"", fail, 0.3)
+    errors = everyone(ranks[1:], lambda _: b"", fail, SHORT_S)
     assert [error.ranks for error in errors] == [(0,)] * 2
     # It learns, when it comes, what the others believe, and decides nothing.
     with pytest.raises(SaveError) as late:
-        ranks[0].round("r", b"", fail, 0.3)
+        ranks[0].round("r", b"", fail, SHORT_S)
     assert str(late.value) == str(errors[0])
 
 
@@ -186,11 +187,11 @@ def test_a_rank_0_that_never_decides_is_given_up_and_bound_by_that(stores: Any) 
 
     def rank_1() -> Any:
         try:
-            return ranks[1].round("r", b"", fail, 0.2)
+            return ranks[1].round("r", b"", fail, 2 * SHORT_S)
         finally:
             given_up.set()
 
-    errors = together([lambda: ranks[0].round("r", b"", hangs, 0.2), rank_1])
+    errors = together([lambda: ranks[0].round("r", b"", hangs, 2 * SHORT_S), rank_1])
     assert [type(error) for error in errors] == [SaveError] * 2
     assert "rank 0 has not decided" in str(errors[0])
     assert str(errors[0]) == str(errors[1])
@@ -245,7 +246,7 @@ def test_ranks_meet_again_after_some_were_alone_in_calls(stores: Any, lone: int)
     ranks = ranks_of(stores(3))
     for step in (2, 3):
         with pytest.raises(SaveError, match=rf"save {step}: ranks .* did not answer"):
-            ranks[lone].round(f"save {step}", b"", fail, 0.1)
+            ranks[lone].round(f"save {step}", b"", fail, SHORT_S)
     for step in (4, 5):
         answers = together(
             [
@@ -275,7 +276,7 @@ def test_who_comes_late_to_several_failed_rounds_is_told_of_the_one_it_missed(st
     ranks = ranks_of(stores(2))
     for step in (2, 3):
         with pytest.raises(SaveError):
-            ranks[0].round(f"save {step}", b"", fail, 0.1)
+            ranks[0].round(f"save {step}", b"", fail, SHORT_S)
     with pytest.raises(SaveError, match=r"save 3: rank 1 of 2 did not answer .* says rank 0"):
         ranks[1].round("save 3", b"", fail, LONG_S)
 
@@ -285,7 +286,7 @@ def test_who_comes_late_may_wait_for_the_others_to_try_again(stores: Any, lone: 
     ranks = ranks_of(stores(2))
     for _ in range(2):
         with pytest.raises(SaveError):
-            ranks[lone].round("search", b"", fail, 0.1, join_later=True)
+            ranks[lone].round("search", b"", fail, SHORT_S, join_later=True)
     answers = together(
         [
             lambda one=one: one.round("search", b"x", b"".join, LONG_S, join_later=True)
@@ -298,7 +299,7 @@ def test_who_comes_late_may_wait_for_the_others_to_try_again(stores: Any, lone: 
 def test_a_rank_0_that_comes_late_does_not_wait_for_what_is_over(stores: Any) -> None:
     ranks = ranks_of(stores(3))
     with pytest.raises(SaveError):
-        ranks[1].round("r", b"", fail, 0.1)
+        ranks[1].round("r", b"", fail, SHORT_S)
     began = time.monotonic()
     with pytest.raises(SaveError, match="says rank 1"):
         ranks[0].round("r", b"", fail, LONG_S)
