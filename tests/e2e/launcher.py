@@ -99,7 +99,7 @@ class Launcher:
             self.process.send_signal(signal.SIGINT)
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(10)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(10)

@@ -107,7 +107,7 @@ EXITING = """
 
 
 def test_a_rank_that_exits_with_a_failure_is_gone_soon(tmp_path: Path) -> None:
-    limit = ("--ft-rank-heartbeat-timeout", "4")
+    limit = ("--ft-rank-heartbeat-timeout", "10")
     with launched(tmp_path, EXITING, *TWO, "--max-restarts", "1", *limit) as launcher:
         assert launcher.finish() == 0
         (verdict,) = launcher.events("verdict")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,7 +93,7 @@ def test_processes_are_restarted(tmp_path: Path, fault: str) -> None:
         assert "rank 1 (node" in text
         assert "was killed by SIGKILL" in text
     else:
-        assert "section 'step' open for 3.0 s (limit 3 s" in text
+        assert re.search(r"section 'step' open for \d+\.\d s \(limit 3 s", text)
     for rank in range(2):
         assert f"process {rank} begins at iteration 0" in text
         assert f"process {rank} begins at iteration 16" in text
@@ -128,7 +129,7 @@ def test_a_reserve_takes_over_for_a_process_that_is_killed(tmp_path: Path) -> No
 
 
 def test_a_silent_rank_is_restarted_inside(tmp_path: Path) -> None:
-    soft = ("--soft-timeout", "2")
+    soft = ("--soft-timeout", "4")
     generous = ("--ft-param-rank_section_timeouts=setup:60,step:60,checkpointing:60",)
     text = pretrain(tmp_path, (*TWO, *generous), *INSIDE, "silent", *soft)
     assert "in-process restart 1: 2 ranks running again" in text
@@ -151,7 +152,7 @@ def test_sections(tmp_path: Path) -> None:
     limits = ("--ft-param-rank_section_timeouts=init:60,train:3,forward:2",)
     text = ft_launcher(tmp_path, (*ONE_RESTART, *limits), "sections.py")
     assert text.count("as expected: start_section needs monitoring") == 4
-    assert "section 'forward' open for 2.0 s (limit 2 s" in text
+    assert re.search(r"section 'forward' open for \d+\.\d s \(limit 2 s", text)
     assert rest(text).count("done\n") == 2
 
 

@@ -126,7 +126,7 @@ def test_a_driver_that_hangs_does_not_stop_the_job_from_ending(tmp_path: Path) -
     with launched(tmp_path, CRASHES_ONCE, *RESTART, UNDAUNTED_DEVICE_PROVIDER=program) as launcher:
         launcher.wait_for(r"exited with code 3")
         launcher.process.send_signal(signal.SIGTERM)
-        assert launcher.finish(20) == 75
+        assert launcher.finish() == 75
 
 
 def test_nothing_is_waited_for_when_no_restart_follows(tmp_path: Path) -> None:

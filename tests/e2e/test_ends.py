@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher, alive, launched, wait_until_gone
+from tests.e2e.launcher import DEADLINE_S, Launcher, alive, launched, wait_until_gone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,8 +52,8 @@ def test_nobody_survives_the_death_of_the_launcher(tmp_path: Path, victim: str, 
         pids = family_of(launcher, ranks=2)
         agent = launcher.agent_pid
         os.kill(launcher.process.pid if victim == "front" else agent, signal.SIGKILL)
-        assert wait_until_gone([*pids, agent], timeout_s=5.0) == []
-        code = launcher.process.wait(5)
+        assert wait_until_gone([*pids, agent], timeout_s=DEADLINE_S) == []
+        code = launcher.process.wait(DEADLINE_S)
         assert code == (-signal.SIGKILL if victim == "front" else 1)
         if victim == "agent":
             launcher.wait_for(r"agent .*was killed by signal 9")
@@ -73,7 +73,7 @@ def test_the_journal_of_a_killed_launcher_tells_what_its_ranks_did_last(tmp_path
         launcher.wait_for("there")
         agent = launcher.agent_pid
         os.kill(launcher.process.pid, signal.SIGKILL)
-        assert wait_until_gone([agent], timeout_s=10.0) == []
+        assert wait_until_gone([agent], timeout_s=DEADLINE_S) == []
         assert [event["text"] for event in launcher.events("rank_event")] == ["the last one"]
         assert launcher.events("round_progress")[-1]["last_iteration"] == 7
 
@@ -138,7 +138,7 @@ def test_a_signal_before_there_are_ranks_is_not_lost(
         launcher.wait_for("2 ranks of")
         threading.Event().wait(delay_s)
         launcher.process.send_signal(number)
-        assert launcher.finish(30) == 75, launcher.text
+        assert launcher.finish() == 75, launcher.text
 
 
 def test_a_signal_during_a_restart_is_not_lost(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_signal_during_a_restart_is_not_lost(tmp_path: Path) -> None:
         threading.Event().wait(600)
     """
     with launched(tmp_path, script, "--nproc-per-node", "2", "--max-restarts", "3") as launcher:
-        assert launcher.finish(30) == 75, launcher.text
+        assert launcher.finish() == 75, launcher.text
 
 
 def test_two_launchers_with_one_run_directory(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_under_nohup_a_hangup_does_nothing(tmp_path: Path) -> None:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "ready\n"
         launcher.send_signal(signal.SIGHUP)
-        launcher.communicate("go on\n", timeout=30)
+        launcher.communicate("go on\n", timeout=DEADLINE_S)
         assert launcher.returncode == 0
 
 
@@ -244,7 +244,7 @@ def test_the_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         launcher.process.send_signal(signal.SIGINT)
         launcher.wait_for("ignored")
         launcher.process.send_signal(signal.SIGINT)
-        assert launcher.finish(10) == 75, launcher.text
+        assert launcher.finish() == 75, launcher.text
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -257,7 +257,7 @@ def test_a_signal_does_not_wait_for_the_imports(tmp_path: Path, times: int) -> N
         launcher.wait_for("importing")
         for _ in range(times):
             launcher.process.send_signal(signal.SIGINT)
-        assert launcher.finish(10) == 75, launcher.text
+        assert launcher.finish() == 75, launcher.text
 
 
 def test_a_second_signal_is_not_said_to_be_passed_on(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_second_signal_is_not_said_to_be_passed_on(tmp_path: Path) -> None:
         while True:
             threading.Event().wait(600)
     """
-    options = ("--nproc-per-node", "1", "--term-timeout", "2", "--worker-start", "fresh")
+    options = ("--nproc-per-node", "1", "--term-timeout", "5", "--worker-start", "fresh")
     with launched(tmp_path, script, *options) as launcher:
         launcher.wait_for("ready")
         launcher.process.send_signal(signal.SIGTERM)
@@ -485,7 +485,7 @@ def test_a_stalled_reader_of_our_output(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=write,
-            timeout=40,
+            timeout=DEADLINE_S,
         )
         assert done.returncode == 0
     finally:

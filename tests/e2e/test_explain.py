@@ -67,7 +67,7 @@ def test_a_crash_that_comes_again(tmp_path: Path) -> None:
 
 
 def test_a_hang_that_is_survived(tmp_path: Path) -> None:
-    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1.5")
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "3")
     with launched(tmp_path, HANGS, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
         found = explain(launcher.run_dir)

@@ -196,7 +196,7 @@ def test_a_coordinator_alone_serves_logs_and_files_about_rounds(tmp_path: Path) 
         launchers = [start(tmp_path, stack, node, options) for node in ("n1", "n2")]
         for launcher in launchers:
             assert launcher.finish() == 0, launcher.text
-        _, said = coordinator.communicate(timeout=30)
+        _, said = coordinator.communicate(timeout=60)
         assert coordinator.returncode == 0, said
     lines = sorted((logs / "train_cycle0.log").read_text().splitlines())
     assert lines == ["0: after 0", "0: before 0", "1: after 1", "1: before 1"]

@@ -39,7 +39,7 @@ def test_a_hang_is_noticed_at_a_calculated_limit(
             client.shutdown_workload_monitoring()
             assert client.calculate_and_set_hb_timeouts() is False
     """
-    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-min-measured-timeout", "0.5")
+    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--ft-min-measured-timeout", "3")
     with launched(tmp_path, script, *options) as launcher:
         assert launcher.finish() == 0, launcher.text
         (verdict,) = launcher.events("verdict")
