@@ -43,6 +43,7 @@ ARROWS = {
     "health": {"base"},
     "coordinator": {"base"},
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
+    "inprocess": {"attribution"},  # one judge of hangs
     "fault_tolerance": {"attribution", "checkpointing", "inprocess"},
     "cli": {"chaos", "doctor", "top"},  # one module per command
     "__main__": {"cli"},  # python -m undaunted

@@ -629,6 +629,8 @@ class Rank:
             case m.Record():
                 self._begin(message)
             case m.Stop():
+                if message.hang:
+                    self._say(m.Evidence(message.call, self.job_rank, message.epoch, -1, b""))
                 if not self._deaf:
                     self._later("stopped", 1, 30)
             case m.Finished():

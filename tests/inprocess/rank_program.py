@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -102,6 +103,21 @@ def collectives(call: CallWrapper, times: int) -> int:
     return call.iteration
 
 
+def one_is_waited_for(call: CallWrapper, who: int, how: str) -> int:
+    """One rank hangs, while the others wait for it in a collective of gloo."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=call.store, rank=rank(), world_size=world())
+    dist.all_reduce(torch.ones(1))
+    call.ping()
+    if call.iteration == 0 and call.state.initial_rank == who:
+        FAULTS[how]()
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    return call.iteration
+
+
 def a_group_at_the_masters_port(call: CallWrapper) -> int:
     """As scripts do that know of no store: rank 0 listens at MASTER_PORT."""
     import torch
@@ -147,6 +163,14 @@ def lock_the_gil() -> None:
     re.match(r"(a+)+b", "a" * 60)
 
 
+def sleep() -> None:
+    time.sleep(LONG_S)
+
+
+def sleep_in_c() -> None:
+    ctypes.CDLL(None).sleep(int(LONG_S))
+
+
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -178,6 +202,8 @@ def leave() -> None:
 
 
 FAULTS = {
+    "sleep": sleep,
+    "sleep in C": sleep_in_c,
     "kill": kill,
     "stop": stop,
     "stop guard": stop_guard,
@@ -189,6 +215,7 @@ SCENARIOS = {
     function.__name__: function
     for function in (
         take_turns,
+        one_is_waited_for,
         one_fails,
         all_fail,
         one_is_in_atomic,

@@ -61,6 +61,31 @@ def test_one_that_cannot_be_interrupted_is_ended(tmp_path: Path, how: str) -> No
     assert results == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("sleep", "in sleep (rank_program.py:"),
+        ("sleep in C", "in sleep_in_c (rank_program.py:"),
+        ("lock", "no stack"),
+        ("stop", "stopped by a signal"),
+    ],
+)
+def test_the_rank_that_all_others_wait_for_is_blamed(tmp_path: Path, how: str, says: str) -> None:
+    limits = {**SHORT, "hard_timeout": 8}
+    with Job(tmp_path, 4, "one_is_waited_for", who=1, how=how, limits=limits) as job:
+        outcomes = job.wait()
+    [line] = [
+        line
+        for outcome in outcomes
+        for line in outcome.stderr.splitlines()
+        if "iteration 1 begins" in line
+    ]
+    assert "; rank 1 (node " in line
+    assert " hangs: " in line
+    assert says in line
+    assert "3 ranks wait for it in all_reduce" in line
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_whose_guard_is_stopped_leaves(tmp_path: Path, who: int) -> None:
     limits = {**SHORT, "soft_timeout": 60, "hard_timeout": 65, "heartbeat_timeout": 2}

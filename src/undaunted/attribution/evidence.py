@@ -89,13 +89,17 @@ def place_of(evidence: RankEvidence) -> Place | None:
     """Where the main thread of a rank is, None where its stack is not known."""
     dump = parse_last_dump(evidence.stacks or "")
     main = dump.main if dump else None
-    if main is None:
-        return None
-    return Place(
-        innermost_user_frame(main.frames),
-        waiting_in(main.frames, evidence.state),
-        activity_of(main.frames),
-    )
+    return None if main is None else place_in(main.frames, evidence.state)
+
+
+def place_in(frames: Sequence[Frame], state: str) -> Place:
+    """Where a thread with this stack is.
+
+    Args:
+        frames: innermost first.
+        state: letter of the process in /proc.
+    """
+    return Place(innermost_user_frame(frames), waiting_in(frames, state), activity_of(frames))
 
 
 def state_in_words(state: str) -> str:
@@ -116,6 +120,7 @@ def expired_in_words(expired: Expired) -> str:
         "initial heartbeat": f"no first heartbeat for {age}",
         "section": f"{watch_name(expired)} open for {age}",
         "outside sections": f"outside of sections for {age}",
+        "soft timeout": f"no progress for {age}",
     }.get(expired.watch, f"{expired.watch} for {age}")
     source = f", {expired.source}" if expired.source else ""
     return f"{what} (limit {_limit(expired.limit_s)}{source})"

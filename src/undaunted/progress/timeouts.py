@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from undaunted.progress.limits import Limits
 
-Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections"]
+# The last one is of `inprocess`.
+Watch = Literal["initial heartbeat", "heartbeat", "section", "outside sections", "soft timeout"]
 
 STEP_SECTION = "step"  # the section whose limit warm-up replaces
 _NS = 1_000_000_000

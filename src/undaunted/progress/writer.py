@@ -265,6 +265,11 @@ class PageWriter:
             raise RuntimeError(f"there is no launcher to ask: {self.reason}")
         return self._mailbox.request(payload, timeout_s)
 
+    @property
+    def iteration(self) -> int | None:
+        """The last iteration that has begun, None = none that is known."""
+        return self._words[ITERATION] - 1 if self._stepped else None
+
     def detach(self, reason: str = "detached") -> None:
         """Leave the page alone from now on: everything goes to memory of this process's own."""
         global current  # noqa: PLW0603 - one writer per process is what this is about
@@ -381,6 +386,11 @@ class _NotYet:
 
 
 current: PageWriter | _NotYet = _NotYet()
+
+
+def last_iteration() -> int | None:
+    """Return the last iteration that this process has begun, None = none that is known."""
+    return current.iteration if isinstance(current, PageWriter) else None
 
 
 def current_writer() -> PageWriter:

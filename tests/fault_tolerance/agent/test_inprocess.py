@@ -261,6 +261,21 @@ def test_the_line_says_where_it_was_raised_and_counts_consequences() -> None:
     assert kept.lines == [f"in-process restart 1: 1 rank running again 500 ms after {cause}"]
 
 
+def test_a_hang_is_told_when_it_is_found() -> None:
+    line = "rank 2 (node b, pid 7) hangs: no progress for 3.0 s; 1 rank waits for it in all_reduce"
+    reasons = (
+        Reason("SOFT_TIMEOUT", 2, text=line),
+        Reason("SOFT_TIMEOUT", 1, text="it waits for another rank", consequence=True),
+    )
+    stopped = Note("stopped", 0, 0, (0, 1, 2), reasons, took_s=3.0)
+    kept = noted(stopped, Note("recorded", 0, 1, (0, 1), reasons, took_s=0.5))
+    (detect, _, _) = cast("list[InProcessPhase]", kept.events)
+    assert (detect.phase, detect.reasons[0]) == ("detect", line)
+    cause = "the hang of rank 2 (and 1 consequence)"
+    again = f"in-process restart 1: 2 ranks running again 500 ms after {cause}"
+    assert kept.lines == [line, again]
+
+
 def test_beginning_and_end_of_a_call() -> None:
     kept = noted(Note("recorded", 0, 0, (0, 1, 2, 3), took_s=1.0), Note("finished", 0, 0))
     calls = cast("list[InProcessCall]", kept.events)

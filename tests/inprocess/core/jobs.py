@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from undaunted.attribution.hang import Seen, Standing
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.controller import SETTLE_S, Controller
@@ -80,6 +83,15 @@ class Job:
     def fault(self, job_rank: int, epoch: int = 0, fingerprint: str = "") -> m.Fault:
         reason = m.Reason("EXCEPTION", job_rank, text="boom", fingerprint=fingerprint)
         return m.Fault(0, job_rank, epoch, reason)
+
+    def hangs(self, job_rank: int, epoch: int = 0) -> m.Fault:
+        reason = m.Reason("SOFT_TIMEOUT", job_rank, text="no ping")
+        return m.Fault(0, job_rank, epoch, reason)
+
+    def evidence(self, job_rank: int, standing: Standing, epoch: int = 0) -> m.Evidence:
+        waits_in = "all_reduce" if standing is Standing.WAITING else ""
+        seen = Seen(job_rank, "n0", 100 + job_rank, standing, waits_in=waits_in, heard_s=60.0)
+        return m.Evidence(0, job_rank, epoch, job_rank, msgspec.msgpack.encode(seen))
 
     def completes(self, epoch: int, *job_ranks: int, call: int = 0) -> Job:
         return self.feed(*(m.Completed(call, each, epoch) for each in job_ranks))

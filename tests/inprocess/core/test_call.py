@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.inprocess.core.jobs import NS, Job, all_hear
+from undaunted.attribution.hang import Standing
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 
@@ -285,3 +286,63 @@ def test_notes_have_times_and_who_was_waited_for() -> None:
     assert (recorded.what, recorded.epoch, recorded.took_s) == ("recorded", 1, 2.0)
     assert recorded.last == 3
     assert recorded.phases == {"abort": (pytest.approx(0.3), 3), "finalize": (1.0, 0)}
+
+
+# --- a hang ---------------------------------------------------------------------------------------
+
+
+def stops_of(job: Job) -> list[c.Note]:
+    return [note for note in job.notes if note.what == "stopped"]
+
+
+def test_not_the_rank_that_waits_is_blamed_for_a_hang() -> None:
+    job = running().feed(Job().hangs(0))
+    assert job.all_told() == all_hear(ALL, "Stop")
+    for job_rank in (0, 2, 3):
+        job.feed(job.evidence(job_rank, Standing.WAITING))
+    assert stops_of(job) == []
+    job.feed(job.evidence(1, Standing.BUSY), job.hangs(2)).joins(1, *ALL)
+    [note] = stops_of(job)
+    first, *others = note.reasons
+    assert (first.kind, first.job_rank, first.consequence) == ("SOFT_TIMEOUT", 1, False)
+    assert first.named
+    assert [(each.job_rank, each.consequence) for each in others] == [(0, True)]
+    reasons = record_of(job).reasons
+    assert [(each.job_rank, each.consequence) for each in reasons] == [
+        (1, False),
+        (0, True),
+        (2, True),
+    ]
+    assert [bool(each.fingerprint) for each in reasons] == [True, False, False]
+
+
+def test_the_next_record_waits_for_no_evidence() -> None:
+    job = running().feed(Job().hangs(0)).joins(1, 0, 1, 2)
+    assert stops_of(job) == []
+    job.joins(1, 3)
+    assert [each.reasons[0].job_rank for each in stops_of(job)] == [0]
+    assert record_of(job).reasons[0].job_rank == 0
+
+
+def test_a_rank_that_is_lost_gives_no_evidence() -> None:
+    job = running().feed(Job().hangs(0))
+    for job_rank in (0, 2, 3):
+        job.feed(job.evidence(job_rank, Standing.WAITING))
+    job.feed(job.lost(1))
+    [note] = stops_of(job)
+    assert len(note.reasons) == 2
+
+
+def test_all_is_noted_of_a_hang_that_nobody_survives() -> None:
+    job = running().feed(Job().hangs(0), *map(Job().lost, ALL))
+    assert [note.what for note in job.notes][-2:] == ["stopped", "ended"]
+
+
+def test_evidence_that_nobody_has_asked_for_changes_nothing() -> None:
+    job = running()
+    job.feed(*(job.evidence(each, Standing.BUSY) for each in ALL))
+    assert job.all_told() == {}
+    job.feed(job.fault(2)).joins(1, *ALL)
+    job.feed(*(job.evidence(each, Standing.BUSY) for each in ALL))
+    assert [each.job_rank for each in record_of(job).reasons] == [2]
+    assert len(stops_of(job)) == 1

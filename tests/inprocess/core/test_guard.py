@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undaunted.attribution.hang import Seen, Standing
 from undaunted.inprocess.core import commands as c
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.guard import (
+    ANSWER_S,
     UNKILLABLE_AFTER_S,
     Ages,
     Passed,
@@ -127,6 +130,45 @@ def test_a_call_that_is_over_for_the_rank_is_over(running: Story) -> None:
     finished = m.Finished(0, 0, (0, 1, 2, 3))
     assert running.do(m.Completed(0, 2, 0), finished)[-1] == c.Pass(finished)
     assert running.do(STOP, m.End(0, "abort", ""), m.Fault(0, 2, 0, STOP.reasons[0])) == []
+
+
+# --- a hang ---------------------------------------------------------------------------------------
+
+HANG = m.Stop(0, 0, (m.Reason("SOFT_TIMEOUT", 1),))
+
+
+@pytest.mark.parametrize(
+    ("state", "standing"), [("S", Standing.SILENT), ("T", Standing.STOPPED), ("", Standing.SILENT)]
+)
+def test_evidence_of_a_rank_that_does_not_answer(
+    running: Story, state: str, standing: Standing
+) -> None:
+    assert running.do(HANG, at=61.0) == [c.Pass(HANG), c.SetTimer("evidence", ANSWER_S)]
+    assert running.do(c.TimerFired("evidence"), at=62.5) == []
+    assert running.look_at == running.now
+    page = Reading(auto_ns=0, call=0, epoch=0, rank=3, phase=Phase.RUNNING)
+    [report] = running.do(c.Look(page, state))
+    evidence = report.message
+    assert (evidence.job_rank, evidence.epoch, evidence.rank) == (2, 0, 3)
+    seen = msgspec.msgpack.decode(evidence.seen, type=Seen)
+    assert (seen.rank, seen.pid, seen.standing) == (2, 1234, standing)
+    assert seen.expired is not None
+
+
+def test_a_rank_that_has_answered_speaks_for_itself(running: Story) -> None:
+    own = m.Evidence(0, 2, 0, 2, b"")
+    assert running.do(HANG, own)[-1] == c.Report(own)
+    running.do(c.TimerFired("evidence"))
+    assert running.do(c.Look(Reading(auto_ns=0))) == []
+    running.do(c.LinkDown())
+    [again] = running.do(c.LinkUp())
+    assert again.message.said == (own,)
+
+
+def test_nobody_is_asked_again_in_the_next_epoch(running: Story) -> None:
+    running.do(HANG, m.Join(0, 2, 1, 2, 4), m.Record(0, 1, (0, 1, 2, 3), 4))
+    running.do(c.TimerFired("evidence"))
+    assert running.do(c.Look(Reading(auto_ns=0))) == []
 
 
 # --- the link -------------------------------------------------------------------------------------

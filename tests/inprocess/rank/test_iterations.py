@@ -8,16 +8,19 @@ import tracemalloc
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.inprocess.rank.calls import call
 from tests.leaks import count_fds
+from undaunted.attribution.hang import Seen, Standing
 from undaunted.inprocess.barriers import BarrierTimeout
 from undaunted.inprocess.core.messages import (
     Completed,
     Dismissed,
     End,
     Enter,
+    Evidence,
     Fault,
     Join,
     Leave,
@@ -94,6 +97,29 @@ def test_a_stop_interrupts(guard: FakeGuard) -> None:
     assert call(train, None) == 1
     assert time.monotonic() - begun < 30
     assert not [message for message in guard.said() if isinstance(message, Fault)]
+
+
+def test_a_rank_says_what_it_does_when_another_one_hangs(guard: FakeGuard) -> None:
+    inside = threading.Event()
+
+    def sleep(wrapper: CallWrapper) -> int:
+        if wrapper.iteration == 0:
+            inside.set()
+            time.sleep(60)
+        return wrapper.iteration
+
+    def hang() -> None:
+        inside.wait()
+        guard.stop(0, 0, "SOFT_TIMEOUT")
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert call(sleep) == 1
+    thread.join()
+    evidence = guard.wait_for(Evidence)
+    seen = msgspec.msgpack.decode(evidence.seen, type=Seen)
+    assert (seen.rank, seen.pid, seen.standing) == (evidence.job_rank, os.getpid(), Standing.BUSY)
+    assert seen.frame.startswith("sleep (test_iterations.py:")
 
 
 def test_a_stop_after_the_function_has_returned(guard: FakeGuard) -> None:

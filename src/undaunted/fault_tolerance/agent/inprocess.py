@@ -33,6 +33,7 @@ _BACKLOG = 1024
 # How often a rank is replaced in a round: where it fails again and again, the fault is lasting.
 REPLACEMENTS = 3
 _REASONS = 8  # that are journaled
+_LONGEST_REASON = 600  # characters
 
 
 class InProcess:
@@ -220,6 +221,8 @@ class Notes:
         if note.what == "stopped":
             after, reasons = note.epoch + 1, _lines(note.reasons)
             self._phase(note, "detect", note.took_s, epoch=after, reasons=reasons)
+            if note.reasons and note.reasons[0].named:  # a hang: its rank may be ended before long
+                self._say(reasons[0])
             return
         if note.what == "recorded":
             self._members = len(note.members)
@@ -290,7 +293,9 @@ def _first_of(reasons: tuple[Reason, ...]) -> str:
     more = len(reasons) - 1 - consequences
     others = [f"{more} more"] if more else []
     others += [count(consequences, "consequence")] if consequences else []
-    return _line(reasons[0]) + (f" (and {', '.join(others)})" if others else "")
+    first = reasons[0]
+    cause = f"the hang of rank {first.job_rank}" if first.named else _line(first)
+    return cause + (f" (and {', '.join(others)})" if others else "")
 
 
 def _lines(reasons: tuple[Reason, ...]) -> list[str]:
@@ -298,5 +303,6 @@ def _lines(reasons: tuple[Reason, ...]) -> list[str]:
 
 
 def _line(reason: Reason) -> str:
+    who = "" if reason.named else f"rank {reason.job_rank}: "
     place = f", in {one_line(reason.where)}" if reason.where else ""
-    return one_line(f"rank {reason.job_rank}: {reason.text or reason.kind}", longest=300) + place
+    return one_line(f"{who}{reason.text or reason.kind}", longest=_LONGEST_REASON) + place

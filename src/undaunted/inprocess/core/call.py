@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import hang
 from undaunted.inprocess.core import messages as m
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class Call:
     _streak: Streak = field(default_factory=Streak)
     _last: int = -1  # the rank that has joined last
     _ran_s: float = 0.0  # how long the epoch ran that was stopped
+    _evidence: dict[int, m.Evidence] = field(default_factory=dict)  # of a hang
+    _unnoted: c.Note | None = None  # of its stop, until it is known who hangs
+    _waiting_for_others: frozenset[int] = frozenset()  # the ranks that are not to blame for it
 
     @property
     def number(self) -> int:
@@ -167,6 +171,8 @@ class Call:
                 return self._fault(said, now)
             case m.Completed():
                 return self._complete(said, now)
+            case m.Evidence():
+                return self._give_evidence(said)
             case m.Leave():
                 return self._leave(said, now)
 
@@ -177,13 +183,19 @@ class Call:
             return []
         self._joins[job_rank] = join
         self._last = job_rank
-        return self._record_if_all_joined(now)
+        return self._gather(now)
 
     def _fault(self, fault: m.Fault, now: int) -> list[c.ControllerCommand]:
         """Stop the epoch that runs, or add a reason to the stop of the one that is over."""
         if self.record is None or fault.epoch != self.record.epoch:
             return []
         return self.interrupt((fault.reason,), now)
+
+    def _give_evidence(self, evidence: m.Evidence) -> list[c.ControllerCommand]:
+        if self._unnoted is None or evidence.epoch != self._unnoted.epoch:
+            return []
+        self._evidence[evidence.job_rank] = evidence
+        return self._note_if_all_seen()
 
     def _complete(self, completed: m.Completed, now: int) -> list[c.ControllerCommand]:
         if self.state is not CallState.RUNNING or completed.epoch != self.epoch:
@@ -201,7 +213,7 @@ class Call:
         if not self.members:
             return self._abandon()
         if self.state is CallState.GATHERING:
-            return self._record_if_all_joined(now)
+            return self._gather(now)
         return self._finish_if_all_completed(now)
 
     def lose(self, reasons: Iterable[m.Reason], now: int) -> list[c.ControllerCommand]:
@@ -217,32 +229,25 @@ class Call:
 
     def interrupt(self, reasons: tuple[m.Reason, ...], now: int) -> list[c.ControllerCommand]:
         """Stop the epoch; if it is stopped already, add reasons to the next record."""
-        self._reasons = add_reasons(self._reasons, reasons)
+        self._reasons = add_reasons(self._reasons, map(self._ordered, reasons))
         if self.state is CallState.GATHERING:
-            return self._record_if_all_joined(now)
+            return self._gather(now)
         assert self.record is not None
         self.stop = m.Stop(self.number, self.record.epoch, self._reasons)
         self.state = CallState.GATHERING
         members = tuple(sorted(self.members))
         took_s = self._ran_s = (now - self.began_ns) / _NS
         self.began_ns = now
-        return [
-            c.Tell(members, self.stop),
-            self._barrier_timer(),
-            c.Note(
-                "stopped",
-                self.number,
-                self.record.epoch,
-                members,
-                self._reasons,
-                took_s=took_s,
-            ),
-        ]
+        self._unnoted = c.Note(
+            "stopped", self.number, self.record.epoch, members, self._reasons, took_s=took_s
+        )
+        note = [] if self.stop.hang else self._note_stop()
+        return [c.Tell(members, self.stop), self._barrier_timer(), *note]
 
     def release(self, now: int) -> list[c.ControllerCommand]:
         """All ranks are known: from now on records may be made."""
         self.held = False
-        return self._record_if_all_joined(now) if self.members else []
+        return self._gather(now) if self.members else []
 
     def timer(self, what: str, epoch: int, now: int) -> list[c.ControllerCommand]:
         """A timer has run out."""
@@ -302,6 +307,33 @@ class Call:
         self._completed.discard(job_rank)
         self.out[job_rank] = reason.text or reason.kind
 
+    def _gather(self, now: int) -> list[c.ControllerCommand]:
+        return [*self._note_if_all_seen(), *self._record_if_all_joined(now)]
+
+    def _note_if_all_seen(self) -> list[c.ControllerCommand]:
+        """Note the stop for a hang when no rank is left that may say what it does."""
+        if self.members - self._evidence.keys() - self._joins.keys():
+            return []
+        return self._note_stop()
+
+    def _note_stop(self) -> list[c.ControllerCommand]:
+        note, self._unnoted = self._unnoted, None
+        if note is None:
+            return []
+        first, self._waiting_for_others = hang.blame(self._evidence.values())
+        if first is not None:
+            others = (each for each in self._reasons if not _about_hang_of(first, each))
+            self._reasons = add_reasons((first,), map(self._ordered, others))
+        return [msgspec.structs.replace(note, reasons=self._reasons)]
+
+    def _ordered(self, reason: m.Reason) -> m.Reason:
+        """A rank whose limit has passed while it waited for another one is no cause."""
+        waits = reason.job_rank in self._waiting_for_others
+        if reason.kind != m.SOFT_TIMEOUT or not waits:
+            return reason
+        text = f"it waits for another rank: {reason.text}"
+        return msgspec.structs.replace(reason, text=text, consequence=True, fingerprint="")
+
     def _record_if_all_joined(self, now: int) -> list[c.ControllerCommand]:
         if self.held or self.state is not CallState.GATHERING:
             return []
@@ -346,6 +378,8 @@ class Call:
         self._completed.clear()
         self._returned = False
         self._reasons = ()
+        self._evidence.clear()
+        self._waiting_for_others = frozenset()
         return [c.Tell(record.members, record), note]
 
     def _finish_if_all_completed(self, now: int) -> list[c.ControllerCommand]:
@@ -363,7 +397,8 @@ class Call:
 
     def _abandon(self) -> list[c.ControllerCommand]:
         self.outcome, self.state = m.End(self.number, "abort", "no rank is left"), CallState.OVER
-        return [c.Note("ended", self.number, self.epoch, text=self.outcome.text)]
+        ended = c.Note("ended", self.number, self.epoch, text=self.outcome.text)
+        return [*self._note_stop(), ended]
 
     # --- timers ---------------------------------------------------------------------------------
 
@@ -392,6 +427,10 @@ class Call:
         late = sorted(self.members - self._completed)
         reasons = tuple(m.Reason("UNRESPONSIVE", each, text=text) for each in late)
         return self.interrupt(reasons, now)
+
+
+def _about_hang_of(first: m.Reason, reason: m.Reason) -> bool:
+    return (reason.kind, reason.job_rank) == (first.kind, first.job_rank)
 
 
 def _sizes(one: m.Enter, other: m.Enter) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _REASONS_SHOWN = 4  # in a line; the others are counted
+_LONGEST_REASON = 600  # characters
 
 
 class _Struct(msgspec.Struct, frozen=True):
@@ -53,9 +54,15 @@ class Unreachable(_Struct, frozen=True):
 
 
 class Look(_Struct, frozen=True):
-    """The page was read, as `LookIn` asked; ``reading`` None = it is no page of this version."""
+    """The page was read, as `LookIn` asked.
+
+    Attributes:
+        reading: None = it is no page of this version.
+        state: letter of the rank's process in /proc, "" = gone.
+    """
 
     reading: Reading | None
+    state: str = "S"
 
 
 class ProcessEnded(_Struct, frozen=True):
@@ -139,8 +146,9 @@ class Note(_Struct, frozen=True, omit_defaults=True):
 
 
 def _line_of(reason: Reason) -> str:
+    who = "" if reason.named else f"rank {reason.job_rank}: {reason.kind}: "
     place = f", in {one_line(reason.where)}" if reason.where else ""
-    return one_line(f"rank {reason.job_rank}: {reason.kind}: {reason.text}", longest=300) + place
+    return one_line(f"{who}{reason.text}", longest=_LONGEST_REASON) + place
 
 
 class Over(_Struct, frozen=True):

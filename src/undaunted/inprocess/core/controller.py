@@ -62,7 +62,7 @@ class Controller:
         match event:
             case m.Enter():
                 return self._enter(event, now)
-            case m.Join() | m.Fault() | m.Completed() | m.Leave():
+            case m.Join() | m.Fault() | m.Completed() | m.Evidence() | m.Leave():
                 return self._say(event, now)
             case m.Lost():
                 return self._lost(event, now)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from undaunted.inprocess.core import commands as c
+from undaunted.inprocess.core import hang
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.reading import Phase
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # A process that has got SIGKILL and does not end is in an uninterruptible call: it counts as lost.
 UNKILLABLE_AFTER_S = 10.0
+# A rank that has not said by then what it does when a hang is looked into runs no Python code.
+ANSWER_S = 1.5
 # Before the rank's first call.
 _DEFAULT_LIMITS = m.Limits()
 # If a look comes later than this, the guard itself has stood still.
@@ -292,6 +295,7 @@ class RankGuard:
     _soft: bool = True  # the soft timeout of this epoch was not reported yet
     _killed: str = ""  # why it was ended by this guard
     _reading: Reading | None = None  # the last one
+    _asked: bool = False  # the time is over in which the rank was to give evidence
 
     def handle(self, event: m.FromRank | m.ToRank | c.GuardEvent, now: int) -> list[c.GuardCommand]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
@@ -299,12 +303,12 @@ class RankGuard:
         match event:
             case m.Enter():
                 return self._enter(event, now)
-            case m.Join() | m.Fault() | m.Completed() | m.Leave():
+            case m.Join() | m.Fault() | m.Completed() | m.Evidence() | m.Leave():
                 return self._say(event)
             case m.Record() | m.Stop() | m.Finished() | m.End() | m.Dismissed():
                 return self._tell(event, now)
             case c.Look(reading=reading):
-                return self._look(reading, now)
+                return self._bear_witness(event, now) + self._look(reading, now)
             case c.ProcessEnded():
                 return self._process_ended(event)
             case c.LinkUp():
@@ -340,10 +344,13 @@ class RankGuard:
         if isinstance(message, m.Record):
             self._soft = True
         self._owed, self._told_ns = message, now
+        commands: list[c.GuardCommand] = [c.Pass(message)]
+        if isinstance(message, m.Stop) and message.hang:
+            commands.append(c.SetTimer("evidence", ANSWER_S))
         soonest = min(self._limits.soft_timeout, self._limits.hard_timeout)
-        if self._patience.looks_within(soonest, now):
-            return [c.Pass(message)]
-        return [c.Pass(message), self._look_in(soonest, now)]
+        if not self._patience.looks_within(soonest, now):
+            commands.append(self._look_in(soonest, now))
+        return commands
 
     def _report(self, message: m.FromGuard) -> list[c.GuardCommand]:
         return [c.Report(message)] if self._linked else []
@@ -374,6 +381,17 @@ class RankGuard:
         return self._pass(m.End(call.enter.call, "controller", text), now)
 
     # --- the page -------------------------------------------------------------------------------
+
+    def _bear_witness(self, look: c.Look, now: int) -> list[c.GuardCommand]:
+        """Give evidence in place of a rank that has not, though it had the time."""
+        asked, self._asked = self._asked, False
+        call, reading = self.call, look.reading
+        if not asked or call is None or call.stop is None or reading is None:
+            return []
+        enter, ages = call.enter, self._ages(reading, now)
+        seen = hang.no_answer(enter, look.state, max(ages.auto, ages.ping or 0.0))
+        epoch = call.stop.epoch
+        return self._say(m.Evidence(enter.call, enter.job_rank, epoch, reading.rank, seen))
 
     def _look(self, reading: Reading | None, now: int) -> list[c.GuardCommand]:
         self._patience.looked()
@@ -463,6 +481,9 @@ class RankGuard:
     def _timer(self, name: str, now: int) -> list[c.GuardCommand]:
         if name == f"link {self._downs}" and not self._linked:
             return self._link_timeout(now)
+        if name == "evidence":
+            self._asked = True
+            return [self._look_in(0.0, now)]
         if name == "grace" and self.lost is None:
             return [
                 c.Signal((signal.SIGKILL,)),

@@ -14,6 +14,7 @@ import msgspec
 # A record for many ranks, with what their rank assignment wants to know, must fit.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 VERSION = 1
+SOFT_TIMEOUT = "SOFT_TIMEOUT"  # kind of a `Reason`
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,6 +37,11 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str = ""
     where: str = ""
     consequence: bool = False
+
+    @property
+    def named(self) -> bool:
+        """Whether the text says itself which ranks it is about."""
+        return self.text.startswith((f"rank {self.job_rank} ", "ranks "))
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -128,6 +134,23 @@ class Completed(msgspec.Struct, frozen=True, tag=True):
     reserve: bool = False
 
 
+class Evidence(msgspec.Struct, frozen=True, tag=True):
+    """The rank's work when its epoch was stopped for a soft timeout; see `core.hang`.
+
+    Guards say it in place of a rank that does not answer.
+
+    Attributes:
+        rank: as assigned in that epoch, -1 = not known.
+        seen: an `undaunted.attribution.hang.Seen` in MessagePack; empty = the rank is a reserve.
+    """
+
+    call: int
+    job_rank: int
+    epoch: int
+    rank: int
+    seen: bytes
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """The rank takes no part in the call any more, by its own decision.
 
@@ -199,6 +222,11 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     epoch: int
     reasons: tuple[Reason, ...]
 
+    @property
+    def hang(self) -> bool:
+        """Whether a rank has made no progress: then all say what they were doing."""
+        return any(reason.kind == SOFT_TIMEOUT for reason in self.reasons)
+
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
     """All members have completed the epoch: the call returns.
@@ -261,7 +289,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
     ended: Finished | End | None = None
 
 
-Said = Join | Fault | Completed | Leave
+Said = Join | Fault | Completed | Evidence | Leave
 FromRank = Enter | Said
 FromGuard = FromRank | Lost | Resume
 ToRank = Record | Stop | Finished | End | Dismissed

@@ -329,7 +329,7 @@ class ServedRank:
 
     def _look(self) -> None:
         if self._page is not None:
-            self.feed(c.Look(self._page.read()))
+            self.feed(c.Look(self._page.read(), process.state(self._pid)))
 
     def _signal(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:

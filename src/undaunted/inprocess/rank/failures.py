@@ -70,16 +70,15 @@ def log_restart(record: Record, rank: int) -> None:
     if not record.reasons or rank != 0 or os.environ.get(VARIABLE):
         return
     first, others = record.reasons[0], len(record.reasons) - 1
-    more = f", and {others} more" if others else ""
+    who = f"rank {first.rank if first.rank >= 0 else first.job_rank} of the one before"
     _log.warning(
-        "[undaunted] iteration %d begins with %s; rank %d of the one before: %s: %s%s%s",
+        "[undaunted] iteration %d begins with %s; %s%s%s%s",
         record.epoch,
         count(len(record.members), "rank"),
-        first.rank if first.rank >= 0 else first.job_rank,
-        first.kind,
+        "" if first.named else f"{who}: {first.kind}: ",
         first.text or "no more is known",
         f", in {first.where}" if first.where else "",
-        more,
+        f", and {others} more" if others else "",
     )
 
 

@@ -148,6 +148,7 @@ class Iterations:
 
     def _execute(self, function: Callable[[], Any]) -> None:
         session = self._session
+        session.witness.reserve = self._state.mode is not Mode.ACTIVE
         session.page.set_phase(Phase.RUNNING)
         try:
             with creation.watch(self._prefix(), {session.store.port}):

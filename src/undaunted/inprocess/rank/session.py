@@ -17,6 +17,7 @@ from undaunted.inprocess.guard import start
 from undaunted.inprocess.guard.directory import host_for_ranks
 from undaunted.inprocess.rank import guard_link
 from undaunted.inprocess.rank.epoch_store import EpochStore
+from undaunted.inprocess.rank.evidence import Witness
 from undaunted.inprocess.rank.guard_link import GuardLink, LostGuard, StoppedGuard
 from undaunted.inprocess.rank.interrupt import Gate, Interrupter
 from undaunted.inprocess.rank.verdict import Inbox, Termination
@@ -76,7 +77,7 @@ class Session:
             which it learns the number of the others' call.
         all_active: all ranks call the function, as the rank assignment does not choose any.
         page: of the link.
-        gate, inbox, store, termination, interrupter: of this call.
+        gate, inbox, store, termination, interrupter, witness: of this call.
         wake: wakes the watcher.
     """
 
@@ -117,6 +118,7 @@ class Session:
             self.interrupter = Interrupter(self.gate, self.wake)
             self.store = _store(parameters, base_store, self.link.job_size)
             undo.callback(self.store.close)
+            self.witness = Witness(self.link, parameters.soft_timeout.total_seconds())
             self.termination = Termination(
                 self.inbox,
                 self.gate,
@@ -126,6 +128,7 @@ class Session:
                 insist=lambda: self.store.break_off(surely=True),
                 lost_guard=_lost_guard(self.page, parameters),
                 message_of=message_of,
+                witness=self.witness,
             )
             watcher = Watcher(
                 self.link,

@@ -21,6 +21,7 @@ from undaunted.inprocess.core.messages import Dismissed, End, Finished, Record, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from undaunted.inprocess.rank.evidence import Witness
     from undaunted.inprocess.rank.guard_link import LostGuard
     from undaunted.inprocess.rank.interrupt import Gate, Interrupter
 
@@ -130,7 +131,7 @@ class Termination:
         again_at: when to call `go_on` again at the latest, 0 = at the next event.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made in one place, by name
         self,
         inbox: Inbox,
         gate: Gate,
@@ -141,6 +142,7 @@ class Termination:
         insist: Callable[[], None],
         lost_guard: LostGuard,
         message_of: Callable[[Verdict], str],
+        witness: Witness,
     ) -> None:
         """Prepare.
 
@@ -154,6 +156,7 @@ class Termination:
                 may have begun to wait for other ranks after the abort.
             lost_guard: ends this process in place of a guard that is gone.
             message_of: returns the text of the interruption for a verdict.
+            witness: says what the rank does when there is a hang.
         """
         self.ruled_at = self.aborted_at = self.again_at = 0.0
         self._inbox = inbox
@@ -164,6 +167,7 @@ class Termination:
         self._insist = insist
         self._lost_guard = lost_guard
         self._message_of = message_of
+        self._witness = witness
         self._stage = _Stage.DONE
         self._verdict: Verdict | None = None
         self._aborted = threading.Event()
@@ -182,6 +186,8 @@ class Termination:
             self._verdict = verdict
             self._stage = _Stage.ATOMIC
             self.ruled_at = time.monotonic()
+            if isinstance(verdict, Stop) and verdict.hang:
+                self._witness.tell(verdict.call, verdict.epoch)
         elif self._stage in (_Stage.ATOMIC, _Stage.ABORTING):
             if not isinstance(verdict, Stop):
                 self._verdict = verdict
@@ -207,6 +213,7 @@ class Termination:
 
     def _abort_and_wake(self) -> None:
         try:
+            self._witness.wait()
             self._abort()
         finally:
             self._aborted.set()
