@@ -175,6 +175,14 @@ def test_what_we_ended_ourselves_is_not_the_cause() -> None:
     assert verdict(ended).root.rank == 0
 
 
+def test_a_rank_that_was_ended_for_its_hang_was_not_ended_by_somebody() -> None:
+    ended = failure(3, 1000, signal=signal.SIGTERM, killed="it has not turned (hard timeout)")
+    found = verdict(ended, victim(0, 1500))
+    assert found.root.rank == 3
+    assert "hung and was ended: it has not turned (hard timeout)" in found.line
+    assert "SIGTERM" not in found.line
+
+
 def test_a_download_that_lost_its_server_is_no_lost_peer() -> None:
     lost = error("ConnectionResetError", "[Errno 104] Connection reset by peer", 100, TRACEBACK)
     assert origin_of(failure(0, error=lost)) == Origin.OWN

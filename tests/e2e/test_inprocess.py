@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -193,6 +194,70 @@ def test_a_killed_rank_ends_the_round_otherwise(tmp_path: Path, policy: str) -> 
         for rank in range(3):
             launcher.wait_for(f"iteration 0: rank {rank} of 3 in 1")
         assert not launcher.events("rank_lost")
+
+
+# The launcher watches heartbeats as well: the wrapper is the quicker one, or the slower one.
+HANG = """
+    import ctypes, os, signal, sys, time
+    from datetime import timedelta
+    import torch, torch.distributed as dist
+    import undaunted
+    from undaunted import inprocess
+
+    def load_batch():
+        if sys.argv[1] == "sleep":
+            time.sleep(600)
+        if sys.argv[1] == "C":
+            ctypes.CDLL(None).pause()
+        if sys.argv[1] == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    second = timedelta(seconds=1)
+    soft = float(sys.argv[2])
+
+    @inprocess.Wrapper(
+        soft_timeout=soft * second,
+        hard_timeout=2 * soft * second,
+        progress_watchdog_interval=0.2 * second,
+        monitor_thread_interval=0.2 * second,
+        termination_grace_time=0.2 * second,
+    )
+    def train(call: inprocess.CallWrapper):
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", store=call.store, rank=rank, world_size=size)
+        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and call.iteration == 0
+        for step in range(4):
+            undaunted.step(step)
+            call.ping()
+            if first and step == 2 and rank == 1:
+                load_batch()
+            dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+
+    train()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["sleep", "C", "stop"])
+@pytest.mark.parametrize(("soft_s", "limit"), [("3", "60"), ("40", "4")])
+def test_one_verdict_on_a_hang(tmp_path: Path, kind: str, soft_s: str, limit: str) -> None:
+    limits = ("--ft-rank-heartbeat-timeout", limit, "--max-restarts", "1")
+    options = ("--nproc-per-node", "4", *limits)
+    with launched(tmp_path, HANG, *options, args=(kind, soft_s)) as launcher:
+        assert launcher.finish() == 0
+        (line,) = re.findall(r"rank \d \(node .* hangs: .*", launcher.text)
+        assert line.startswith("rank 1 (node ")
+        assert "3 ranks wait for it in all_reduce" in line
+        assert ("stopped by a signal" if kind == "stop" else "in load_batch (train.py:") in line
+        inside = [event["reasons"][0] for event in launcher.events("inprocess_phase")[:1]]
+        verdicts = [(each["rank"], each["watch"]) for each in launcher.events("verdict")]
+        if limit == "4":
+            assert (inside, verdicts) == ([], [(1, "heartbeat")])
+        else:
+            assert inside == [line]
+            # A stopped process cannot be interrupted, and is ended.
+            assert verdicts == ([(1, "hard timeout")] if kind == "stop" else [])
 
 
 def test_a_call_that_cannot_go_on_is_restarted_with_new_processes_then_given_up(

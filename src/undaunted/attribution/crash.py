@@ -48,6 +48,7 @@ class RankFailure:
         oom_kills: by how much the counter of out-of-memory kills rose in this round.
         fault: id of an injected fault that happened in it.
         iteration: the one it was at.
+        killed: why in-process restart has ended it, as it made no progress; "" = it has not.
     """
 
     rank: int
@@ -63,6 +64,7 @@ class RankFailure:
     oom_kills: int = 0
     fault: str = ""
     iteration: int | None = None
+    killed: str = ""
 
     @property
     def failed_ns(self) -> int:
@@ -250,6 +252,8 @@ def _killed_together(
 
 
 def _what(root: RankFailure) -> str:
+    if root.killed:
+        return f"hung and was ended: {one_line(root.killed, longest=_LONGEST_WORDS)}"
     if root.exits_with_text:
         text = one_line(root.error.message if root.error else "", longest=_LONGEST_MESSAGE)
         return exits.exit_in_words(1) + (f": {text}" if text else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from undaunted.attribution.peer_lost import is_peer_lost
+from undaunted.journal.events import HARD_TIMEOUT
 
 if TYPE_CHECKING:
     from undaunted.journal import events as e
@@ -36,6 +37,8 @@ def cause_seen(
         return "host_lag", 0.9 if verdict is not None and verdict.waiting else _GUESSED
     if kind != "crash":
         return "", 0.0
+    if verdict is not None and verdict.watch == HARD_TIMEOUT:
+        return "host_lag", 1.0
     if verdict is None or (verdict.exit_code is not None and not verdict.exception):
         return "program_error", _GUESSED
     if verdict.signal and not verdict.exception:

@@ -160,6 +160,9 @@ class EvidenceCollected(Event, tag="evidence_collected", frozen=True, kw_only=Tr
     duration_ns: Nanoseconds = 0
 
 
+HARD_TIMEOUT = "hard timeout"
+
+
 class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     """What went wrong. ``line`` is the one-line explanation shown to the user.
 
@@ -167,7 +170,8 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     ``initial heartbeat``, ``section 'x'``, ``outside sections``) are set for hangs;
     ``exit_code``, ``signal`` and ``exception`` for crashes. ``frame`` is the innermost frame of the
     user's code, ``waiting`` the ranks that waited for this one. ``distribution`` says how long what
-    was waited for had taken before.
+    was waited for had taken before. A rank that in-process restart has ended for its hang has
+    the ``signal`` of a crash and the ``watch`` ``hard timeout``.
     """
 
     kind: str

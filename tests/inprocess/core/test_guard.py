@@ -165,6 +165,12 @@ def test_a_rank_that_has_answered_speaks_for_itself(running: Story) -> None:
     assert again.message.said == (own,)
 
 
+def test_that_a_process_was_stopped_is_in_the_reason(running: Story) -> None:
+    page = Reading(auto_ns=0, call=0, epoch=0, phase=Phase.RUNNING)
+    running.do(HANG, c.Look(page, "T"), at=91.0)
+    assert running.guard.killed.endswith("; it was stopped by a signal")
+
+
 def test_nobody_is_asked_again_in_the_next_epoch(running: Story) -> None:
     running.do(HANG, m.Join(0, 2, 1, 2, 4), m.Record(0, 1, (0, 1, 2, 3), 4))
     running.do(c.TimerFired("evidence"))

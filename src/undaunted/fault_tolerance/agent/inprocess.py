@@ -105,6 +105,13 @@ class InProcess:
         before.append(gone)
         return True
 
+    def killed(self, local_rank: int) -> str:
+        """Why the guard of a rank has ended its process; "" = it has not."""
+        if self._service is None or self._round is None:
+            return ""
+        process = self._service.rank(self._round.rank(local_rank))
+        return "" if process is None else process.killed
+
     def absent(self) -> frozenset[int]:
         """Return the local ranks whose new processes have not joined the others."""
         return frozenset(rank for rank in self._replaced if self._joined(rank) is None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from undaunted.attribution import crash, error_file, hang, oom
 from undaunted.base.deadline import within
 from undaunted.fault_tolerance.output.destinations import last_lines
-from undaunted.journal.events import Verdict
+from undaunted.journal.events import HARD_TIMEOUT, Verdict
 from undaunted.progress import learning
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def judge_crash(
         exception=verdict.exception,
         traceback=verdict.traceback,
         waiting=list(verdict.victims),
+        watch=HARD_TIMEOUT if root.killed else "",
     )
     return Judgement(event, (root.local_rank,), verdict.certain, _report(root, line))
 
@@ -207,6 +208,7 @@ def _failure(
         oom_kills=oom_kills,
         fault=current.faults.get(worker.local_rank, ""),
         iteration=page.iteration,
+        killed=current.killed.get(worker.local_rank, ""),
     )
 
 

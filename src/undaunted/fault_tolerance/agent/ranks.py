@@ -205,6 +205,8 @@ class Ranks:
         self.watch.read_pages()  # what it wrote last
         self.watch.rank_ended(rank)
         self._scribe.rank_exited(self._this_round(), worker)
+        if killed := self._inprocess.killed(rank):
+            self._this_round().killed[rank] = killed
         others_go_on = self._inprocess.goes_on_without(rank)
         may_return = self._inprocess.may_return(rank)
         absent = self._inprocess.absent()

@@ -54,6 +54,7 @@ class Round:
         self.stacks_path = stacks_path
         self.oom_kills_before = oom.read()
         self.faults: dict[int, str] = {}  # injected faults that happened, the last by local rank
+        self.killed: dict[int, str] = {}  # why guards have ended ranks, by local rank
         self.faults_happened: set[str] = set()  # their ids
         self.checkpoint_announced = False
         self.stopping = False  # the job policy has said so

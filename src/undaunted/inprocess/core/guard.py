@@ -283,17 +283,18 @@ class RankGuard:
     Attributes:
         call: the rank in its present or last call; None = it has called nothing yet.
         lost: the report of its end; None = it has not ended.
+        killed: why this guard has ended it, "" = it has not.
     """
 
     call: RankCall | None = None
     lost: m.Lost | None = None
+    killed: str = ""
     _linked: bool = False
     _downs: int = 0  # how often a wait for the link has begun: tells timers apart
     _patience: Patience = field(default_factory=Patience)
     _told_ns: int = 0  # when the last message went to the rank
     _owed: m.ToRank | None = None  # that message, until its page shows that the rank has obeyed
     _soft: bool = True  # the soft timeout of this epoch was not reported yet
-    _killed: str = ""  # why it was ended by this guard
     _reading: Reading | None = None  # the last one
     _asked: bool = False  # the time is over in which the rank was to give evidence
 
@@ -308,7 +309,7 @@ class RankGuard:
             case m.Record() | m.Stop() | m.Finished() | m.End() | m.Dismissed():
                 return self._tell(event, now)
             case c.Look(reading=reading):
-                return self._bear_witness(event, now) + self._look(reading, now)
+                return self._bear_witness(event, now) + self._look(reading, event.state, now)
             case c.ProcessEnded():
                 return self._process_ended(event)
             case c.LinkUp():
@@ -393,10 +394,10 @@ class RankGuard:
         epoch = call.stop.epoch
         return self._say(m.Evidence(enter.call, enter.job_rank, epoch, reading.rank, seen))
 
-    def _look(self, reading: Reading | None, now: int) -> list[c.GuardCommand]:
+    def _look(self, reading: Reading | None, state: str, now: int) -> list[c.GuardCommand]:
         self._patience.looked()
         call = self.call
-        if call is None or self.lost is not None or self._killed:
+        if call is None or self.lost is not None or self.killed:
             return []
         limits = call.enter.limits
         if reading is None:
@@ -410,7 +411,10 @@ class RankGuard:
         look = self._look_in(judgement.look_in_s, now)
         if judgement.passed is Passed.SOFT:
             return [*self._soft_timeout(judgement.text), look]
-        return self._end_rank(judgement.text) if judgement.passed is Passed.HARD else [look]
+        if judgement.passed is not Passed.HARD:
+            return [look]
+        stopped = "; it was stopped by a signal" if state in hang.STOPPED else ""
+        return self._end_rank(judgement.text + stopped)
 
     def _look_in(self, delay_s: float, now: int) -> c.LookIn:
         self._patience.expect(delay_s, now)
@@ -442,7 +446,7 @@ class RankGuard:
     # --- the process ----------------------------------------------------------------------------
 
     def _end_rank(self, text: str) -> list[c.GuardCommand]:
-        self._killed = text
+        self.killed = text
         return [
             # A stopped process finds SIGTERM when it goes on, and does nothing else before.
             c.Signal((signal.SIGTERM, signal.SIGCONT)),
@@ -462,8 +466,8 @@ class RankGuard:
         if self.call is None:
             return
         enter = self.call.enter
-        kind = "HARD_TIMEOUT" if self._killed else "TERMINATED"
-        text = f"{self._killed}; {text}" if self._killed else text
+        kind = "HARD_TIMEOUT" if self.killed else "TERMINATED"
+        text = f"{self.killed}; {text}" if self.killed else text
         self.lost = m.Lost(enter.call, enter.job_rank, self._reason(kind, text), enter.pid)
 
     def _report_lost(self) -> list[c.GuardCommand]:

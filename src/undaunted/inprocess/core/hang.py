@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from undaunted.progress.timeouts import Expired
 
 _NS = 1_000_000_000
-_STOPPED = ("T", "t")  # letters of processes
+STOPPED = ("T", "t")  # letters of processes
 
 
 def expired(age_s: float, limit_s: float) -> Expired | None:
@@ -48,7 +48,7 @@ def no_answer(enter: m.Enter, state: str, age_s: float) -> bytes:
     from undaunted.attribution.hang import Seen, Standing
 
     limit_s = enter.limits.soft_timeout
-    stopped = state in _STOPPED
+    stopped = state in STOPPED
     return msgspec.msgpack.encode(
         Seen(
             rank=enter.job_rank,

@@ -261,6 +261,11 @@ class ServedRank:
         call = self._guard.call
         return call is not None and call.record is not None
 
+    @property
+    def killed(self) -> str:
+        """Why its guard has ended it, as it made no progress; "" = it has not."""
+        return self._guard.killed
+
     # --- events ---------------------------------------------------------------------------------
 
     def _received(self, message: FromRank) -> None:
