@@ -15,6 +15,15 @@ def test_a_suspect_and_a_slow_rank() -> None:
     assert ranks[3].slow == 1.0
 
 
+def test_a_slow_rank_that_the_job_has_found() -> None:
+    ranks = [row(0), row(1, 12.0), row(2)]
+    look_closer(ranks, {1: 0.15, 2: 0.16, 9: 1.0})
+    assert ranks[1].suspect
+    assert (ranks[2].note, ranks[2].slow) == (
+        "slow: its own work takes 16% longer than its peers'", 0.16,
+    )  # fmt: skip
+
+
 def test_the_section_in_which_a_rank_is_slow_the_most() -> None:
     times = {0: 0.5, 1: 0.8, 2: 0.5}
     ranks = [row(rank, sections_s={"io": 1.0, "forward": lasted_s, "backward": lasted_s + 0.2})

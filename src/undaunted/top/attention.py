@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from undaunted.top.suspects import slow, standstill, suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from undaunted.top.ranks import Rank
 
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 _NEAR = 0.5
 
 
-def look_closer(ranks: Sequence[Rank]) -> list[str]:
-    """Mark suspect and slow ranks, and give them notes; return what is to be said of all ranks."""
+def look_closer(ranks: Sequence[Rank], compared: Mapping[int, float] = {}) -> list[str]:
+    """Mark suspect and slow ranks, and give them notes; return what is to be said of all ranks.
+
+    Args:
+        ranks: the rows.
+        compared: by which share ranks are slower than their peers, as the job has found.
+    """
     why = suspects(ranks)
     slow_steps = slow(_moving(ranks))
     slow_sections = _slow_sections(ranks)
@@ -27,6 +32,8 @@ def look_closer(ranks: Sequence[Rank]) -> list[str]:
             continue
         elif (near := _near_limit(row)) is not None:
             row.note = near
+        elif (part := compared.get(row.rank)) is not None:
+            row.slow, row.note = part, f"slow: its own work takes {part:.0%} longer than its peers'"
         elif (part := slow_steps.get(row.rank)) is not None:
             row.slow, row.note = part, f"slow: steps take {part:.0%} longer than the median"
         elif (section := slow_sections.get(row.rank)) is not None:

@@ -156,7 +156,8 @@ class Model:
             (r.iteration for r in job.ranks if r.iteration is not None), default=None
         )
         job.notes = merged(notes, _NOTES)
-        job.problems += look_closer(job.ranks)
+        slow = {rank: share for node in nodes for rank, share in node.slow.items()}
+        job.problems += look_closer(job.ranks, slow)
         return job
 
     def _present(self, processes: Mapping[str, LauncherProcess]) -> list[tuple[str, Node]]:
