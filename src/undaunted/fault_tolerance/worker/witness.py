@@ -85,7 +85,7 @@ def _are_mixed() -> bool:
 
 
 def _serve(sock: socket.socket) -> None:
-    times = _Times()
+    times = Times()
     gc.callbacks.append(times.collecting)
     try:
         while len(question := sock.recv(QUESTION_BYTES, socket.MSG_WAITALL)) == QUESTION_BYTES:
@@ -102,7 +102,7 @@ def _recording() -> bytes:
     return b"" if recording is None else encode(recording)
 
 
-class _Times:
+class Times:
     """What the rank has done by itself since it was asked last."""
 
     def __init__(self) -> None:
