@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.straggler.own_times import Chunk, RankTimes
+from undaunted.attribution.straggler.own_times import Chunk, RankTimes, most_chunks
 from undaunted.attribution.straggler.slow import SlowRanks, Times
 from undaunted.coordinator.core.messages import MOST_TIMES, Place, Slow
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _DECODER = msgspec.msgpack.Decoder(tuple[RankTimes, ...])
-_MOST_WAITING = 64  # chunks that some ranks have not told yet
 _MOST_SLOW = 8  # lines of one round
 # Where the usual rank of a node waits for a core more than this share of its time, the node has
 # too few cores for its ranks, and whose turn it is says nothing about a rank.
@@ -44,6 +43,7 @@ class Pace:
         self._nodes = {
             place.first_rank + index: place.node for place in places for index in range(place.slots)
         }
+        self._most_waiting = 2 * most_chunks(max(1, len(self._nodes)))
         self._waiting: dict[int, dict[int, Times]] = {}  # by number of the chunk, by rank
         self._judged = -1  # number of the last chunk that was judged
         self._newest: dict[int, int] = {}  # number of the last chunk that a rank has told
@@ -82,7 +82,7 @@ class Pace:
         """Judge chunks that all ranks have told, and the oldest where too many wait."""
         for number in sorted(self._waiting):
             whole = len(self._waiting[number]) == len(self._nodes)
-            if whole or len(self._waiting) > _MOST_WAITING:
+            if whole or len(self._waiting) > self._most_waiting:
                 for older in [each for each in self._waiting if each <= number]:
                     known = self._waiting.pop(older)
                     if older == number:

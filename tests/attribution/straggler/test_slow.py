@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import pytest
 
@@ -90,6 +91,15 @@ def test_where_the_later_times_hold_waits_the_earlier_ones_say_who_is_late() -> 
         ranks.step({rank: Times(each, 40.0) for rank, each in own.items()})
     assert ranks.slow == {2}
     assert ranks.of(2) == pytest.approx((0.1, 0.075))
+
+
+@pytest.mark.parametrize("own", [(3.0, 1.0, 2.0), (1.0, 1.0, 5.0, 1.0), (4.0, 2.0, 9.0, 2.0, 5.0)])
+def test_each_is_compared_with_the_median_of_the_others(own: tuple[float, ...]) -> None:
+    ranks = SlowRanks()
+    ranks.step({rank: Times((each,), 10.0) for rank, each in enumerate(own)})
+    for rank, mine in enumerate(own):
+        usual = statistics.median_low(own[:rank] + own[rank + 1 :])
+        assert ranks.of(rank)[0] == pytest.approx(max(0.0, mine / usual - 1))
 
 
 @pytest.mark.parametrize("own", [{}, {0: 1.0}, {0: 1.0, 1: 9.0}, {0: 0.0, 1: 0.0, 2: 0.0}])

@@ -74,9 +74,6 @@ def chunks(
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return the whole chunks that begin after ``after_ns``, and when the last of them was over.
 
-    Of many, every second, fourth, ... is left out, so that chunks of ranks with other times of a
-    step are still the same ones.
-
     Args:
         steps: when each began, ns, and its iteration.
         called_ns: when each collective was called, ascending, by the same clock. Steps that began
@@ -95,11 +92,24 @@ def chunks(
     whole = {number: each for number, each in begun.items() if len(each) == STEPS}
     over_ns = max((each[-1].until for each in whole.values()), default=after_ns)
     found = [chunk for number, each in whole.items() if (chunk := _chunk(number, each))]
+    return thinned(found, _MOST_CHUNKS), over_ns
+
+
+def thinned(chunks: Sequence[Chunk], most: int) -> tuple[Chunk, ...]:
+    """Return not more than ``most``: by number every one, every second, every fourth, ...
+
+    So of whoever has other numbers of them, the same ones are left.
+    """
     every = 1
-    while len(found) > _MOST_CHUNKS:
+    while len(chunks) > most:
         every *= 2
-        found = [chunk for chunk in found if chunk.first % every == 0]
-    return tuple(found), over_ns
+        chunks = [chunk for chunk in chunks if chunk.first % every == 0]
+    return tuple(chunks)
+
+
+def most_chunks(ranks: int) -> int:
+    """How many of a report the leader of so many ranks is told of: it has to compare them all."""
+    return max(4, min(_MOST_CHUNKS, 16384 // ranks))
 
 
 class _Step(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -106,10 +107,16 @@ def _shares(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:
     for ranks in roles.values():
         if len(ranks) <= _LEAST_PEERS:
             continue
+        moments = [sorted(each) for each in zip(*(times[rank].own for rank in ranks), strict=True)]
         for rank in ranks:
             own, step, _ = times[rank]
-            peers = [times[other].own for other in ranks if other != rank]
-            usual = [statistics.median_low(each) for each in zip(*peers, strict=True)]
+            usual = [_median_of_others(each, mine) for each, mine in zip(moments, own, strict=True)]
             late = max(mine - theirs for mine, theirs in zip(own, usual, strict=True))
             found[rank] = (late / usual[-1], max(0.0, min(late / step, 1.0)))
     return found
+
+
+def _median_of_others(ordered: Sequence[float], own: float) -> float:
+    """The lower median without one of the values."""
+    middle = (len(ordered) - 2) // 2
+    return ordered[middle + (bisect_left(ordered, own) <= middle)]

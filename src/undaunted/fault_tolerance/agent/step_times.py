@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from undaunted.attribution.straggler.own_times import OwnTimes, RankTimes
+from undaunted.attribution.straggler.own_times import (
+    OwnTimes,
+    RankTimes,
+    most_chunks,
+    thinned,
+)
 from undaunted.coordinator.core import messages as job
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ _MOST_S = 160.0
 # A rank shall not spend more than a thousandth of its time on answers; the leader, with many nodes,
 # no more than this on one of them.
 _COST = 1000
-_EACH_NODE_S = 0.01
+_EACH_NODE_S = 0.02
 _DECODER = msgspec.msgpack.Decoder(OwnTimes)
 
 
@@ -98,7 +103,7 @@ class StepTimes:
         self._seen[worker.pid] = now
         return RankTimes(
             rank=current.rank(worker.local_rank),
-            chunks=own.chunks,
+            chunks=thinned(own.chunks, most_chunks(current.start.world_size)),
             wall_us=(now.wall_ns - before.wall_ns) // 1000,
             gc_us=own.gc_us,
             cpu_us=(now.cpu_ns - before.cpu_ns) // 1000,
