@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.attribution.flight.dumps import job
+from tests.attribution.flight.dumps import Rank, job
 from undaunted.attribution.flight.culprits import Analysis, Culprit, GroupState
 from undaunted.attribution.flight.files import Problem
 from undaunted.cli.flight import main
@@ -85,6 +86,62 @@ def test_names_from_dumps_do_not_reach_the_terminal_as_they_are(
     assert "\x1b" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("form", [[], ["--nvrx"]])
+def test_nothing_of_a_dump_makes_a_line(
+    form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = "\nrank 0: forged\r\t\x85\u2028"
+    for one in job(3):
+        if one.rank:
+            one.call("0", state="scheduled", dtype=forged)
+        for entry in one.entries:
+            entry["process_group"] = (f"0{forged}", forged)
+            entry["profiling_name"] += forged
+        one.write(tmp_path)
+    (tmp_path / f"x{forged}").write_text("")
+
+    assert main([str(tmp_path), *form]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("forged" in line for line in lines)
+    assert not [line for line in lines if line.startswith("rank 0: forged")]
+    assert all(map(str.isprintable, lines))
+
+
+def test_what_cannot_be_read_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    os.mkfifo(tmp_path / "rank_7")
+    (tmp_path / "rank_8").symlink_to("/dev/zero")
+    (tmp_path / "rank_9").symlink_to("absent")
+    (tmp_path / "below").mkdir()
+
+    assert main([str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["file"] for one in found["problems"]] == ["rank_7", "rank_8", "rank_9"]
+
+
+def test_a_world_smaller_than_a_dump_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(make(tmp_path)), "--world-size", "3"]) == 2
+    err = capsys.readouterr().err
+    assert "--world-size 3" in err
+    assert "rank 3" in err
+
+
+def test_thousands_of_ranks_without_a_dump_are_few_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = list(range(4096))
+    for rank in every[:512:2]:
+        one = Rank(rank, {"0": every})
+        one.call("0", state="scheduled")
+        one.write(tmp_path)
+
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert len(out) < 8192
+
+
 @pytest.mark.parametrize("content", [None, "directory", "log"])
 def test_no_dumps(content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if content == "directory":
@@ -97,7 +154,14 @@ def test_no_dumps(content: str | None, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["/no/such/directory"], ["a", "b"], ["--json", "--nvrx", "a"]]
+    "argv",
+    [
+        [],
+        ["/no/such/directory"],
+        ["a", "b"],
+        ["--json", "--nvrx", "a"],
+        [".", "--world-size", "131073"],
+    ],
 )
 def test_wrong_use(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2

@@ -40,15 +40,21 @@ def format_duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24:02d} h"
 
 
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks as sorted ranges without duplicates, for example ``0-3,7``; "" for none."""
+def format_ranks(ranks: Iterable[int], most: int | None = None) -> str:
+    """Return ranks as sorted ranges without duplicates, for example ``0-3,7``; "" for none.
+
+    Args:
+        ranks: in any order.
+        most: ranges that are written, and then how many ranks are left out: ``0,2 and 5 more``.
+    """
     ranges: list[range] = []
     for rank in sorted(set(ranks)):
         if ranges and rank == ranges[-1].stop:
             ranges[-1] = range(ranges[-1].start, rank + 1)
         else:
             ranges.append(range(rank, rank + 1))
-    return format_ranges(ranges)
+    left_out = sum(map(len, ranges[most:])) if most is not None else 0
+    return format_ranges(ranges[:most]) + (f" and {left_out} more" if left_out else "")
 
 
 def format_ranges(ranges: Iterable[range]) -> str:
@@ -56,9 +62,9 @@ def format_ranges(ranges: Iterable[range]) -> str:
     return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges)
 
 
-def name_ranks(ranks: Collection[int]) -> str:
-    """Return ``rank 3``, or ``ranks 0-2,7``."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
+def name_ranks(ranks: Collection[int], most: int | None = None) -> str:
+    """Return ``rank 3``, or ``ranks 0-2,7``; `most` as in `format_ranks`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks, most)}"
 
 
 def count(number: int, noun: str) -> str:

@@ -2,22 +2,32 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from undaunted.attribution.findings import CAUSES
-from undaunted.attribution.flight.culprits import Analysis, Culprit, GroupState, analyse
+from undaunted.attribution.flight.culprits import (
+    MOST_CULPRITS,
+    Analysis,
+    Culprit,
+    GroupState,
+    analyse,
+)
 from undaunted.attribution.flight.files import Dumps, read_directory, read_files
+from undaunted.attribution.flight.recording import MOST_RANKS
 from undaunted.base import values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
-from undaunted.base.text import count, format_ranks, name_ranks, one_line, printable
+from undaunted.base.text import count, format_ranks, name_ranks, one_line
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
 
 _MOST_LINES = 20  # of a kind, for people
+_MOST_RANGES = 32  # of ranks in a line
+_MOST_IN_CELL = 4096  # ranks, as NVRx prints them
 _NVRX = ("PGID", "Process Group Desc", "Op Type", "Size", "Dtype", "Missing Ranks")
 
 
@@ -28,7 +38,7 @@ class FlightOptions(msgspec.Struct, kw_only=True, frozen=True):
     nvrx: Annotated[Flag, Opt("Print the groups as NVRx's analysis does")] = False
     world_size: Annotated[
         int,
-        Kind(values.whole(1), "N"),
+        Kind(values.whole(1, MOST_RANKS), "N"),
         Opt("Ranks of the job, if dumps do not say it: those of gloo do not", shown="not known"),
     ] = 0
 
@@ -68,6 +78,12 @@ def _print(parsed: Parsed[FlightOptions]) -> int:
         raise UsageError("name the directory that holds the dumps: undaunted flight DIR")
     take_any_text(for_programs=options.json)
     dumps = _read(Path(parsed.target))
+    last = dumps.recordings[-1].rank
+    if 0 < options.world_size <= last:
+        raise UsageError(
+            f"--world-size {options.world_size}: there is a dump of rank {last}, so that the job "
+            f"has at least {last + 1} ranks"
+        )
     found = analyse(dumps.recordings, options.world_size)
     with printing():
         if options.json:
@@ -83,18 +99,18 @@ def _read(path: Path) -> Dumps:
     try:
         dumps = read_directory(path) if path.is_dir() else read_files([_existing(path)])
     except OSError as error:
-        raise UsageError(f"{printable(str(path))}: {error.strerror}") from None
+        raise UsageError(f"{one_line(str(path))}: {error.strerror}") from None
     if dumps.recordings:
         return dumps
     if dumps.problems:
         first = dumps.problems[0]
         raise UsageError(
-            f"{printable(str(path))}: none of {count(len(dumps.problems), 'file')} is a dump; "
-            f"{printable(first.file)}: {one_line(first.text)}"
+            f"{one_line(str(path))}: none of {count(len(dumps.problems), 'file')} is a dump; "
+            f"{one_line(first.file)}: {one_line(first.text)}"
         )
     inside = sorted(one.name for one in path.iterdir() if one.is_dir())
     hint = f"; it holds directories: name one, such as {inside[-1]}" if inside else ""
-    raise UsageError(f"{printable(str(path))}: there are no files{printable(hint)}")
+    raise UsageError(f"{one_line(str(path))}: there are no files{one_line(hint)}")
 
 
 def _existing(path: Path) -> Path:
@@ -110,11 +126,14 @@ def _lines(found: Analysis, dumps: Dumps) -> Iterator[str]:
     yield ""
     if not found.culprits:
         yield _no_culprit(found)
-    for one in found.culprits[:_MOST_LINES]:
-        yield from _culprit(one)
-    yield from _more(len(found.culprits))
+    alike = [list(each) for _, each in groupby(found.culprits, _said)]
+    for each in alike[:_MOST_LINES]:
+        yield from _culprits(each)
+    yield from _more(len(alike))
+    if len(found.culprits) == MOST_CULPRITS:
+        yield f"at most {MOST_CULPRITS} are named"
     if found.waiting and found.culprits:
-        yield f"waiting for them: {name_ranks(found.waiting)}"
+        yield f"waiting for them: {name_ranks(found.waiting, _MOST_RANGES)}"
     if found.groups:
         yield ""
         yield from _table(
@@ -126,12 +145,12 @@ def _lines(found: Analysis, dumps: Dumps) -> Iterator[str]:
         yield ""
         yield "not read:"
         for problem in dumps.problems[:_MOST_LINES]:
-            yield f"  {printable(problem.file)}: {one_line(problem.text)}"
+            yield f"  {one_line(problem.file)}: {one_line(problem.text)}"
         yield from _more(len(dumps.problems))
 
 
 def _absent(missing: Sequence[int]) -> str:
-    return f"none of {name_ranks(missing)}" if missing else "none is missing"
+    return f"none of {name_ranks(missing, _MOST_RANGES)}" if missing else "none is missing"
 
 
 def _no_culprit(found: Analysis) -> str:
@@ -140,17 +159,23 @@ def _no_culprit(found: Analysis) -> str:
     return "nobody waits: every operation that was called has ended"
 
 
-def _culprit(one: Culprit) -> Iterator[str]:
-    where = f" on {printable(one.node)}" if one.node else ""
+def _said(one: Culprit) -> tuple[str, ...]:
+    return one.node, one.cause, one.evidence
+
+
+def _culprits(alike: Sequence[Culprit]) -> Iterator[str]:
+    one, ranks = alike[0], name_ranks([each.rank for each in alike], _MOST_RANGES)
+    where = f" on {one_line(one.node)}" if one.node else ""
     cause = CAUSES[one.cause]
-    yield f"rank {one.rank}{where}: {cause.meaning} ({cause.name})"
+    yield f"{ranks}{where}: {cause.meaning} ({cause.name})"
     yield f"  {one.evidence}"
 
 
 def _row(one: GroupState) -> tuple[str, ...]:
     number = "" if one.number < 0 else str(one.number)
     call = " ".join(word for word in (one.operation, one.dtype, one.shape) if word)
-    return _name(one), call, number, format_ranks(one.waiting), format_ranks(one.absent) or "-"
+    waiting, absent = (format_ranks(each, _MOST_RANGES) for each in (one.waiting, one.absent))
+    return _name(one), call, number, waiting, absent or "-"
 
 
 def _name(one: GroupState) -> str:
@@ -175,7 +200,8 @@ def nvrx_lines(found: Analysis) -> Iterator[str]:
     """Return the table as NVRx prints it, and last the line ``hanging ranks: [...]``."""
     yield " | ".join(_NVRX)
     for one in found.groups:
-        missing = ", ".join(str(rank) for rank in one.absent)
+        missing = ", ".join(str(rank) for rank in one.absent[:_MOST_IN_CELL])
+        missing += ", ..." if len(one.absent) > _MOST_IN_CELL else ""
         cells = (one.name, one.description, one.operation, one.shape, one.dtype, missing)
         yield " | ".join(cells)
     yield f"hanging ranks: {sorted({one.rank for one in found.culprits})}"

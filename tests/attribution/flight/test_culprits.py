@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,36 @@ def test_a_rank_without_a_dump() -> None:
 
     assert blamed(found) == [(3, "no_dump")]
     assert found.missing == [3]
+
+
+def test_a_missing_dump_is_not_blamed_while_nobody_waits() -> None:
+    found = judged(job(4)[:3], 8)
+
+    assert (found.culprits, found.missing) == ([], [3, 4, 5, 6, 7])
+
+
+def test_nobody_waits_for_ranks_outside_of_all_groups() -> None:
+    ranks = job(4)
+    for one in ranks:
+        one.call("0", state=PENDING)
+    found = judged(ranks[:3], 8)
+
+    assert blamed(found) == [(3, "no_dump")]
+    assert found.missing == [3, 4, 5, 6, 7]
+
+
+def test_a_thousand_groups_of_all_ranks_cost_little_memory() -> None:
+    every = ((0, 1 << 17, 1),)
+    groups = tuple(Group(str(name), members=every, enqueued=1, oldest=1) for name in range(1024))
+    tracemalloc.start()
+    try:
+        found = analyse([Recording(rank=rank, groups=groups) for rank in range(2)])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found.culprits) == 256
+    assert peak < 256 << 20
 
 
 def test_ranks_at_the_end_that_only_the_caller_knows() -> None:

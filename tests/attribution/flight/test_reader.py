@@ -81,6 +81,12 @@ def test_what_is_no_data_is_refused(code: bytes) -> None:
     assert str(raised.value).isprintable()
 
 
+@pytest.mark.parametrize("text", [b"[]", b"[[1]]", b"5", b'"x"', b"null"])
+def test_json_that_is_no_object_is_named_as_that(text: bytes) -> None:
+    with pytest.raises(NotADumpError, match="JSON object: it begins with"):
+        reader.load(text)
+
+
 def test_deep_json_is_refused() -> None:
     with pytest.raises(NotADumpError):
         reader.load(b'{"entries": ' + b"[" * 100_000)

@@ -148,7 +148,21 @@ def test_only_operations_that_have_not_ended() -> None:
     assert (group.enqueued, group.oldest) == (4, 4)
 
 
-@pytest.mark.parametrize("dump", [None, [], "", {}, {"a": 1}, 3])
+@pytest.mark.parametrize(
+    "dump",
+    [
+        None,
+        [],
+        "",
+        {},
+        {"a": 1},
+        3,
+        {"entries": 5},
+        {"entries": [1, "x"]},
+        {"entries": [], "pg_status": []},
+        {"pg_config": ""},
+    ],
+)
 def test_what_is_no_dump_is_refused(dump) -> None:
     with pytest.raises(NotADumpError):
         reduce(dump)

@@ -15,21 +15,26 @@ import msgspec
 
 from undaunted.attribution.findings import Finding
 from undaunted.attribution.flight.recording import (
+    MOST_RANKS,
     UNKNOWN,
     Call,
     Group,
     Recording,
+    Runs,
     Transfer,
     ranks_of,
+    runs,
 )
 from undaunted.base.text import count, name_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 _MOST_NUMBERS = 64  # of one group that are looked at
-_MOST_CULPRITS = 256
-_MOST_RANKS = 1 << 17
+MOST_CULPRITS = 256
+_MOST_GROUPS = 1024  # that are told of
+_MOST_MEMBERS = 1 << 21  # of all groups together
+_MOST_RANGES = 32  # of ranks in a sentence
 _SURE, _LIKELY, _GUESS = 0.95, 0.7, 0.5
 _SOME_CALL = Call("a collective")  # its entry was overwritten
 # Calls of which each member gives as much as any other.
@@ -44,6 +49,10 @@ _EVEN = (
 )
 # Calls that a member may end before all have come.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
+
+
+def _named(ranks: Collection[int]) -> str:
+    return name_ranks(ranks, _MOST_RANGES)
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -132,25 +141,27 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
     """
     job = _Job(recordings, world_size)
     operations = [*_operations(job), *_failed(job)]
-    culprits = (
+    culprits = _culprits(job, operations) if operations else []
+    blamed = {one.rank for one in culprits}
+    waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
+    return Analysis(
+        culprits=sorted(culprits, key=lambda one: (-one.confidence, one.rank))[:MOST_CULPRITS],
+        missing=job.missing,
+        waiting=sorted(waiting),
+        groups=[_state(one) for one in operations if not one.failed][:_MOST_GROUPS],
+    )
+
+
+def _culprits(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
+    found = (
         _mismatches(job, operations)
         or _ends(job, operations)
         or _mismatches(job, _last(job))  # operations that do not match may have failed everywhere
         or _idle(job, operations)
     )
-    if not culprits and job.missing and job.by_rank:
-        culprits = [
-            Culprit(rank, "", "no_dump", "", "it left no recording, and all others did", _GUESS)
-            for rank in job.missing[:_MOST_CULPRITS]
-        ]
-    blamed = {one.rank for one in culprits}
-    waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
-    return Analysis(
-        culprits=sorted(culprits, key=lambda one: (-one.confidence, one.rank))[:_MOST_CULPRITS],
-        missing=job.missing,
-        waiting=sorted(waiting),
-        groups=[_state(one) for one in operations if not one.failed],
-    )
+    if found or all(one.failed for one in operations):
+        return found
+    return _without_dump(job.absent, "others wait, and it left no recording")
 
 
 # --- the job --------------------------------------------------------------------------------------
@@ -163,7 +174,7 @@ class _View:
         self.name = name
         self.description = description
         self.order: tuple[int, ...] = ()  # members by their rank inside the group
-        self.members: set[int] = set()
+        self.members: frozenset[int] = frozenset()
         self.seen: dict[int, Group] = {}  # by rank
 
     @property
@@ -177,20 +188,22 @@ class _Job:
     """All recordings, and the groups they are about."""
 
     def __init__(self, recordings: Iterable[Recording], world_size: int) -> None:
-        self.by_rank = {one.rank: one for one in recordings if 0 <= one.rank < _MOST_RANKS}
+        self.by_rank = {one.rank: one for one in recordings if 0 <= one.rank < MOST_RANKS}
         self.views: dict[tuple[str, object], _View] = {}
+        self._space = _MOST_MEMBERS
+        self._members: dict[Runs, tuple[tuple[int, ...], frozenset[int]]] = {}
+        self._lacking: dict[frozenset[int], list[int]] = {}
         self._gather()
-        world = set(self.by_rank)
-        for view in self.views.values():
-            world |= view.members
-        if world == set(self.by_rank):  # members are not known: a rank in a gap is missing
+        in_groups = {rank for _, members in self._members.values() for rank in members}
+        world = in_groups | self.by_rank.keys()
+        if world == self.by_rank.keys():  # members are not known: a rank in a gap is missing
             world |= set(range(max(world, default=-1) + 1))
         size = max([world_size, *(one.world_size for one in self.by_rank.values())])
-        self.world = world | set(range(size if size <= _MOST_RANKS else 0))
-        self.missing = sorted(self.world - set(self.by_rank))
-        for view in self.views.values():
-            if not view.order:
-                self._guess_members(view)
+        self.world = world | set(range(min(size, MOST_RANKS)))
+        self.missing = sorted(self.world - self.by_rank.keys())
+        self._guess_members()
+        in_groups = {rank for _, members in self._members.values() for rank in members}
+        self.absent = [rank for rank in self.missing if rank in in_groups]
 
     def _gather(self) -> None:
         # The same name with other members is another group: of a later start, or local.
@@ -200,8 +213,7 @@ class _Job:
                 view = self.views.get(key)
                 if view is None:
                     view = self.views[key] = _View(group.name, group.description)
-                    view.order = ranks_of(group.members)
-                    view.members = {one for one in view.order if 0 <= one < _MOST_RANKS}
+                    self._set_members(view, group.members)
                 view.description = view.description or group.description
                 view.seen[rank] = group
         self._join_unknown()
@@ -219,10 +231,32 @@ class _Job:
             if not self.views[name, members].seen:
                 del self.views[name, members]
 
-    def _guess_members(self, view: _View) -> None:
-        whole = view.description == "default_pg" or view.name == "0"
-        view.members = set(self.world) if whole else set(view.seen)
-        view.order = tuple(sorted(view.members))
+    def _guess_members(self) -> None:
+        every = runs(tuple(sorted(self.world)))
+        for view in self.views.values():
+            if not view.order and (view.description == "default_pg" or view.name == "0"):
+                self._set_members(view, every)
+            if not view.order:
+                self._set_members(view, runs(tuple(sorted(view.seen))))
+
+    def _set_members(self, view: _View, members: Runs) -> None:
+        """Note the members, if there is space: a dump may name thousands of groups of all ranks."""
+        size = sum(max(0, count) for _, count, _ in members)
+        if size > self._space:
+            return
+        self._space -= size
+        if members not in self._members:
+            order = ranks_of(members)
+            known = frozenset(rank for rank in order if 0 <= rank < MOST_RANKS)
+            self._members[members] = (order, known)
+        view.order, view.members = self._members[members]
+
+    def lacking(self, view: _View) -> list[int]:
+        """Return the members that have left no recording."""
+        found = self._lacking.get(view.members)
+        if found is None:
+            found = self._lacking[view.members] = sorted(view.members - self.by_rank.keys())
+        return found
 
     def call(self, rank: int, group: Group, number: int) -> Call | None:
         place = group.call_at(number)
@@ -301,7 +335,7 @@ def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Ope
     operation.orders = {rank: view.seen[rank].order for rank in waiting}
     others = {rank: group for rank, group in view.seen.items() if group.enqueued != UNKNOWN}
     operation.absent = sorted(rank for rank, group in others.items() if not group.came_to(number))
-    lacking = sorted(view.members - set(job.by_rank))
+    lacking = job.lacking(view)
     one_sided = operation.call.name.lstrip("_").startswith(_ONE_SIDED)
     if not operation.absent:
         operation.some_ended = any(group.ended(number) for group in others.values())
@@ -468,7 +502,7 @@ def _mismatched(
         node=job.node(rank),
         cause="mismatch",
         group=view.name,
-        evidence=f"called {own} where {name_ranks(others)} called {most} "
+        evidence=f"called {own} where {_named(others)} called {most} "
         f"(number {number} of {view.label})",
         confidence=_SURE if certain else _GUESS,
         t=view.seen[rank].t,
@@ -501,7 +535,7 @@ def _failed(job: _Job) -> list[_Operation]:
             others = {one: each for one, each in view.seen.items() if each.enqueued != UNKNOWN}
             operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
             if not operation.absent and group.backend == "gloo":
-                operation.absent = sorted(view.members - set(job.by_rank))
+                operation.absent = job.lacking(view)
         operation.waiting.append(rank)
     return [one for one in found.values() if one.absent]
 
@@ -528,7 +562,7 @@ def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
         for rank in one.absent:
             wanting[rank].append(one)
     for ranks in _ends_of(operations, lagging):
-        if len(found) >= _MOST_CULPRITS:
+        if len(found) >= MOST_CULPRITS:
             break
         if len(ranks) > 1:
             found += _ring(job, ranks, waits)
@@ -541,10 +575,13 @@ def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     if any(one.cause == "no_dump" for one in found):
         # What some of the others are waited for may not show: they may have ended their part.
         named = {one.rank for one in found}
-        text = "it left no recording either"
-        more = [rank for rank in job.missing if rank not in named][:_MOST_CULPRITS]
-        found += [Culprit(rank, "", "no_dump", "", text, _GUESS) for rank in more]
+        more = [rank for rank in job.absent if rank not in named]
+        found += _without_dump(more, "it left no recording either")
     return found or _stuck(job, operations)
+
+
+def _without_dump(ranks: Sequence[int], evidence: str) -> list[Culprit]:
+    return [Culprit(rank, "", "no_dump", "", evidence, _GUESS) for rank in ranks[:MOST_CULPRITS]]
 
 
 def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
@@ -555,7 +592,7 @@ def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
         if one.view is None or one.absent or one.lagging or not few:
             continue
         for rank in one.waiting:
-            text = f"{name_ranks(one.waiting)} are in {one}, and nobody is missing: one of them"
+            text = f"{_named(one.waiting)} are in {one}, and nobody is missing: one of them"
             found[rank] = Culprit(
                 rank, job.node(rank), "device_lag", one.view.name, f"{text}, or a link", _GUESS
             )
@@ -585,7 +622,7 @@ def _idle(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     idle = sorted(set(job.by_rank) - waiting)
     if len(idle) * 2 > len(job.by_rank) or not any(one.view is None for one in operations):
         return []
-    text = f"{name_ranks(sorted(waiting))} wait for others, and nothing of its own is pending"
+    text = f"{_named(sorted(waiting))} wait for others, and nothing of its own is pending"
     return [Culprit(rank, job.node(rank), "host_lag", "", text, _LIKELY) for rank in idle]
 
 
@@ -630,9 +667,9 @@ def _waited_for(
     view = foremost.view
     group = view.seen.get(rank) if view else None
     others = [one for one in foremost.waiting if one != rank]
-    lead = f"{name_ranks(others)} {'waits' if len(others) == 1 else 'wait'} in {foremost}"
+    lead = f"{_named(others)} {'waits' if len(others) == 1 else 'wait'} in {foremost}"
     if foremost.failed:
-        lead = f"{foremost} failed on {name_ranks(others)}"
+        lead = f"{foremost} failed on {_named(others)}"
     if rank not in job.by_rank:
         cause, text = "no_dump", "it left no recording"
     elif own:
@@ -692,7 +729,7 @@ def _ring(
                 node=job.node(rank),
                 cause="mismatch",
                 group=own.view.name if own.view else "",
-                evidence=f"waits in {own} for {name_ranks(others or ring)}"
+                evidence=f"waits in {own} for {_named(others or ring)}"
                 f"{theirs if others else ''}: not all call in the same order",
                 confidence=_LIKELY if certain else _GUESS,
             )

@@ -56,14 +56,18 @@ def rank_of(name: str) -> int:
 
 
 def read_directory(path: Path) -> Dumps:
-    """Read all files of a directory; subdirectories are passed over.
+    """Read all files of a directory; subdirectories and names that begin with a dot are left out.
 
     Raises:
         OSError: the directory cannot be read.
     """
-    names = sorted(os.listdir(path))[:_MOST_FILES]
-    files = [path / name for name in names if not name.startswith(".")]
-    return read_files([file for file in files if file.is_file()])
+    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    files = [file for name in names if not (file := path / name).is_dir()]
+    found = read_files(files[:_MOST_FILES])
+    if left_out := files[_MOST_FILES:]:
+        text = f"{len(left_out)} files from this one on are not read: at most {_MOST_FILES} are"
+        found.problems.append(Problem(left_out[0].name, text))
+    return found
 
 
 def read_files(files: Sequence[Path]) -> Dumps:

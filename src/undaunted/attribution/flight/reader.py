@@ -69,7 +69,14 @@ def load(data: bytes) -> object:
     except Exception as error:  # noqa: BLE001 - whatever a broken pickle makes the interpreter raise
         kind = "JSON" if head.startswith(b"{") else "pickle"
         raise NotADumpError(f"broken {kind}: {one_line(str(error), 200)}") from None
-    raise NotADumpError("it is neither a pickle nor JSON" if data else "it is empty")
+    raise _neither(data)
+
+
+def _neither(head: bytes) -> NotADumpError:
+    if not head:
+        return NotADumpError("it is empty")
+    first = ascii(head.lstrip()[:1].decode("latin-1"))
+    return NotADumpError(f"it is neither a pickle nor a JSON object: it begins with {first}")
 
 
 def read(path: str, rank: int) -> Recording:
@@ -94,6 +101,8 @@ def read(path: str, rank: int) -> Recording:
 
 
 def _content(path: str) -> bytes:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening one may set it off
+        raise NotADumpError("it is no regular file")
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with io.FileIO(fd, "rb") as file:
         status = os.fstat(fd)
@@ -101,7 +110,7 @@ def _content(path: str) -> bytes:
             raise NotADumpError("it is no regular file")
         head = file.read(64)
         if head and not head.lstrip().startswith((b"{", _PROTO)):
-            raise NotADumpError("it is neither a pickle nor JSON")
+            raise _neither(head)
         if status.st_size > LARGEST_FILE:
             raise NotADumpError(
                 f"refused: {status.st_size >> 20} MiB; at most {LARGEST_FILE >> 20} MiB are read"

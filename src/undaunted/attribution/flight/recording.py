@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from undaunted.base.text import printable
+from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 UNKNOWN = -2  # as the number of a group's last collective
 _NONE = -1
 
+_PARTS: dict[str, type] = {"entries": list, "pg_status": dict, "pg_config": dict}
 _PEER = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})$")
 _MOST_GROUPS = 1024
 _MOST_TRANSFERS = 64
@@ -40,7 +41,7 @@ _LAST_CALLS = 8  # that have ended
 _LEAST_BEFORE, _MOST_BEFORE = 4, 1024  # calls that are looked at for an order to be strange
 _MOST_CALLS = 64  # of a group
 _LONGEST = 80  # of a name
-_MOST_RANKS = 1 << 20
+MOST_RANKS = 1 << 17
 _BOUND = 1 << 62
 
 Runs = tuple[tuple[int, int, int], ...]  # of ranks: start, number, step
@@ -211,10 +212,17 @@ def reduce(dump: object, rank: int = -1) -> Recording:
     """
     if not isinstance(dump, dict):
         raise NotADumpError(f"it holds a {type(dump).__name__}, not a dictionary")
-    if not ({"entries", "pg_status", "pg_config"} & dump.keys()):
-        raise NotADumpError("it has no entries, pg_status or pg_config")
-    entries = dump.get("entries")
-    entries = entries if isinstance(entries, list) else []
+    found = {key: dump[key] for key in _PARTS if key in dump}
+    if not found:
+        raise NotADumpError(f"it has no {', '.join(_PARTS)}")
+    for key, value in found.items():
+        if not isinstance(value, _PARTS[key]):
+            raise NotADumpError(
+                f"its {key} is a {type(value).__name__}, not a {_PARTS[key].__name__}"
+            )
+    entries = dump.get("entries", [])
+    if entries and not any(isinstance(entry, dict) for entry in entries):
+        raise NotADumpError("none of its entries is a dictionary")
     if all(map(_is_good, entries[:: max(1, len(entries) // 4)])):  # all are alike, as a rule
         try:
             return _Reduction(dump, entries).recording(rank)
@@ -263,7 +271,7 @@ class _Reduction:
             pairs=tuple(self.pairs[:_MOST_TRANSFERS]),
             strange=_strange(self.entries, [*groups, *self.transfers]),
             waits=_wait(self.dump.get("waits")),
-            world_size=max(0, min(_number(self.dump.get("world_size")), _MOST_RANKS)),
+            world_size=max(0, min(_number(self.dump.get("world_size")), MOST_RANKS)),
             node=_text(self.dump.get("node", "")),
             entries=len(self.entries),
             version=_text(self.dump.get("version", "")),
@@ -583,7 +591,7 @@ def _truth(value: object) -> bool:
 def _text(value: object) -> str:
     if isinstance(value, int):
         value = str(_number(value))
-    return printable(value[:_LONGEST]) if isinstance(value, str) else ""
+    return one_line(value[:_LONGEST]) if isinstance(value, str) else ""
 
 
 def _time(entry: dict[Any, Any]) -> float:
@@ -597,7 +605,7 @@ def _ranks(value: object) -> tuple[int, ...]:
     if isinstance(value, str):
         return _parse_ranks(value)
     if isinstance(value, (list, tuple)):
-        return tuple(one for one in map(_number, value[:_MOST_RANKS]) if one >= 0)
+        return tuple(one for one in map(_number, value[:MOST_RANKS]) if one >= 0)
     return ()
 
 
@@ -607,7 +615,7 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
         ranks = msgspec.json.decode(text, type=list[int])
     except (msgspec.MsgspecError, RecursionError):
         return ()
-    return tuple(one for one in ranks[:_MOST_RANKS] if 0 <= one < _MOST_RANKS)
+    return tuple(one for one in ranks[:MOST_RANKS] if 0 <= one < MOST_RANKS)
 
 
 @lru_cache(maxsize=256)
@@ -626,9 +634,9 @@ def runs(ranks: tuple[int, ...]) -> Runs:
 
 
 def ranks_of(members: Iterable[tuple[int, int, int]]) -> tuple[int, ...]:
-    """Return the ranks that `runs` has written, at most a million."""
+    """Return the ranks that `runs` has written, at most `MOST_RANKS`."""
     found: list[int] = []
     for start, count, step in members:
-        most = min(count, _MOST_RANKS - len(found))
+        most = min(count, MOST_RANKS - len(found))
         found += [start + place * step for place in range(most)]
     return tuple(found)
