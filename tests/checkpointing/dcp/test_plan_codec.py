@@ -44,6 +44,13 @@ def test_a_plan_comes_back(options: dict[str, Any]) -> None:
     assert decode_plan(encode_plan(plan)) == plan
 
 
+def test_strides_of_new_versions_of_torch_come_back() -> None:
+    plan = plan_of({"a": torch.ones(3, 2).t()})
+    plan.items[0].tensor_data.properties.strides = (1, 2)
+    (item,) = decode_plan(encode_plan(plan)).items
+    assert item.tensor_data.properties.strides == (1, 2)
+
+
 def test_fewer_items_with_other_hints() -> None:
     local = plan_of(STATE)
     hinted = dataclasses.replace(

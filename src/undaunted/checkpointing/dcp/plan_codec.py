@@ -35,6 +35,7 @@ class _Tensor(msgspec.Struct, array_like=True, frozen=True):
     requires_grad: bool
     memory_format: int
     pin_memory: bool
+    strides: tuple[int, ...] | None = None  # new versions of torch have them
 
 
 class _Item(msgspec.Struct, array_like=True, frozen=True):
@@ -152,6 +153,7 @@ def _wire_tensor(data: TensorWriteData | None) -> _Tensor | None:
         requires_grad=properties.requires_grad,
         memory_format=_FORMATS.index(properties.memory_format),
         pin_memory=properties.pin_memory,
+        strides=getattr(properties, "strides", None),
     )
 
 
@@ -174,6 +176,8 @@ def _tensor(wire: _Tensor) -> TensorWriteData:
         memory_format=_FORMATS[wire.memory_format],
         pin_memory=wire.pin_memory,
     )
+    if wire.strides is not None:
+        properties.strides = wire.strides
     chunk = ChunkStorageMetadata(_size(wire.offsets), _size(wire.sizes))
     return TensorWriteData(chunk=chunk, properties=properties, size=_size(wire.size))
 
