@@ -126,6 +126,15 @@ def test_time_counts_from_detection_where_nobody_knows_when_it_happened() -> Non
     assert run.rounds[0].cause == "crash of rank 1: SIGKILL"
 
 
+def test_a_hang_that_nobody_has_judged_is_not_said_to_be_of_a_rank() -> None:
+    hang = at(1000, e.FailureDetected, 0, kind="hang", rank=1, detail="heartbeat: 3.0 s")
+    run = summary_of([*begin(10, 0), hang, at(1042, e.RoundStopped, 0)])
+    assert run.rounds[0].cause == (
+        "hang: rank 1 passed its limit first (heartbeat: 3.0 s); "
+        "which rank is to blame is not recorded"
+    )
+
+
 def test_a_rank_that_ran_before_the_agent_knew_is_no_negative_time() -> None:
     early = at(1070, e.WorkersSpawned, 1, mode="warm", pids=[1])
     events = [

@@ -300,8 +300,7 @@ def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetecte
     if verdict is not None:
         return verdict.line
     if failure is not None:
-        who = f" of rank {failure.rank}" if failure.rank >= 0 else ""
-        return f"{failure.kind}{who}: {failure.detail}" if failure.detail else failure.kind + who
+        return without_verdict(failure)
     if (stop := one.first(e.StopRequested)) is not None:
         return stop.reason
     if (asked := one.first(e.ControlRequested)) is not None:
@@ -309,6 +308,19 @@ def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetecte
     if (signal := one.first(e.SignalReceived)) is not None:
         return f"the launcher received {signal.signal}"
     return ""
+
+
+def without_verdict(failure: e.FailureDetected) -> str:
+    """Say in one line how a failure was noticed that nobody has judged.
+
+    A hang is not said to be of a rank: whose limit passes first often waits for the one to blame.
+    """
+    if failure.kind == "hang" and failure.rank >= 0:
+        seen = f" ({failure.detail})" if failure.detail else ""
+        passed = f"rank {failure.rank} passed its limit first{seen}"
+        return f"hang: {passed}; which rank is to blame is not recorded"
+    who = f" of rank {failure.rank}" if failure.rank >= 0 else ""
+    return f"{failure.kind}{who}: {failure.detail}" if failure.detail else failure.kind + who
 
 
 def _phases(one: RoundState, after: RoundState | None, until_ns: int) -> Phases:

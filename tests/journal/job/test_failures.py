@@ -58,6 +58,17 @@ def test_without_blame_the_first_that_failed() -> None:
     assert found.failure.line == "first"
 
 
+def test_a_hang_without_a_verdict_is_no_rank_s() -> None:
+    """The launcher was killed: whose limit passed first may only have waited."""
+    hang = e.FailureDetected(t=10, round=0, kind="hang", rank=3, detail="heartbeat: 3.0 s")
+    found = failure_of(node("a", [0, 1]), node("b", [2, 3], hang))
+    assert found is not None
+    assert (found.failure.kind, found.failure.node, found.failure.rank) == ("hang", "b", -1)
+    assert "rank 3" in found.failure.line
+    assert "heartbeat: 3.0 s" in found.failure.line
+    assert "not recorded" in found.failure.line
+
+
 def test_a_hang_began_when_its_limit_did() -> None:
     second = 1_000_000_000
     hang = [

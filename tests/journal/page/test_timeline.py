@@ -143,7 +143,7 @@ def test_failures_say_when_they_happened_and_who_is_to_blame():
 
 def test_a_failure_without_a_verdict_has_its_detail():
     events = [one for one in RUN if not isinstance(one, e.Verdict)]
-    assert marks(journal(events))[0] == (997, "crash", 0, 1, "exit code 1")
+    assert marks(journal(events))[0] == (997, "crash", 0, 1, "crash of rank 1: exit code 1")
 
 
 def test_a_node_that_failed_because_of_another_is_a_victim():

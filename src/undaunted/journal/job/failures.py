@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Outside, failure_of
 from undaunted.journal.job.values import Failure
+from undaunted.journal.summary import without_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -107,7 +108,8 @@ def _failure(launch: Launch, world: World) -> Failure:
         )
     detected = one.first(e.FailureDetected)
     assert detected is not None
-    return Failure(kind=detected.kind, node=launch.node, rank=detected.rank, line=detected.detail)
+    rank = -1 if detected.kind == "hang" else detected.rank
+    return Failure(kind=detected.kind, node=launch.node, rank=rank, line=without_verdict(detected))
 
 
 def _without_detection(world: World, blamed: e.RoundBlamed, nodes: Collection[str]) -> Failure:

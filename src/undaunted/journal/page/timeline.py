@@ -13,6 +13,7 @@ from undaunted.base.text import format_duration, one_line
 from undaunted.journal import events as e
 from undaunted.journal.goodput import STARTING, Times
 from undaunted.journal.job.rank_time import SPARE
+from undaunted.journal.summary import without_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -255,8 +256,9 @@ class Marks:
         failure, verdict = one.first(e.FailureDetected), one.first(e.Verdict)
         if failure is None:
             return
-        text = failure.detail or failure.kind if verdict is None else verdict.line
-        rank = failure.rank if verdict is None else verdict.rank
+        text = without_verdict(failure) if verdict is None else verdict.line
+        unjudged = -1 if failure.kind == "hang" else failure.rank
+        rank = unjudged if verdict is None else verdict.rank
         at = ms(launch, failure.t if failure.since_ns is None else failure.since_ns)
         kind = failure.kind if failure.kind in _FAILURES else "crash"
         mark = self._mark(at, kind, node, rank, text)
