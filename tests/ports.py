@@ -23,16 +23,16 @@ def address_of_this_machine() -> str:
         pytest.skip("this machine has no address but loopback")
 
 
-def two_free_ports() -> int:
-    """Return a port that is free, like the one after it, and that nobody gets who asks for any.
+def free_ports(count: int) -> int:
+    """Return the first of so many free ports in a row that nobody gets who asks for any.
 
     One that the kernel has found would be given away again before it is used: to a connection.
     """
     lowest = int(_RANGE.read_text().split()[0])
     for _ in range(_TRIES):
-        port = random.SystemRandom().randrange(1024, max(1026, lowest - 1))
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("", port))
-            other.bind(("", port + 1))
-            return port
-    raise AssertionError("no two ports are free")
+        first = random.SystemRandom().randrange(1024, max(1026, lowest - count))
+        with contextlib.suppress(OSError), contextlib.ExitStack() as bound:
+            for port in range(first, first + count):
+                bound.enter_context(socket.socket()).bind(("", port))
+            return first
+    raise AssertionError("no ports are free")

@@ -21,7 +21,7 @@ from nvidia_resiliency_ext.inprocess.rank_filter import (
     RankFilter,
 )
 from nvidia_resiliency_ext.inprocess.state import Mode, State
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,7 @@ print(train())
 @pytest.mark.torch
 def test_who_watches_a_rank_and_what_is_seen() -> None:
     pytest.importorskip("torch")
-    program = WATCHED.replace("PORT", str(two_free_ports()))
+    program = WATCHED.replace("PORT", str(free_ports(2)))
     named = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     done = subprocess.run(

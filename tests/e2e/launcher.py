@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 from undaunted.base import process
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def nodes_of_a_job(tmp_path: Path, script: str, *options: str) -> Iterator[Calla
     Without a name ("") a launcher finds one. All of them are ended whatever happens.
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
-    endpoint = f"127.0.0.1:{two_free_ports()}"
+    endpoint = f"127.0.0.1:{free_ports(2)}"
     common = ["--rdzv-endpoint", endpoint, "--run-dir", "run", "--worker-start", "fresh", *options]
     with contextlib.ExitStack() as opened:
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.launcher import Launcher
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +29,7 @@ RANK = """
 
 def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(RANK))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_ports(2)
     common = ["--nnodes", "1:2", "--elastic", "--rdzv-endpoint", f"127.0.0.1:{port}"]
     common += ["--max-restarts", "1", "--run-dir", "run", "--worker-start", "fresh"]
     with contextlib.ExitStack() as opened:

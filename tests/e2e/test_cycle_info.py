@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.launcher import Launcher, launched
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,13 +31,6 @@ def info(path: Path) -> dict[str, object]:
     return content
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_each_round_of_one_node_has_a_file(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", "fresh")
     asked = ("--ft-cycle-info-dir", "info", "--ft-cycle-info-job-id", "job7")
@@ -53,7 +46,7 @@ def test_each_round_of_one_node_has_a_file(tmp_path: Path) -> None:
 
 def test_the_leader_of_several_nodes_writes_them(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
-    meet = f"--nnodes=2:3 --rdzv-endpoint=127.0.0.1:{free_port()} --rdzv-id=job7"
+    meet = f"--nnodes=2:3 --rdzv-endpoint=127.0.0.1:{free_ports(2)} --rdzv-id=job7"
     options = f"{meet} --worker-start=fresh --max-restarts=1 --ft-cycle-info-dir={tmp_path}/info"
     launchers: list[Launcher] = []
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 from undaunted.base import process
 from undaunted.base.inotify import Inotify
 
@@ -89,7 +89,7 @@ def test_a_torch_that_is_broken_and_a_port_that_is_taken(tmp_path: Path) -> None
 
 
 def test_two_nodes_meet() -> None:
-    endpoint = f"127.0.0.1:{two_free_ports()}"
+    endpoint = f"127.0.0.1:{free_ports(2)}"
     args = ("--no-self-test", "--nnodes", "2", "--rdzv-endpoint", endpoint)
     token = "0123456789abcdef"
     one = start(*args, UNDAUNTED_TOKEN=token, SLURMD_NODENAME="n1", NCCL_ALGO="Ring")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.launcher import Launcher
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +53,7 @@ def nodes(
 ) -> Iterator[list[Launcher]]:
     """Launchers whose ranks are all in the function; the first one hosts."""
     (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_ports(2)
     common = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--run-dir", "run", *options]
     common += ["--nproc-per-node", str(ranks)]
     with contextlib.ExitStack() as opened:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import Launcher
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,21 +31,6 @@ SCRIPT = """
         print(f"line {number} of {rank} in {cycle}", flush=number % 100 == 0)
     sys.exit(cycle == "0" and rank == "1")
 """
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that are free now."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            first = 0
-            try:
-                for index in range(count):
-                    one = stack.enter_context(socket.socket())
-                    one.bind(("127.0.0.1", first and first + index))
-                    first = first or one.getsockname()[1]
-            except (OSError, OverflowError):
-                continue
-            return first
 
 
 def test_logs_of_all_nodes_are_in_one_file(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.ports import free_ports
 from undaunted.cli.options import RUN
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def over_ssh(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "bin" / "ssh").write_text(SSH)
     (tmp_path / "bin" / "ssh").chmod(0o755)
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_ports(2)
     path = [tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"]]
     env = {"PATH": ":".join(map(str, path)), "HOSTS": "localhost 127.0.0.1", "PORT": str(port)}
     process = subprocess.Popen(

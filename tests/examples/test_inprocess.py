@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.launchers import source_path
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "inprocess"
 DEADLINE_S = 150
@@ -44,7 +44,7 @@ def launched(tmp_path: Path, *command: str) -> tuple[int, str]:
 
 def processes(tmp_path: Path, script: str, **environ: str) -> tuple[list[int], str]:
     """Run four plain processes; return their exit codes and what they have printed."""
-    port = str(two_free_ports())
+    port = str(free_ports(2))
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "4", **environ}
     output = tmp_path / "output"
     with output.open("a") as out:

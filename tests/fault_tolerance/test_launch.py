@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.launcher import alive, wait_until_gone
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 from undaunted.fault_tolerance import launch
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.launch import LaunchError, elastic_launch
@@ -279,7 +279,7 @@ if __name__ == "__main__":
 @pytest.mark.e2e
 def test_each_of_several_nodes_gets_the_results_of_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(NODE)
-    port = two_free_ports()
+    port = free_ports(2)
     nodes = [
         subprocess.Popen(
             [sys.executable, "main.py", str(number), str(port)],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Job:
         self.ranks = ranks
         self._directory = tmp_path
         arguments = [scenario, json.dumps(settings)]
-        port = str(two_free_ports())
+        port = str(free_ports(2))
         self.processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
             environ = {

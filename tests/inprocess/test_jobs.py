@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.inprocess.rank_jobs import Job
-from tests.ports import address_of_this_machine, two_free_ports
+from tests.ports import address_of_this_machine, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +200,7 @@ def several_nodes(port: int) -> dict[str, str]:
 def taken_port() -> Iterator[int]:
     """A port that somebody listens at; the one before it is free."""
     with socket.socket() as taken:
-        taken.bind(("", two_free_ports() + 1))
+        taken.bind(("", free_ports(2) + 1))
         taken.listen()
         yield taken.getsockname()[1]
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.launcher import wait_until_gone
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,8 @@ class Cluster:
         here = self.directory
         names = Path("/etc/hosts").read_text() + f"\n127.0.0.1 {' '.join(NODES)}\n"
         (here / "hosts").write_text(names)
-        config = CONFIG.format(dir=here, host=socket.gethostname(), ports=free_ports(3))
+        first = free_ports(3)
+        config = CONFIG.format(dir=here, host=socket.gethostname(), ports=range(first, first + 3))
         (here / "slurm.conf").write_text(config)
         (here / "prolog").write_text(PROLOG)
         (here / "prolog").chmod(0o700)
@@ -242,15 +244,6 @@ def end(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
     left = wait_until_gone([pid], DEADLINE_S)
     assert not left, f"process {left} has not ended"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @functools.cache

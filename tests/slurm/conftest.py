@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.slurm.cluster import EXAMPLES, Cluster, Job, free_ports, why_not
+from tests.ports import free_ports
+from tests.slurm.cluster import EXAMPLES, Cluster, Job, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         def submit(*command: str, options: tuple[str, ...] = (), **env: str) -> Job:
             example, *args = command
-            given = {"PORT": str(free_ports(1)[0]), "RANKS_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
+            given = {"PORT": str(free_ports(2)), "RANKS_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
             job = cluster.submit(tmp_path, *options, EXAMPLES / example, *args, **given | env)
             opened.callback(job.close)
             return job

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import wait_until_gone
-from tests.slurm.cluster import EXAMPLES, free_ports
+from tests.ports import free_ports
+from tests.slurm.cluster import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +148,7 @@ def test_several_launchers_on_a_node_are_refused(submit: Callable[..., Job], scr
 
 def test_a_job_in_an_allocation(cluster: Cluster, script: Path) -> None:
     (script / "finish").touch()
-    port = str(free_ports(1)[0])
+    port = str(free_ports(2))
     command = ["salloc", "--nodes", "2", "--no-kill", EXAMPLES / "interactive.sh", "train.py"]
     text = cluster.run(*command, cwd=script, PORT=port, RANKS_PER_NODE="2", OMP_NUM_THREADS="1")
     assert "rank 3/4 round 0 node 1 task 1 again 0" in text
@@ -158,7 +159,7 @@ def test_each_node_is_a_task_of_an_array(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:
     """One of two is preempted; the other goes on, and takes it in again when it is back."""
-    (port,) = free_ports(1)
+    port = free_ports(2)
     endpoint = f"127.0.0.1:{port}"
     common = ["--nnodes", "1:2", "--elastic", "--rdzv-endpoint", endpoint, "--rdzv-id", "array"]
     options = [

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 DEADLINE_S = 100.0
@@ -26,7 +26,7 @@ def run(
         scenario: a function of the program.
         codes: by rank: how it ends, if not with 0.
     """
-    port = str(two_free_ports())
+    port = str(free_ports(2))
     processes = []
     for rank in range(ranks):
         environ = {

@@ -6,7 +6,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,8 @@ class Etcd:
 
     def __init__(self, directory: Path, *options: str) -> None:
         self._directory, self._options = directory, options
-        self.port, self._peer_port = _free_ports(2)
+        self.port = free_ports(2)
+        self._peer_port = self.port + 1
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.start()
@@ -182,11 +184,3 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
     for line in process.stderr:
         lines.put(line)
     lines.put("")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

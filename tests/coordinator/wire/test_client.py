@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.coordinator.wire.talk import DEADLINE_S, Recorder, on_loop, serving, terms
+from tests.ports import free_ports
 from undaunted.coordinator.wire import client as module
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
@@ -20,14 +21,9 @@ def silent_listener() -> socket.socket:
     return listener
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @on_loop
 async def test_nobody_listens() -> None:
-    port = free_port()
+    port = free_ports(1)
     with pytest.raises(WireError, match=f"^127.0.0.1:{port}: connection refused$") as caught:
         await connect(f"127.0.0.1:{port}", Recorder(), terms())
     assert not caught.value.refused
@@ -99,7 +95,7 @@ def test_addresses_that_nobody_can_connect_to(address: str) -> None:
 async def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def both(*_arguments: object) -> list[SocketAddress]:
         return [
-            SocketAddress(socket.AF_INET, ("127.0.0.1", free_port())),
+            SocketAddress(socket.AF_INET, ("127.0.0.1", free_ports(1))),
             SocketAddress(socket.AF_INET, ("127.0.0.1", server.port)),
         ]
 
@@ -120,7 +116,7 @@ async def test_a_socket_that_met_itself_is_no_connection() -> None:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind(("127.0.0.1", port))
 
-    port = free_port()
+    port = free_ports(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.socket, "socket", Bound)
         with pytest.raises(WireError, match="connection refused"):

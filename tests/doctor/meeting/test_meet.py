@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.ports import free_ports
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
@@ -36,11 +37,6 @@ ISSUES = known_issues()
 TOKEN = b"0123456789abcdef"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def terms(token: bytes = TOKEN) -> Terms:
     return Terms(run_id="undaunted-doctor", build="0.1.0", token=token, node="n1")
 
@@ -50,7 +46,7 @@ def facts_of(node: str, **facts: Any) -> Facts:
 
 
 def met(everyone: list[Facts], nodes: int) -> list[Verdict]:
-    endpoint = f"127.0.0.1:{free_port()}"
+    endpoint = f"127.0.0.1:{free_ports(1)}"
     verdicts: dict[int, Verdict] = {}
 
     def one(place: int, facts: Facts) -> None:
@@ -127,7 +123,7 @@ def test_without_a_token_only_this_machine() -> None:
 
 def test_one_that_leaves_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says hello and goes: the meeting takes place, with what it has told."""
-    port = free_port()
+    port = free_ports(1)
     monkeypatch.setattr(module, "REACH_S", 60.0)
     meeting = Meeting(endpoint=f"127.0.0.1:{port}", nodes=2, token=TOKEN, join_s=60.0)
     verdicts: list[Verdict] = []

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fault_tolerance.agent.journal_and_lines import OpenScribe
 from tests.fault_tolerance.agent.test_environment import CONFIG
+from tests.ports import free_ports
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.leader import LeaderState
 from undaunted.coordinator.protocol import Ledger
@@ -131,10 +132,7 @@ def test_a_node_whose_port_for_rank_0_cannot_be_had_takes_no_part(tmp_path: Path
                 assert end.outcome is job.Outcome.EXCLUDED
                 assert end.reason.startswith("node a is unhealthy: port 29500 of rank 0's store")
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    asyncio.run(run(endpoint))
+    asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
 
 
 def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
@@ -147,10 +145,7 @@ def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
             there = await two.says("--nnodes")
             assert there.startswith("this node was started with --nnodes 2:3, node a, which")
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    asyncio.run(run(endpoint))
+    asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
 
 
 def test_who_comes_when_all_is_over_hears_of_it(tmp_path: Path, monkeypatch) -> None:

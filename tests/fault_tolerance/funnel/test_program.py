@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from tests.fault_tolerance.funnel.serving import DEADLINE_S, TOKEN, config, sender
+from tests.ports import free_ports
 from undaunted.fault_tolerance.funnel.program import Task
 from undaunted.fault_tolerance.funnel.sender import SentFile
 from undaunted.fault_tolerance.nodes_config import Nodes
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 LINE = b"x" * 99 + b"\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager
@@ -72,7 +66,7 @@ def write_numbers(file: SentFile, first: int, last: int, pieces: int = 1) -> Non
 
 
 def test_killed_and_started_again_nothing_is_missing(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)
     log = tmp_path / "logs/log"
     with sender(port, tmp_path / "token") as one:
         file = SentFile(one, "log", lambda: 0)
@@ -103,7 +97,7 @@ def test_killed_and_started_again_nothing_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_flood_gets_through_and_memory_is_bounded(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)
     piece = LINE * 2500
     with program(tmp_path, port) as server:
         with sender(port, tmp_path / "token") as one:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fault_tolerance.funnel.serving import DEADLINE_S, root_server, sender
+from tests.ports import free_ports
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.fault_tolerance.funnel import sender as module
 from undaunted.fault_tolerance.funnel.sender import SentFile
@@ -40,9 +41,7 @@ def test_lines_arrive_in_order(tmp_path: Path) -> None:
 
 
 def test_what_is_put_before_there_is_a_server_waits(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_ports(1)
     said: list[str] = []
     with sender(port, tmp_path / "token", said=said) as one:
         assert one.put("log", b"early\n", DEADLINE_S)

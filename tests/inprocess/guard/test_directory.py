@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports import two_free_ports
+from tests.ports import free_ports
 from undaunted.inprocess import threads
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import directory as module
@@ -165,7 +165,7 @@ class Meeting:
         monkeypatch.setattr(module, "_reachable", lambda master: "10.0.0.7")
         self.environ = {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(two_free_ports()),
+            "MASTER_PORT": str(free_ports(2)),
             "UNDAUNTED_TOKEN": TOKEN,
         }
 
