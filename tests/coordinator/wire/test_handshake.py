@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.coordinator.wire.talk import TOKEN, terms
-from undaunted.coordinator.protocol import MAJOR, Accepted, Challenge, Proof, Rejected
+from undaunted.coordinator.protocol import MAJOR, MINOR, Accepted, Challenge, Proof, Rejected
 from undaunted.coordinator.wire.handshake import ClientHandshake, ServerHandshake, Step, Terms
 
 SERVER_NONCE = bytes(range(32))
@@ -221,4 +221,4 @@ def test_deep_garbage() -> None:
 
 
 def test_terms_have_the_protocol_of_this_build() -> None:
-    assert (Terms("r", "b").major, Terms("r", "b").minor) == (3, 0)
+    assert (Terms("r", "b").major, Terms("r", "b").minor) == (MAJOR, MINOR)
