@@ -8,7 +8,8 @@ import pytest
 
 from undaunted.chaos.kinds import KINDS
 from undaunted.cli.chaos_arguments import DEFAULT_FAULTS, Arguments, read_arguments
-from undaunted.cli.command import HelpAsked, UsageError
+from undaunted.cli.command import HelpAsked
+from undaunted.cli.messages import UsageError
 
 
 def read(*argv: str, **environ: str) -> Arguments:

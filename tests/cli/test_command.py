@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from undaunted.cli import command as command_module
 from undaunted.cli.chaos_arguments import CHAOS
-from undaunted.cli.command import HelpAsked, UsageError, help_text
+from undaunted.cli.command import HelpAsked, help_text
 from undaunted.cli.coordinator import COORDINATOR
 from undaunted.cli.doctor import DOCTOR
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import GROUPS, RUN
 from undaunted.cli.report import REPORT
 from undaunted.cli.top import TOP

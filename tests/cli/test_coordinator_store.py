@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from undaunted.cli import coordinator, nodes, run
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 
 STORE = ("--coordinator-store", "etcd://127.0.0.1:2379")

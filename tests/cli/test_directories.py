@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from undaunted.cli import directories
-from undaunted.cli.command import UsageError
 from undaunted.cli.directories import make_log_dir, make_run_dir
+from undaunted.cli.messages import UsageError
 
 
 def mode(path):

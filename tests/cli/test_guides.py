@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from undaunted.cli import run
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 
 if TYPE_CHECKING:

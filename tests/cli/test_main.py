@@ -113,6 +113,33 @@ def test_the_package_itself_is_the_command():
     assert subprocess.run([*command, "rum"], capture_output=True, env=env).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "late"),
+    [
+        (["--version"], {"dataclasses", "inspect", "msgspec", "pathlib"}),
+        (["--help"], {"dataclasses", "inspect", "msgspec", "pathlib"}),
+        (
+            ["run", "--help"],
+            {"ctypes", "undaunted.journal.events", "undaunted.journal.metrics.exposition",
+             "undaunted.fault_tolerance.timeouts_calc"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_help_text_imports_only_what_it_needs(words: list[str], late: set[str]):
+    program = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "from undaunted.cli.main import main\n"
+        f"assert main({words}) == 0\n"
+        "print(*sorted(set(sys.modules) - before), file=sys.stderr)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": ":".join(sys.path)}, timeout=60,
+    )  # fmt: skip
+    assert late.isdisjoint(result.stderr.split()), result.stderr
+
+
 def test_command_line_needs_nothing_heavy(tmp_path):
     heavy = {"argparse", "asyncio", "rich", "email", "torch", "numpy", "tempfile", "subprocess"}
     (tmp_path / "train.py").touch()

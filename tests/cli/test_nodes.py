@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from undaunted.cli import nodes, run
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.coordinator.wire import address
 from undaunted.fault_tolerance.funnel.config import FunnelConfig

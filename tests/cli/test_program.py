@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.cli.program import check_program, program_kind
 

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from undaunted.cli import devices, run
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.run_config import TO_BOTH, TO_CONSOLE, TO_FILE
 

@@ -5,7 +5,7 @@ import pytest
 
 from nvidia_resiliency_ext.shared_utils._messages.files import FILE_NAME
 from undaunted.cli import run, settings
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.run_config import TO_BOTH, TO_FILE, CycleInfoPlace

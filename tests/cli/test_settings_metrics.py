@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.cli.settings import metrics
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig

@@ -19,7 +19,8 @@ from undaunted.chaos.plan_file import read_plan, write_plan
 from undaunted.chaos.reference import NoMeasureError
 from undaunted.chaos.run import Campaign, ChaosError, Request
 from undaunted.cli.chaos_arguments import CHAOS, DEFAULT_SEED, Arguments, read_arguments
-from undaunted.cli.command import HelpAsked, UsageError, complain
+from undaunted.cli.command import HelpAsked
+from undaunted.cli.messages import UsageError, complain
 from undaunted.journal.files import write_output
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.values import Flag, OptionalDirectory, OptionalFile
 from undaunted.chaos.generator import check_kind
 from undaunted.chaos.kinds import KINDS
-from undaunted.cli.command import Command, UsageError, Words
+from undaunted.cli.command import Command, Words
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.cli.settings import with_file
 

@@ -1,34 +1,27 @@
-"""How all commands read their command lines, complain and explain themselves."""
+"""How all commands read their command lines and explain themselves."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import sys
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from undaunted.base.options import SWITCH, Option, build, options_of, variable_of
-from undaunted.base.streams import discard_stdout
-from undaunted.base.text import printable
 from undaunted.base.values import is_boolean
+from undaunted.cli.messages import UsageError, complain, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 T = TypeVar("T")
 
-USAGE_ERROR = 2  # exit code
 _NEAR = 0.65  # as `difflib` measures it: one wrong letter of three is a slip
 
 _WIDTH = 80
 _COLUMN = 28  # where the explanations begin
-
-
-class UsageError(Exception):
-    """The command line cannot be run as it is; the message says why and what to do."""
 
 
 class HelpAsked(Exception):  # noqa: N818 - nothing went wrong
@@ -37,47 +30,6 @@ class HelpAsked(Exception):  # noqa: N818 - nothing went wrong
     def __init__(self, *, everything: bool) -> None:
         self.everything = everything
         super().__init__()
-
-
-def complain(command: str, error: object) -> int:
-    """Say on standard error why a command ends; return the exit code of wrong use."""
-    name = f"undaunted {command}".rstrip()
-    print(f"{name}: error: {printable(str(error))}", file=sys.stderr)
-    return USAGE_ERROR
-
-
-@contextmanager
-def printing() -> Iterator[None]:
-    """Print all that the body writes; a pager that has had enough is no error.
-
-    Raises:
-        UsageError: standard output cannot be written.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        discard_stdout()
-    except OSError as error:
-        raise UsageError(f"standard output: {error.strerror}") from None
-
-
-def json_text(value: object) -> str:
-    """Return a value for programs: JSON of several lines, the last one ended."""
-    import msgspec  # late, as most commands print none
-
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-def show(command: str, text: str) -> int:
-    """Print a help text; return the exit code: wrong use if nothing can be printed."""
-    try:
-        with printing():
-            sys.stdout.write(text)
-    except UsageError as error:
-        discard_stdout()  # or the interpreter complains of the rest once more at its end
-        return complain(command, error)
-    return 0
 
 
 class Words(NamedTuple):
@@ -94,8 +46,7 @@ class Words(NamedTuple):
     args: list[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Parsed(Generic[T]):
+class Parsed(msgspec.Struct, Generic[T], frozen=True):
     """What a command line, variables and defaults say.
 
     Attributes:
@@ -128,8 +79,7 @@ class Parsed(Generic[T]):
             raise UsageError(f"{given[0]} and {given[1]} exclude one another; keep one of them")
 
 
-@dataclasses.dataclass(eq=False)
-class Command(Generic[T]):
+class Command(msgspec.Struct, Generic[T], eq=False, dict=True):
     """One command: its options and the texts of its help.
 
     Attributes:
@@ -158,7 +108,7 @@ class Command(Generic[T]):
     is_program: bool = False
     has_variables: bool = False
     accepted: tuple[Option, ...] = ()
-    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, str] = {}
 
     def run(self, argv: Sequence[str], body: Callable[[Parsed[T]], int]) -> int:
         """Read the command line and do what it says; return the exit code."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from undaunted.cli.command import Command, UsageError
+from undaunted.cli.command import Command
 from undaunted.cli.directories import make_run_dir
+from undaunted.cli.messages import UsageError
 from undaunted.cli.nodes import log_server, nodes
 from undaunted.cli.options import GROUPS, RUN, RunOptions
 from undaunted.cli.run import directory_of_run, name_of_run

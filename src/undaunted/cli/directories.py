@@ -8,8 +8,7 @@ import stat
 from pathlib import Path
 
 from undaunted.base.directories import make_private
-from undaunted.base.process import refusal
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 
 RUNS = "undaunted-runs"  # in the current directory
 _PROBE_BYTES = 4096  # enough to notice a full disk
@@ -37,7 +36,7 @@ def make_run_dir(wanted: str | None, name: str, cwd: str) -> tuple[Path, str]:
             _make_usable(path)
         except OSError as error:
             raise UsageError(
-                f"--run-dir {wanted}: {refusal(error)}; name a directory you can write to"
+                f"--run-dir {wanted}: {_why(error)}; name a directory you can write to"
             ) from None
         return path, ""
     path = Path(cwd, RUNS, name)
@@ -47,7 +46,7 @@ def make_run_dir(wanted: str | None, name: str, cwd: str) -> tuple[Path, str]:
         fallback = _fallback(name)
         return (
             fallback,
-            f"{path.parent} cannot be used ({refusal(error)}): this run is in {fallback}",
+            f"{path.parent} cannot be used ({_why(error)}): this run is in {fallback}",
         )
     _point_latest_to(path)
     return path, ""
@@ -74,7 +73,7 @@ def make_log_dir(wanted: str | None, name: str, run_dir: Path, cwd: str) -> Path
         _probe(path)
     except OSError as error:
         raise UsageError(
-            f"--log-dir {wanted or base}: {refusal(error)}; name a directory you can write to"
+            f"--log-dir {wanted or base}: {_why(error)}; name a directory you can write to"
         ) from None
     return path
 
@@ -137,7 +136,7 @@ def _fallback(name: str) -> Path:
         _make_usable(base / name)
     except OSError as error:
         raise UsageError(
-            f"no directory for this run: {base}: {refusal(error)}; "
+            f"no directory for this run: {base}: {_why(error)}; "
             "give --run-dir with a directory you can write to"
         ) from None
     return base / name
@@ -153,3 +152,9 @@ def _point_latest_to(run_dir: Path) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _why(error: OSError) -> str:
+    from undaunted.base.process import refusal  # not on the way to a run
+
+    return refusal(error)

@@ -17,7 +17,8 @@ from undaunted.base import values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag, Seconds, Text
-from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.coordinator.wire.address import Address, parse_address
 from undaunted.doctor.checks.sizes import parse_size, whole
 from undaunted.doctor.facts import Asked

@@ -31,7 +31,8 @@ from undaunted.base.options import Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, name_ranks, one_line, printable
 from undaunted.base.values import Flag
-from undaunted.cli.command import Command, Parsed, UsageError, printing
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError, printing
 from undaunted.cli.report import damage
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.job.launches import Launch, launches_of

@@ -23,7 +23,8 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, format_ranks, name_ranks, one_line
 from undaunted.base.values import Flag
-from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError, json_text, printing
 
 _MOST_LINES = 20  # of a kind, for people
 _MOST_RANGES = 32  # of ranks in a line

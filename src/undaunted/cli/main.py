@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from undaunted.base.streams import open_closed_streams
-from undaunted.cli.command import USAGE_ERROR, show
+from undaunted.cli.messages import USAGE_ERROR, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from undaunted.base.deadline import within
 from undaunted.base.durations import parse_seconds
 from undaunted.base.ids import node_name
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 from undaunted.coordinator.etcd.store import Store, access, parse_store
 from undaunted.coordinator.topology import infrastructure_rank, nvlink_domain, replacement_group
 from undaunted.coordinator.wire.address import LOOK_UP_S, look_up, own_address

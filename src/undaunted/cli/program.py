@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from undaunted.cli.command import UsageError
+from undaunted.cli.messages import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,7 +15,8 @@ from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count, one_line
 from undaunted.base.values import Flag, OptionalFile, Text
-from undaunted.cli.command import Command, Parsed, UsageError, complain, json_text, printing
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError, complain, json_text, printing
 from undaunted.cli.run_journals import NoRunError, find_run, read_run
 from undaunted.journal.events import EventsLost
 from undaunted.journal.job.launches import Launch, launches_of

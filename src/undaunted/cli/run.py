@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from undaunted.base.ids import file_name, new_run_id, node_name
 from undaunted.base.options import variable_of
 from undaunted.base.text import printable
-from undaunted.cli.command import UsageError
 from undaunted.cli.directories import make_log_dir, make_run_dir
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.cli.program import check_program, program_kind
 from undaunted.cli.settings import (

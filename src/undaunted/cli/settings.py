@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base import values
-from undaunted.cli.command import UsageError, refuse_not_built
+from undaunted.cli.command import refuse_not_built
+from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 from undaunted.fault_tolerance.config import FaultToleranceConfig, known_settings, settings
 from undaunted.fault_tolerance.metrics_config import TOKEN_VARIABLE, MetricsConfig
 from undaunted.fault_tolerance.monitoring_config import others
 from undaunted.fault_tolerance.run_config import CycleInfoPlace
 from undaunted.health.check import Settings
-from undaunted.journal.metrics import exposition, otlp
+from undaunted.journal.metrics import otlp
 from undaunted.progress.limits import Limits
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def with_file(parsed: RunParsed, cwd: str) -> tuple[RunParsed, str]:
         sources[option.name] = source
     ft = dataclasses.replace(parsed.options.ft, **given)
     options = msgspec.structs.replace(parsed.options, ft=ft)
-    return dataclasses.replace(parsed, options=options, sources=sources), notice
+    return msgspec.structs.replace(parsed, options=options, sources=sources), notice
 
 
 def _option(field: str) -> str:
@@ -360,8 +361,11 @@ def metrics(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> MetricsC
             if parsed.is_given(f"metrics-{name}"):
                 source = parsed.source(f"metrics-{name}")
                 raise UsageError(f"{source} is of no use without --metrics-port")
-    elif not exposition.is_possible():
-        raise UsageError(f"{parsed.source('metrics-port')} {exposition.REMEDY}")
+    else:
+        from undaunted.journal.metrics import exposition
+
+        if not exposition.is_possible():
+            raise UsageError(f"{parsed.source('metrics-port')} {exposition.REMEDY}")
     if given.otlp_endpoint:
         _check_otlp(parsed, environ)
     elif given.port is None:

@@ -12,7 +12,8 @@ import msgspec
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
 from undaunted.base.values import Flag
-from undaunted.cli.command import Command, Parsed, UsageError, json_text, printing
+from undaunted.cli.command import Command, Parsed
+from undaunted.cli.messages import UsageError, json_text, printing
 from undaunted.journal.reader import DEFAULT_RUNS, newest_run
 
 if TYPE_CHECKING:

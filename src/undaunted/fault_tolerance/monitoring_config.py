@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from undaunted.fault_tolerance.config import FaultToleranceConfig, settings
-from undaunted.fault_tolerance.timeouts_calc import HeartbeatTimeouts, SectionTimeouts
 
 if TYPE_CHECKING:
     from undaunted.progress.limits import Limits
@@ -60,20 +59,3 @@ def _of_limits(limits: Limits) -> dict[str, Any]:
         "learn_timeouts": limits.learn,
         "skip_section_response": not limits.confirm,
     }
-
-
-def configured_timeouts(limits: Limits) -> tuple[HeartbeatTimeouts, SectionTimeouts]:
-    """Limits in force when monitoring begins; a round before this one may have calculated them."""
-    heartbeat = HeartbeatTimeouts(
-        limits.initial_heartbeat_s,
-        limits.heartbeat_s,
-        were_calculated="heartbeat" in limits.sources,
-    )
-    names = (key.removeprefix("section:") for key in limits.sources if key.startswith("section:"))
-    section = SectionTimeouts(
-        dict(limits.sections),
-        limits.out_of_section_s,
-        calculated_sections=frozenset(names),
-        is_out_of_section_calculated="out_of_section" in limits.sources,
-    )
-    return heartbeat, section

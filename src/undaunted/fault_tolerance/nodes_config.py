@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from undaunted.journal.events import JobNodes
-
 
 class Nodes(msgspec.Struct, kw_only=True, frozen=True):
     """The nodes of a job and how they find each other.
@@ -64,17 +62,3 @@ class Nodes(msgspec.Struct, kw_only=True, frozen=True):
     last_call_s: float = 1.0
     lease_s: float = 5.0
     away_timeout_s: float = 60.0
-
-
-def for_journal(nodes: Nodes | None) -> JobNodes | None:
-    """Return what the journal says of them."""
-    if nodes is None:
-        return None
-    return JobNodes(
-        least=nodes.min_nodes,
-        most=nodes.max_nodes,
-        elastic=nodes.elastic,
-        grouped=bool(nodes.segment or nodes.replacement_group_size),
-        lease_s=nodes.lease_s,
-        away_timeout_s=nodes.away_timeout_s,
-    )

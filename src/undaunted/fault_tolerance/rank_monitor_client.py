@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from undaunted.fault_tolerance import timeouts_calc
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import WorkloadControlRequest, encode_request, who_am_i
-from undaunted.fault_tolerance.monitoring_config import (
-    config_of,
-    configured_timeouts,
-    read_limits,
-)
+from undaunted.fault_tolerance.monitoring_config import config_of, read_limits
 from undaunted.fault_tolerance.timeouts_calc import (
     HeartbeatTimeouts,
     SectionTimeouts,
     SynchronizationError,
     TimeoutsCalc,
     TimeoutsCalcError,
+    configured_timeouts,
     synchronized,
 )
 from undaunted.progress.writer import current_writer

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from undaunted.progress.limits import Limits
+
 _NS = 1_000_000_000
 _OF_THE_NEW = 0.5  # of a limit that replaces a calculated one
 
@@ -121,6 +123,23 @@ class TimeoutsCalc:
         if not self.open_sections:
             outside_ns = max(outside_ns, monotonic_ns() - self._outside_since_ns)
         return Maxima(self._initial_ns, self._subsequent_ns, outside_ns, dict(self.sections_ns))
+
+
+def configured_timeouts(limits: Limits) -> tuple[HeartbeatTimeouts, SectionTimeouts]:
+    """Limits in force when monitoring begins; a round before this one may have calculated them."""
+    heartbeat = HeartbeatTimeouts(
+        limits.initial_heartbeat_s,
+        limits.heartbeat_s,
+        were_calculated="heartbeat" in limits.sources,
+    )
+    names = (key.removeprefix("section:") for key in limits.sources if key.startswith("section:"))
+    section = SectionTimeouts(
+        dict(limits.sections),
+        limits.out_of_section_s,
+        calculated_sections=frozenset(names),
+        is_out_of_section_calculated="out_of_section" in limits.sources,
+    )
+    return heartbeat, section
 
 
 def heartbeat_timeouts(

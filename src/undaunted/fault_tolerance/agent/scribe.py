@@ -12,7 +12,6 @@ from undaunted.attribution.evidence import RankEvidence, format_full
 from undaunted.attribution.exits import signal_name
 from undaunted.base.text import count, format_duration, one_line
 from undaunted.fault_tolerance.function_call import shown
-from undaunted.fault_tolerance.nodes_config import for_journal
 from undaunted.fault_tolerance.output.messages import ERROR, INFO, Messages
 from undaunted.journal import events as e
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.processes import Worker
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.data import WorkloadControlRequest
+    from undaunted.fault_tolerance.nodes_config import Nodes
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.fault_tolerance.worker.messages import Ready
     from undaunted.fault_tolerance.worker.spawner import Spawned
@@ -79,7 +79,7 @@ class Scribe:
                 worker_start=config.worker_start,
                 limits=limits,
                 log_dir=self._where_logs_are(),
-                nodes=for_journal(config.nodes),
+                nodes=_nodes(config.nodes),
             )
         )
         self.say(
@@ -513,3 +513,17 @@ class Scribe:
 
 def _now_ns() -> int:
     return time.monotonic_ns()
+
+
+def _nodes(nodes: Nodes | None) -> e.JobNodes | None:
+    """Return what the journal says of the nodes of the job."""
+    if nodes is None:
+        return None
+    return e.JobNodes(
+        least=nodes.min_nodes,
+        most=nodes.max_nodes,
+        elastic=nodes.elastic,
+        grouped=bool(nodes.segment or nodes.replacement_group_size),
+        lease_s=nodes.lease_s,
+        away_timeout_s=nodes.away_timeout_s,
+    )
