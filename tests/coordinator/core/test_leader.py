@@ -827,6 +827,17 @@ def test_the_table_before_counts_until_every_member_has_confirmed_the_start():
     assert harness.leader.ledger.version > version
 
 
+def test_the_last_member_that_confirms_a_start_gets_one_answer_as_the_others_do():
+    harness = two_rounds()
+    confirm(harness, "ab")
+    before = {node: len(harness.heard(node, p.Beat)) for node in "abc"}
+    confirm(harness, "c", sent=7)
+    beats = {node: harness.heard(node, p.Beat)[before[node] :] for node in "abc"}
+    assert {node: [beat.sent for beat in heard] for node, heard in beats.items()} == {
+        "a": [0], "b": [0], "c": [7],
+    }  # fmt: skip
+
+
 def test_a_leader_of_a_round_that_one_may_not_know_needs_a_quorum_of_the_table_before():
     harness = two_rounds()
     confirm(harness, "ac")

@@ -517,8 +517,9 @@ class Leader:
         session.replaceable = renew.replaceable and renew.round == self.ledger.round
         if not record.confirmed(session.voter, renew.round):
             return agreed + session.beat(record, renew.sent)
-        beats = [beat for each in self._sessions.connected() for beat in each.beat(record)]
-        told = [record.persist(), *session.beat(record, renew.sent), *beats]
+        told: list[c.Command] = [record.persist()]
+        for each in self._sessions.connected():
+            told += each.beat(record, renew.sent if each is session else 0)
         return [*agreed, *told, *self._look_at_quorum(now)]
 
     def _missed(self, session: Session, now: int) -> list[c.Command]:
