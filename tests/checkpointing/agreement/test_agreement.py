@@ -306,6 +306,23 @@ def test_a_rank_0_that_comes_late_does_not_wait_for_what_is_over(stores: Any) ->
     assert time.monotonic() - began < LONG_S / 2
 
 
+def test_what_is_too_long_for_one_value_is_contributed_too(stores: Any) -> None:
+    long = bytes(range(256)) * (36 << 10)  # 9 MiB: a TCPStore refuses it
+    connections = stores(2)
+    agreements, before = ranks_of(connections), connections[0].num_keys()
+    for _ in range(2):
+        assert (
+            everyone(
+                agreements,
+                lambda rank: long if rank else b"short",
+                lambda given: given[1][-256:],
+                LONG_S,
+            )
+            == [long[-256:]] * 2
+        )
+    assert connections[0].num_keys() - before <= 3
+
+
 def test_what_is_too_long_for_one_value_is_decided_too(stores: Any) -> None:
     long = bytes(range(256)) * (36 << 10)  # 9 MiB: a TCPStore refuses it
     agreements = ranks_of(stores(2))

@@ -55,10 +55,12 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         name: of the round, the same on all ranks.
         content: what it contributes.
+        pieces: values of the store that have the content, where it is too long for this one.
     """
 
     name: str
     content: bytes
+    pieces: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):

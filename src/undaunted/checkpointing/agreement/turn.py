@@ -2,9 +2,9 @@
 
 Keys of a round: each rank's contribution, ``count``, the number of them, ``go``, which wakes rank
 0, and ``verdict``, which is written once; who ends a round early sets ``go`` as well. What was
-decided is in ``piece-0`` and so on, before the verdict, where it is long. A rank
-deletes its contribution when it has the verdict. Rank 0 deletes the rest when every rank has
-contributed to a later round: by then nobody reads it any more.
+decided is in ``piece-0`` and so on, before the verdict, where it is long; so is what rank 3
+contributes, in ``3-piece-0``. A rank deletes its contribution when it has the verdict. Rank 0
+deletes the rest when every rank has contributed to a later round: by then nobody reads it any more.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Turn:
         self._place = place
         self._rank = place.rank
         self._world_size = place.world_size
+        self._pieces = 0  # of its contribution
         self.timeout_s = timeout_s
         margin_s = min(5.0, 0.2 + timeout_s / 10)
         # Who does not decide waits a little longer than who does. Not all equally long: a client of
@@ -108,7 +109,10 @@ class Turn:
                 "order"
             )
             return Verdict(failure=Failure(message), ranks=ranks)
-        return [one.content for one in found]
+        return [
+            self._joined(f"{rank}-", one.pieces) if one.pieces else one.content
+            for rank, one in enumerate(found)
+        ]
 
     def close(self, verdict: Verdict, over: Sequence[str] = ()) -> Verdict:
         """On rank 0: write the verdict unless there is one; return which holds.
@@ -124,7 +128,7 @@ class Turn:
             piece = 0
             while self._store.delete_key(f"{prefix}/piece-{piece}"):
                 piece += 1
-        self._store.delete_key(self._of(0))
+        self._withdraw()
         return final
 
     def take_part(self, contribution: bytes | Failure) -> Verdict | None:
@@ -158,10 +162,12 @@ class Turn:
 
     def _contribute(self, contribution: bytes | Failure) -> None:
         if isinstance(contribution, Failure):
-            self._store.set(self._of(self._rank), self._encoded(b""))
+            self._store.set(self._of(self._rank), self._encoded(b"", 0))
             self._give_up(self.failed(contribution))
             return
-        self._store.set(self._of(self._rank), self._encoded(contribution))
+        self._pieces = self._cut(f"{self._rank}-", contribution)
+        content = b"" if self._pieces else contribution
+        self._store.set(self._of(self._rank), self._encoded(content, self._pieces))
         if self._store.add(self._key("count"), 1) == self._world_size:
             self._store.set(self._key("go"), b"")
 
@@ -191,25 +197,38 @@ class Turn:
 
     def _in_pieces(self, verdict: Verdict) -> Verdict:
         """Write down what was decided if that is too long for one value."""
-        content = verdict.content
-        if len(content) <= PIECE_BYTES:
-            return verdict
-        starts = range(0, len(content), PIECE_BYTES)
-        for piece, start in enumerate(starts):
-            self._store.set(self._key(f"piece-{piece}"), content[start : start + PIECE_BYTES])
-        return Verdict(pieces=len(starts))
+        pieces = self._cut("", verdict.content)
+        return Verdict(pieces=pieces) if pieces else verdict
 
     def _whole(self, written: bytes) -> Verdict:
         verdict = msgspec.msgpack.decode(written, type=Verdict)
         if not verdict.pieces:
             return verdict
-        pieces = self._get([self._key(f"piece-{piece}") for piece in range(verdict.pieces)])
-        return Verdict(b"".join(pieces))
+        return Verdict(self._joined("", verdict.pieces))
+
+    def _cut(self, whose: str, content: bytes) -> int:
+        """Write what is too long for one value in pieces; return how many, 0 = it is not."""
+        if len(content) <= PIECE_BYTES:
+            return 0
+        starts = range(0, len(content), PIECE_BYTES)
+        for piece, start in enumerate(starts):
+            key = self._key(f"{whose}piece-{piece}")
+            self._store.set(key, content[start : start + PIECE_BYTES])
+        return len(starts)
+
+    def _joined(self, whose: str, pieces: int) -> bytes:
+        return b"".join(self._get([self._key(f"{whose}piece-{piece}") for piece in range(pieces)]))
 
     def _read_and_leave(self) -> Verdict:
         verdict = self._verdict()
-        self._store.delete_key(self._of(self._rank))
+        self._withdraw()
         return verdict
+
+    def _withdraw(self) -> None:
+        """Delete what this rank has contributed."""
+        self._store.delete_key(self._of(self._rank))
+        for piece in range(self._pieces):
+            self._store.delete_key(self._key(f"{self._rank}-piece-{piece}"))
 
     def _verdict(self) -> Verdict:
         return self._whole(self._store.get(self._key("verdict")))
@@ -232,8 +251,8 @@ class Turn:
             return found
         return [self._store.get(key) for key in keys]
 
-    def _encoded(self, content: bytes) -> bytes:
-        return msgspec.msgpack.encode(Contribution(self.name, content))
+    def _encoded(self, content: bytes, pieces: int) -> bytes:
+        return msgspec.msgpack.encode(Contribution(self.name, content, pieces))
 
     def _of(self, rank: int) -> str:
         return f"{self.prefix}/{rank}"
