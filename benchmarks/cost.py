@@ -30,7 +30,9 @@ def launcher_processes(launcher: int, ranks: Iterable[int]) -> tuple[list[int], 
         excluded.update([rank, *descendants(rank)])
     own = [launcher, *(pid for pid in descendants(launcher) if pid not in excluded)]
     templates = [pid for pid in own if TEMPLATE in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return [pid for pid in own if pid not in templates], templates
+    passing = {child for pid in templates for child in descendants(pid)}  # tries imports, and ends
+    own = [pid for pid in own if pid not in {*templates, *passing}]
+    return own, [pid for pid in templates if pid not in passing]
 
 
 def usage(pids: Iterable[int]) -> Usage:
