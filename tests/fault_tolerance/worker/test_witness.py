@@ -1,0 +1,105 @@
+"""What a rank says of its own work when it is asked."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from undaunted.attribution.straggler.own_times import STEPS, OwnTimes
+from undaunted.fault_tolerance.worker import witness
+from undaunted.progress import writer
+
+
+class Rank:
+    """Steps, and calls a collective in each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.page = writer.NullWriter("a test")
+        self.calls: list[int] = [time.time_ns() - 1_000_000]
+        self.dumps = 0
+        monkeypatch.setattr(writer, "current", self.page)
+        monkeypatch.setattr(witness, "calls_ns", self._dump)
+
+    def _dump(self) -> list[int]:
+        self.dumps += 1
+        return self.calls
+
+    def step(self, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            self.page.step(number)
+            self.calls.append(time.time_ns() + 50_000)  # more than clocks are compared to
+            while time.time_ns() < self.calls[-1]:
+                pass
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Rank:
+    return Rank(monkeypatch)
+
+
+def told(times: witness.Times) -> OwnTimes:
+    return msgspec.msgpack.decode(times.answer(), type=OwnTimes)
+
+
+def test_steps_are_told_once(rank: Rank) -> None:
+    times = witness.Times()
+    rank.step(0, 12)
+    assert len(told(times).chunks) == 2
+    rank.step(12, 5)
+    (chunk,) = told(times).chunks
+    assert chunk.collectives == 1
+
+
+def test_torch_dumps_nothing_while_no_chunk_is_whole(rank: Rank) -> None:
+    times = witness.Times()
+    rank.step(0, STEPS)
+    assert times.answer() == b""
+    assert rank.dumps == 0
+    rank.step(STEPS, 1)
+    assert times.answer()
+    assert times.answer() == b"", "nothing is new"
+    assert rank.dumps == 1
+
+
+def test_a_program_that_does_not_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "current", object())
+    assert witness.Times().answer() == b""
+
+
+def test_whatever_goes_wrong_is_no_answer(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank.step(0, 20)
+    monkeypatch.setattr(witness, "calls_ns", lambda: ["no number"])
+    assert witness.Times().answer() == b""
+
+
+def test_how_long_the_garbage_collector_ran(rank: Rank) -> None:
+    times = witness.Times()
+    times.collecting("stop", {})  # it ran when this began
+    for _ in range(2):
+        times.collecting("start", {})
+        until = time.monotonic_ns() + 2_000_000
+        while time.monotonic_ns() < until:
+            pass
+        times.collecting("stop", {})
+    rank.step(0, 12)
+    assert told(times).gc_us >= 4000
+    rank.step(12, 12)
+    assert told(times).gc_us == 0
+
+
+def test_the_clocks_are_compared_in_a_moment_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = iter([0, 9_000, 0, 0, 7_000_000, 0, 0, 10, 0] + [5_000] * 6)
+    now = 1_000_000
+
+    def tick() -> int:
+        nonlocal now
+        now += next(pauses)
+        return now
+
+    monkeypatch.setattr(time, "monotonic_ns", tick)
+    monkeypatch.setattr(time, "time_ns", lambda: tick() + 77_000_000)
+    assert witness._wall_ahead_ns() == pytest.approx(77_000_000, abs=10)
