@@ -111,8 +111,9 @@ def _shares(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:
         for rank in ranks:
             own, step, _ = times[rank]
             usual = [_median_of_others(each, mine) for each, mine in zip(moments, own, strict=True)]
-            late = max(mine - theirs for mine, theirs in zip(own, usual, strict=True))
-            found[rank] = (late / usual[-1], max(0.0, min(late / step, 1.0)))
+            late, since = max((mine - one, one) for mine, one in zip(own, usual, strict=True))
+            # What comes behind may be a wait; shortly after the beginning little is much.
+            found[rank] = (late / max(since, usual[-1] / 2), max(0.0, min(late / step, 1.0)))
     return found
 
 
