@@ -568,7 +568,12 @@ class Agent:
                 self._run_node(n.Gather(number), now, out)
             case m.End(outcome=outcome, reason=reason):
                 self._end(outcome.value, reason, now, out)
-            case m.Decided(reason=text) | m.Blamed(line=text) | m.Say(text=text):
+            case (
+                m.Decided(reason=text)
+                | m.Blamed(line=text)
+                | m.Advised(reason=text)
+                | m.Say(text=text)
+            ):
                 if isinstance(command, m.Blamed):
                     epoch = self.follower.knows.epoch
                     self._cluster.checker.blamed(self.seat, epoch, command.round)

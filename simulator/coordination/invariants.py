@@ -50,6 +50,7 @@ class _Round:
     table: tuple[p.Seat, ...]
     seats: frozenset[Seat]
     since_ns: int
+    history: bytes
     started: set[Seat] = field(default_factory=set)
     up: int = 0  # nodes all of whose ranks run, and which nobody has told to stop
 
@@ -360,7 +361,8 @@ class Checker:
     def _new_round(self, ledger: p.Ledger) -> _Round:
         number, table = ledger.round, ledger.table
         seats = frozenset(election.voter(each) for each in table)
-        known = self._rounds[number] = _Round(table, seats, self._simulation.now)
+        known = _Round(table, seats, self._simulation.now, ledger.history)
+        self._rounds[number] = known
         first = 0
         for group_rank, seat in enumerate(sorted(table, key=lambda each: each.group_rank)):
             if (seat.group_rank, seat.first_rank) != (group_rank, first):
@@ -374,7 +376,13 @@ class Checker:
         if number > self._newest:
             if self._newest >= 0:
                 by = self._epochs.get(ledger.epoch, ("", ""))[0]
-                self._nobody_evicted(self._followed_by(ledger), known, by)
+                before = self._followed_by(ledger)
+                self._nobody_evicted(before, known, by)
+                if not known.history.startswith(before.history):
+                    self._fail(
+                        f"a history is kept: that of round {number}, {known.history.hex()}, does "
+                        f"not begin with that of the round before it, {before.history.hex()}"
+                    )
             self._newest = number
         return known
 

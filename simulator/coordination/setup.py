@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from undaunted.coordinator.core.absence import MINORITY_AFTER_RESET_S
+from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.election import FEWEST_VOTERS
 from undaunted.coordinator.core.examination import Case, Ruling
@@ -87,6 +88,7 @@ class Setup:
             first_timeout_s=JOIN_TIMEOUT_S,
             join_timeout_s=JOIN_TIMEOUT_S,
             rule=_rule,
+            advise=_advise,
         )
 
 
@@ -97,6 +99,11 @@ def _rule(case: Case) -> Ruling:
         return Ruling()
     victims = tuple(place.node for place in case.places if place.node not in hung)
     return Ruling(f"rank hangs on node {hung[0]}", hung[0], victims=victims)
+
+
+def _advise(history: bytes, attempt: Attempt) -> Advice:
+    """Add the round to the history; what is advised is no matter of coordination."""
+    return Advice(None, history + attempt.round.to_bytes(2, "big"))
 
 
 def address_of(machine: str) -> str:

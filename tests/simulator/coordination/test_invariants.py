@@ -48,6 +48,20 @@ def test_a_job_runs_while_every_rank_of_a_table_does() -> None:
     assert not made.job_runs
 
 
+def test_a_history_that_is_lost() -> None:
+    made = checker(Setup(2, 2, max_restarts=9))
+    run(made, 0, "a", "b")
+    for node in "ab":
+        made.down((node, "1"), 0)
+        made.touch(node, 10 * S)
+    made.begin(("a", "1"), ledger(1, "a", "b", history=b"0"))
+    made.begin(("b", "1"), ledger(1, "a", "b", history=b"0"))
+    made.begin(("a", "1"), ledger(2, "a", "b", history=b"01"))
+    made.begin(("b", "1"), ledger(2, "a", "b", history=b"01"))
+    with pytest.raises(InvariantError, match="a history is kept"):
+        made.begin(("a", "1"), ledger(3, "a", "b", history=b"12"))
+
+
 def alone(made: Checker) -> None:
     """Leave out what finds most of the others before they come to it."""
     made._is_not_twice = lambda _rank: None  # type: ignore[method-assign]
