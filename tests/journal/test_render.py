@@ -117,6 +117,26 @@ def test_the_file_of_stacks_is_named_once() -> None:
     assert text.count("stacks:") == 1
 
 
+@pytest.mark.parametrize(
+    ("about", "line"),
+    [
+        ({"action": "restart"}, ""),
+        ({"action": "gremlins"}, ""),
+        ({"action": "stop"}, "advice: end the job: why\\x1b[2J"),
+        ({"action": "exclude", "nodes": ["b"], "done": True}, "done: go on without b: why\\x1b[2J"),
+    ],
+)
+def test_advice_is_shown_where_it_is_more_than_a_restart(
+    about: dict[str, object], line: str
+) -> None:
+    advised = at(5400, e.RoundAdvised, 1, number=1, reason="why\x1b[2J", **about)
+    run = summary_of([*sample.RUN, advised])
+    assert run.rounds[0].advised is None
+    assert run.rounds[1].advised == advised
+    told = [text.strip() for text in plain(render_run(run)).splitlines()]
+    assert [text for text in told if "why" in text] == ([line] if line else [])
+
+
 def test_one_round_in_detail() -> None:
     text = plain(render_round(summary_of(sample.RUN), 0))
     for piece in (

@@ -28,6 +28,14 @@ def test_the_notes_of_a_run() -> None:
         (at(1, e.FailureDetected, kind="spawn", rank=-1), "spawn"),
         (e.RoundBlamed(t=1, number=2, node="b", line="oh"), "first cause in round 2: oh"),
         (at(1, e.SlowRank, rank=3, on="b", line="rank 3 is slow"), "rank 3 is slow"),
+        (
+            e.RoundAdvised(t=1, number=2, action="exclude", reason="oh", nodes=["b", "c"]),
+            "advice: go on without b, c: oh",
+        ),
+        (
+            e.RoundAdvised(t=1, number=2, action="stop", reason="oh", done=True),
+            "done: end the job: oh",
+        ),
         (at(1, e.NodeChecked, problem="no disk"), "unhealthy: no disk"),
         (at(1, e.SignalReceived, signal="SIGINT"), "the launcher received SIGINT"),
         (at(1, e.AgentPaused, seconds=3.0), "the launcher itself did not run for 3.0 s"),

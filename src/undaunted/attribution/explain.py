@@ -244,7 +244,7 @@ def case_of(
         waiting=tuple(verdict.waiting) if verdict else (),
         victims=tuple(blamed.victims) if blamed else (),
         did=_did(job, one),
-        advised=_advised(one, launches),
+        advised=_advised(one),
         look=evidence.look,
         unknown=evidence.unknown,
     )
@@ -255,13 +255,11 @@ def _blamed(one: JobRound, launches: Sequence[Launch]) -> e.RoundBlamed | None:
     return next((found for each in told if (found := each.first(e.RoundBlamed))), None)
 
 
-def _advised(one: JobRound, launches: Sequence[Launch]) -> Decision | None:
-    said = (launches[part.launch].state.rounds[one.round] for part in one.parts)
-    event = next((found for each in said if (found := each.first(e.RoundAdvised))), None)
-    if event is None:
+def _advised(one: JobRound) -> Decision | None:
+    if (said := one.advised) is None:
         return None
-    known = [action for action in get_args(Action) if action == event.action]
-    return Decision(known[0], event.reason, tuple(event.nodes)) if known else None
+    known = [action for action in get_args(Action) if action == said.action]
+    return Decision(known[0], said.reason, tuple(said.nodes)) if known else None
 
 
 def _wall(job: JobSummary, one: JobRound) -> float:

@@ -437,6 +437,16 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
     cause: str = ""
     done: bool = False
 
+    @property
+    def line(self) -> str:
+        """What to do, and why, in words; "" = to restart, which needs none."""
+        match self.action:
+            case "stop":
+                return f"end the job: {self.reason}"
+            case "exclude":
+                return f"go on without {', '.join(self.nodes)}: {self.reason}"
+        return ""
+
 
 class SlowRank(Event, tag="slow_rank", frozen=True, kw_only=True):
     """A rank is slower than its peers in what it does by itself, or is not any more (``over``).

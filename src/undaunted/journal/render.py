@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from undaunted.journal.checkpoints import Checkpoints
-    from undaunted.journal.events import RankExited
+    from undaunted.journal.events import RankExited, RoundAdvised
     from undaunted.journal.goodput import Times
     from undaunted.journal.summary import InProcessRestart, Phases, RoundSummary, RunSummary
 
@@ -331,8 +331,16 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
         cause = one.cause.removesuffix(f"; stacks: {one.stacks}")  # they have their own line
         for part in wrap(one_line(cause, longest=2000), width):
             yield [(INDENT + part, "")]
+    yield from advice_line(one.advised, width)
     if one.stacks:
         yield [(f"{INDENT}stacks: ", "dim"), (printable(one.stacks), "")]
+
+
+def advice_line(advised: RoundAdvised | None, width: int | None) -> Iterator[Line]:
+    """Yield what was best done after a round, where that is more than a restart."""
+    if advised is not None and advised.line:
+        word = "done: " if advised.done else "advice: "
+        yield from labelled(f"{INDENT}{word}", one_line(advised.line, longest=500), width)
 
 
 def _inprocess(one: RoundSummary, width: int | None, *, most: int) -> Iterator[Line]:

@@ -109,6 +109,7 @@ class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
             (on request or by a signal), or "" if the journal does not tell.
         cause: one line: the verdict or what else ended the round.
         verdict: the verdict, if there was one.
+        advised: what was best done after it, None = it did not fail or nothing was said.
         iterations: first iteration of the ranks that took part, lowest first.
         last_iteration: the highest iteration begun, None if no rank began one or it is not
             recorded.
@@ -128,6 +129,7 @@ class RoundSummary(msgspec.Struct, kw_only=True, frozen=True):
     outcome: str = ""
     cause: str = ""
     verdict: e.Verdict | None = None
+    advised: e.RoundAdvised | None = None
     iterations: list[int] = []
     last_iteration: int | None = None
     exits: list[e.RankExited] = []
@@ -275,6 +277,7 @@ def _round(
         outcome=_outcome(one, verdict or failure, end),
         cause=_cause(one, verdict, failure),
         verdict=verdict,
+        advised=one.first(e.RoundAdvised),
         iterations=sorted(one.iterations),
         last_iteration=one.last_iteration,
         exits=list(one.exits),

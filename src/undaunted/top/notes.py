@@ -138,11 +138,8 @@ def _blamed(event: e.RoundBlamed) -> _Told:
 
 
 def _advised(event: e.RoundAdvised) -> _Told:
-    if event.action == "restart":
-        return None
-    without = f" {', '.join(event.nodes)}" if event.nodes else ""
-    done = "" if event.done else "advice: "
-    return f"{done}{event.action}{without}: {event.reason}", "yellow"
+    word = "done" if event.done else "advice"
+    return (f"{word}: {event.line}", "yellow") if event.line else None
 
 
 def _inprocess(event: e.InProcessPhase) -> _Told:

@@ -57,6 +57,28 @@ def test_progress_is_written_when_there_is_some(tmp_path: Path) -> None:
     assert found == [(4, 7, 100), (4, 9, 200)]
 
 
+@pytest.mark.parametrize(
+    ("action", "done", "lines"),
+    [
+        ("restart", False, 0),
+        ("stop", False, 1),
+        ("stop", True, 0),  # said of the end
+        ("exclude", False, 1),
+        ("exclude", True, 1),
+        ("gremlins", False, 0),
+    ],
+)
+def test_advice_is_always_written_and_said_where_it_is_more_than_a_restart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], action: str, done: bool, lines: int
+) -> None:
+    it = scribe(tmp_path)
+    it.advised(job.Advised(3, action, "why", ("b",), "host_lag", done))
+    it.close()
+    (event,) = events(tmp_path, "round_advised")
+    assert (event["number"], event["action"], event["nodes"]) == (3, action, ["b"])
+    assert len(capfd.readouterr().err.splitlines()) == lines
+
+
 def test_a_restart_that_is_taken_back_is_not_counted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,27 +166,22 @@ class Scribe:
 
     def advised(self, advised: job.Advised) -> None:
         """What is best done after a round; said where that is more than a restart."""
-        self.journal.record(
-            e.RoundAdvised(
-                t=_now_ns(),
-                round=self._round,
-                number=advised.round,
-                action=advised.action,
-                reason=advised.reason,
-                nodes=list(advised.nodes),
-                cause=advised.cause,
-                done=advised.done,
-            )
+        event = e.RoundAdvised(
+            t=_now_ns(),
+            round=self._round,
+            number=advised.round,
+            action=advised.action,
+            reason=advised.reason,
+            nodes=list(advised.nodes),
+            cause=advised.cause,
+            done=advised.done,
         )
-        if advised.action == "restart" or (advised.done and advised.action == "stop"):
-            return  # that is what happens anyway, or what is said of the end
-        what = "end the job" if advised.action == "stop" else f"without {', '.join(advised.nodes)}"
-        if advised.done:
-            text = f"after round {advised.round} the job goes on {what}: {advised.reason}"
-        else:
-            go_on = what if advised.action == "stop" else f"go on {what}"
-            text = f"advice after round {advised.round}: {go_on}: {advised.reason}"
-            text += "" if self._config.advice == "act" else " (--advice act does so)"
+        self.journal.record(event)
+        if not event.line or (event.done and event.action == "stop"):
+            return  # of the end it is said anyway
+        acts = event.done or self._config.advice == "act"
+        word, hint = "done" if event.done else "advice", "" if acts else " (--advice act does so)"
+        text = f"{word} after round {advised.round}: {event.line}{hint}"
         self.say(one_line(text, longest=1000))
 
     def slow(self, slow: job.Slow) -> None:

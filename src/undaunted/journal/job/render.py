@@ -10,6 +10,7 @@ from undaunted.journal.render import (
     INDENT,
     NO_END,
     STYLES,
+    advice_line,
     checkpoint_lines,
     labelled,
     percent,
@@ -166,6 +167,7 @@ def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
     if one.cause and one.outcome != "finished":
         for part in wrap(one_line(one.cause, longest=500), width):
             yield [(INDENT + part, "")]
+    yield from advice_line(one.advised, width)
     undone = [f"{count(one.lost_steps, 'step')} done again"] if one.lost_steps else []
     if one.restart_ns is not None:
         undone.append(f"running again after {format_duration(one.restart_ns / 1e9)}")

@@ -244,6 +244,7 @@ def _round(
         cause=(broke.failure.line if broke else "") or next(iter(causes), ""),
         failure=broke.failure if broke else None,
         failed_ns=broke.happened_ns if broke else None,
+        advised=next((one.advised for one in of_nodes if one.advised is not None), None),
         first_iteration=min(firsts, default=None),
         last_iteration=max(lasts, default=None),
         restart_ns=_restart(broke, following),

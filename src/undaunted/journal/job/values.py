@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from undaunted.journal.checkpoints import Checkpoints  # noqa: TC001 - msgspec looks it up
+from undaunted.journal.events import RoundAdvised  # noqa: TC001 - as above
 from undaunted.journal.goodput import Span, Times
 from undaunted.journal.summary import RunSummary  # noqa: TC001 - as above
 
@@ -89,6 +90,7 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
         cause: one line.
         failure: what ended it first; None if it did not fail.
         failed_ns: when that happened, None if unknown.
+        advised: what was best done after it, None = it did not fail or nothing was said.
         first_iteration: the lowest that a rank began with, None if unknown.
         last_iteration: the highest begun, None if unknown.
         lost_steps: steps it had completed that the next round did again; None if unknown.
@@ -108,6 +110,7 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
     cause: str = ""
     failure: Failure | None = None
     failed_ns: int | None = None
+    advised: RoundAdvised | None = None
     first_iteration: int | None = None
     last_iteration: int | None = None
     lost_steps: int | None = None
