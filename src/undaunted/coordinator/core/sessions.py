@@ -195,10 +195,6 @@ class Sessions:
     def _is_late(self, lease_s: float, now: int) -> bool:
         return self._swept_ns is not None and 3 * (now - self._swept_ns) > 2 * lease_s * _NS
 
-    def is_done(self, seat: p.Seat) -> bool:
-        """Whether a member is connected and runs nothing of another round."""
-        return self.is_here(seat) and not self._by_node[seat.node].draining
-
     def is_here(self, seat: p.Seat) -> bool:
         """Whether the very agent of a table is connected."""
         session = self._by_node.get(seat.node)
