@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
+import threading
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from tests.e2e.launcher import Launcher
 from tests.ports import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.e2e
 
@@ -69,12 +70,10 @@ def test_logs_of_all_nodes_are_in_one_file(tmp_path: Path) -> None:
 
 
 SLOW = """
-    import os, pathlib, time
+    import os
     rank = os.environ["RANK"]
     print(f"before {rank}", flush=True)
-    go = pathlib.Path("../go")
-    while not go.exists():
-        time.sleep(0.02)
+    os.read(os.open("../go", os.O_RDONLY), 1)
     print(f"after {rank}", flush=True)
 """
 
@@ -93,11 +92,31 @@ def log_server_of(pid: int) -> int:
     return 0
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_lines(log: Path, text: str, number: int) -> None:
+    """Until so many lines of a file, which is perhaps to come, have this text."""
+    command = ["tail", "-n", "+1", "-F", str(log)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as tail:
+        assert tail.stdout is not None
+        deadline = threading.Timer(30.0, tail.kill)
+        deadline.start()
+        found = list(islice((line for line in tail.stdout if text in line), number))
+        deadline.cancel()
+        deadline.join()
+        tail.kill()
+    assert len(found) == number
+
+
+@contextlib.contextmanager
+def pipe(path: Path) -> Iterator[Callable[[], int]]:
+    """A pipe that ranks wait in; returns what lets two of them go on."""
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR)  # so that opening it never waits
+    try:
+        yield lambda: os.write(end, b"go")
+    finally:
+        os.close(end)
 
 
 def start(tmp_path: Path, stack: contextlib.ExitStack, node: str, options: str) -> Launcher:
@@ -119,14 +138,16 @@ def test_a_killed_log_server_is_replaced(tmp_path: Path) -> None:
         f"--ft-per-cycle-applog-prefix={logs}/train.log"
     )
     with contextlib.ExitStack() as stack:
-        launchers = [start(tmp_path, stack, node, options) for node in ("n1", "n2")]
+        logs.mkdir()
         log = logs / "train_cycle0.log"
-        wait_until(lambda: log.exists() and log.read_text().count("before") == 2)
+        go = stack.enter_context(pipe(tmp_path / "go"))
+        launchers = [start(tmp_path, stack, node, options) for node in ("n1", "n2")]
+        wait_for_lines(log, "before", 2)
         for launcher in launchers:  # one of them serves, the other would if that one ended
             killed = log_server_of(launcher.agent_pid)
             os.kill(killed, signal.SIGKILL)
             launcher.wait_for(rf"the log server \(pid {killed}\) has ended; it is started again")
-        (tmp_path / "go").touch()
+        go()
         for launcher in launchers:
             assert launcher.finish() == 0, launcher.text
     lines = log.read_text().splitlines()
