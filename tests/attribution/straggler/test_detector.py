@@ -108,6 +108,12 @@ def test_it_is_initialized_once() -> None:
         ({"report_time_interval": 0}, "report_time_interval is 0"),
         ({"report_time_interval": float("nan")}, "report_time_interval is nan"),
         ({"reference": "mean"}, "'mean'"),
+        ({"scores_to_compute": 5}, "has .5."),
+        ({"scores_to_compute": [[]]}, "has ..."),
+        ({"profiling_interval": "x"}, "profiling_interval is 'x'"),
+        ({"report_time_interval": None}, "report_time_interval is None"),
+        ({"node_name": 5}, "node_name is 5"),
+        ({"role": "\udcff"}, "role is"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
@@ -161,7 +167,7 @@ def test_sections_inside_each_other(running: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [(5, TypeError), (b"a", TypeError), ("\udcff", ValueError)]
+    ("name", "error"), [(5, TypeError), (b"a", TypeError), ([], TypeError), ("\udcff", ValueError)]
 )
 def test_a_name_that_no_report_could_send_is_refused_at_once(
     running: Clock, name: Any, error: type[Exception]
@@ -320,6 +326,13 @@ def test_all_or_none_are_wrapped() -> None:
         with pytest.raises(error, match=bad):
             Detector.wrap_callables([CallableId(one, "method"), CallableId(one, bad)])
     assert "method" not in vars(one)
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("bad", [5, None, ["text"], [CallableId(1, 2)]])  # type: ignore[arg-type]
+def test_what_is_no_callable_id_is_named(bad: Any) -> None:
+    with pytest.raises(TypeError, match="is no CallableId"):
+        Detector.wrap_callables(bad)
 
 
 def test_further_fields_of_a_callable_are_taken() -> None:

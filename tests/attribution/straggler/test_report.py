@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from typing import Any
 
@@ -198,6 +199,13 @@ def test_a_straggler_has_a_score_below_the_threshold() -> None:
     assert set(found["straggler_sections_relative"]) == {"a", "b"}
     assert not found["straggler_gpus_individual"]
     assert found["straggler_sections_individual"] == {"a": {StragglerId(0, "node0")}}
+
+
+@pytest.mark.parametrize("kind", ["gpu_rel", "section_rel", "gpu_indiv", "section_indiv"])
+@pytest.mark.parametrize("bad", ["x", None, nan, [], True])
+def test_a_threshold_that_is_no_number_is_named(kind: str, bad: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{kind}_threshold is {bad!r}")):
+        report_of({}, {}).identify_stragglers(**{f"{kind}_threshold": bad})
 
 
 def test_a_report_cannot_be_changed() -> None:

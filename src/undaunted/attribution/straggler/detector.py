@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -25,6 +26,7 @@ from undaunted.attribution.straggler.report import (
     encode,
     gathered,
     gpu_score,
+    is_number,
     kernel_summary,
     of_one_rank,
     section_scores,
@@ -33,7 +35,7 @@ from undaunted.attribution.straggler.report import (
 from undaunted.attribution.straggler.timing import DeviceClock, device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
 _log = logging.getLogger("undaunted")
@@ -123,12 +125,15 @@ class Detector:
         if cls._run is not None:
             raise AssertionError("Detector is initialized already: call Detector.shutdown first")
         scores = _scores(scores_to_compute)
-        if profiling_interval < 1:
-            raise ValueError(f"profiling_interval is {profiling_interval}: give 1 or more")
-        if not report_time_interval > 0:
+        if not is_number(profiling_interval) or profiling_interval < 1:
+            raise ValueError(f"profiling_interval is {profiling_interval!r}: give 1 or more")
+        if not is_number(report_time_interval) or report_time_interval <= 0:
             raise ValueError(
-                f"report_time_interval is {report_time_interval}: give seconds above 0"
+                f"report_time_interval is {report_time_interval!r}: give seconds above 0"
             )
+        for argument, text in (("node_name", node_name or ""), ("role", role)):
+            if not _can_be_sent(text):
+                raise ValueError(f"{argument} is {text!r}: give a text")
         if reference not in get_args(Reference):
             raise ValueError(f"reference is {reference!r}: give one of {get_args(Reference)}")
         cls._run = _Run(
@@ -170,7 +175,7 @@ class Detector:
         if name is None:
             caller = sys._getframe(1)  # noqa: SLF001
             name = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        section = run.sections.get(name) or run.add(name)
+        section = (run.sections.get(name) if isinstance(name, str) else None) or run.add(name)
         section.entries += 1
         if (section.entries - 1) % run.every:
             return _NOTHING
@@ -185,7 +190,10 @@ class Detector:
             AttributeError, TypeError: there is no such attribute, or it cannot be called.
         """
         run = cls._running()
+        callable_ids = list(callable_ids) if isinstance(callable_ids, Iterable) else [callable_ids]
         for one in callable_ids:
+            if not isinstance(one, CallableId) or not isinstance(one.name, str):
+                raise TypeError(f"{one!r} is no CallableId of an object and a name")
             function = getattr(one.obj, one.name)
             if not callable(function):
                 raise TypeError(f"{one} cannot be called: it is a {type(function).__name__}")
@@ -237,16 +245,21 @@ class Detector:
         return cls._run
 
 
+def _can_be_sent(text: object) -> bool:
+    try:
+        return isinstance(text, str) and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def _scores(wanted: str | Iterable[str]) -> set[str]:
     known = {_RELATIVE, _INDIVIDUAL}
     if wanted == "all":
         return known
-    scores = {wanted} if isinstance(wanted, str) else set(wanted)
-    if unknown := scores - known:
-        raise ValueError(
-            f"scores_to_compute has {sorted(unknown)}: give 'all' or some of {sorted(known)}"
-        )
-    return scores
+    scores = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else [*wanted]
+    if unknown := [one for one in scores if one not in [*known]]:
+        raise ValueError(f"scores_to_compute has {unknown}: give 'all' or some of {sorted(known)}")
+    return set(scores)
 
 
 class ReportInterval:
@@ -376,7 +389,8 @@ class _Run:
         """
         if not isinstance(name, str):
             raise TypeError(f"the name of a section is a text, not {name!r}")
-        name.encode()
+        if not _can_be_sent(name):
+            raise ValueError(f"the name of a section cannot be sent to other ranks: {name!r}")
         if len(self.sections) < _SECTIONS:
             return self.sections.setdefault(name, _Section())
         if self._surplus is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.attribution.straggler import exchange
 from undaunted.attribution.straggler.detector import CallableId, Detector
+from undaunted.attribution.straggler.report import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,13 +66,14 @@ class NVRxStragglerDetectionConfig:
             raise ValueError(
                 "calc_relative_gpu_perf and calc_individual_gpu_perf are both off: turn one on"
             )
-        if not self.report_time_interval > 0:
+        if not is_number(self.report_time_interval) or self.report_time_interval <= 0:
             raise ValueError(
-                f"report_time_interval is {self.report_time_interval}: give seconds above 0"
+                f"report_time_interval is {self.report_time_interval!r}: give seconds above 0"
             )
         for name in ("gpu_relative_perf_threshold", "gpu_individual_perf_threshold"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 1")
+            threshold = getattr(self, name)
+            if not is_number(threshold) or not 0 <= threshold <= 1:
+                raise ValueError(f"{name} is {threshold!r}: give 0 to 1")
 
 
 class _Step:

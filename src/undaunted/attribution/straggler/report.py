@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 Reference = Literal["best", "peers"]
 """What a rank's median is compared with: the best of all ranks, or the median of the others."""
+
+
+def is_number(value: object) -> bool:
+    """Return whether it is a number, not NaN."""
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value  # noqa: PLR0124
 
 
 class Statistic(Enum):
@@ -167,7 +173,18 @@ class Report:
             Sets of `StragglerId` under "straggler_gpus_relative" and "straggler_gpus_individual";
             section -> set, for sections with a slow rank, under "straggler_sections_relative" and
             "straggler_sections_individual".
+
+        Raises:
+            ValueError: a threshold is no number.
         """
+        for name, threshold in (
+            ("gpu_rel_threshold", gpu_rel_threshold),
+            ("section_rel_threshold", section_rel_threshold),
+            ("gpu_indiv_threshold", gpu_indiv_threshold),
+            ("section_indiv_threshold", section_indiv_threshold),
+        ):
+            if not is_number(threshold):
+                raise ValueError(f"{name} is {threshold!r}: give a number, such as 0.75")
         return {
             "straggler_gpus_relative": self._below(
                 self.gpu_relative_perf_scores, gpu_rel_threshold
