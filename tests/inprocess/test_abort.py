@@ -6,10 +6,11 @@ import json
 import stat
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from undaunted.attribution.flight import recorder
 from undaunted.checkpointing import aborting
 from undaunted.checkpointing.async_ckpt import core
 from undaunted.inprocess import abort
@@ -47,7 +48,8 @@ def test_groups_are_gone_and_the_recorder_was_dumped(
         assert not dist.is_initialized()
     for directory in (tmp_path / "environment", tmp_path):
         records = json.loads((directory / "iter_5" / "_dump_2.json").read_text())
-        assert "entries" in records or "version" in records
+        assert (records["rank"], records["world_size"]) == (0, 1)
+        assert "entries" in records
 
 
 @pytest.mark.torch
@@ -126,57 +128,26 @@ def test_asynchronous_saves_are_dropped() -> None:
     assert queue.get_num_unfinalized_calls() == 0
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, False),
-        ({"TORCH_FR_BUFFER_SIZE": "2000"}, True),
-        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": " 10 "}, True),
-        ({"TORCH_FR_BUFFER_SIZE": "0"}, False),
-        ({"TORCH_FR_BUFFER_SIZE": "many"}, False),
-        ({"TORCH_FR_BUFFER_SIZE": "-1"}, False),
-    ],
-)
-def test_whether_it_records(environment: dict[str, str], expected: bool) -> None:
-    assert abort.is_recording(environment) == expected
-
-
-def bindings(monkeypatch: pytest.MonkeyPatch, **functions: bytes) -> None:
-    made = {
-        name: lambda includeCollectives, onlyActive, records=records: records  # noqa: N803
-        for name, records in functions.items()
-    }
-    monkeypatch.setitem(
-        sys.modules,
-        "torch._C._distributed_c10d",
-        SimpleNamespace(**made),  # type: ignore[arg-type]
-    )
+def holds(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any] | None) -> None:
+    monkeypatch.setattr(recorder, "dump", lambda *, empty: found if empty else None)
 
 
 def test_one_file_for_each_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bindings(monkeypatch, _dump_fr_trace_json=b'{"entries": []}')
-    abort.dump_flight_recorder(str(tmp_path / "traces"), 2, 7, {"gloo"})
+    holds(monkeypatch, {"entries": []})
+    abort.dump_flight_recorder(str(tmp_path / "traces"), 2, 7)
     path = tmp_path / "traces" / "iter_2" / "_dump_7.json"
     assert json.loads(path.read_text()) == {"entries": []}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_nccl_has_a_recorder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bindings(monkeypatch, _dump_fr_trace_json=b"1", _dump_nccl_trace_json=b"2")
-    for rank, backends in enumerate([{"gloo"}, {"gloo", "nccl"}]):
-        abort.dump_flight_recorder(str(tmp_path), 0, rank, backends)
-    assert (tmp_path / "iter_0" / "_dump_0.json").read_text() == "1"
-    assert (tmp_path / "iter_0" / "_dump_1.json").read_text() == "2"
-
-
 def test_no_file_without_a_recorder_or_with_too_much_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bindings(monkeypatch)
-    abort.dump_flight_recorder(str(tmp_path), 0, 0, {"gloo"})
+    holds(monkeypatch, None)
+    abort.dump_flight_recorder(str(tmp_path), 0, 0)
     monkeypatch.setattr(abort, "MAX_DUMP_BYTES", 3)
-    bindings(monkeypatch, _dump_fr_trace_json=b"1234")
-    abort.dump_flight_recorder(str(tmp_path), 0, 0, {"gloo"})
+    holds(monkeypatch, {"a": 1})
+    abort.dump_flight_recorder(str(tmp_path), 0, 0)
     assert list(tmp_path.iterdir()) == []
-    assert "holds 4 bytes, more than 3" in caplog.text
+    assert "holds 7 bytes, more than 3" in caplog.text

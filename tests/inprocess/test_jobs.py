@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.inprocess.rank_jobs import Job
 from tests.ports import address_of_this_machine, free_ports
+from undaunted.cli.flight import main as flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +86,22 @@ def test_the_rank_that_all_others_wait_for_is_blamed(tmp_path: Path, how: str, s
     assert " hangs: " in line
     assert says in line
     assert "3 ranks wait for it in all_reduce" in line
+
+
+def test_what_the_abort_has_written_names_the_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {"TORCH_FR_BUFFER_SIZE": "100", "NVRX_FR_TRACE_PATH": str(tmp_path / "traces")}
+    limits = {**SHORT, "hard_timeout": 20}
+    with Job(
+        tmp_path, 4, "one_is_waited_for", who=1, how="sleep", limits=limits, variables=variables
+    ) as job:
+        outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [0] * 4, [one.stderr for one in outcomes]
+    assert flight([str(tmp_path / "traces" / "iter_0"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["rank"], one["cause"]) for one in found["culprits"]] == [(1, "host_lag")]
+    assert (found["missing"], found["waiting"]) == ([], [0, 2, 3])
 
 
 @pytest.mark.parametrize("who", [0, 1])

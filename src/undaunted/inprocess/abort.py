@@ -7,7 +7,6 @@ is fatal: if something cannot be aborted, it is logged, and the hard timeout end
 from __future__ import annotations
 
 import abc
-import importlib
 import logging
 import os
 import sys
@@ -15,11 +14,14 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from undaunted.attribution.flight import recorder
 from undaunted.inprocess.communication import c10d, creation, registry
 from undaunted.journal import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable
 
     from undaunted.inprocess.state import FrozenState
 
@@ -69,12 +71,12 @@ class AbortTorchDistributed(Abort):
 
     def _dump(self, state: FrozenState) -> None:
         path = self.torch_fr_trace_path or os.environ.get("NVRX_FR_TRACE_PATH")
-        if not path or not c10d.is_initialized() or not is_recording(os.environ):
+        if not path or not c10d.is_initialized() or not recorder.is_on(os.environ):
             return
         rank = state.rank if state.active_rank is None else state.active_rank
         registry.run(
             f"Dump of the Flight Recorder to {path}",
-            lambda: dump_flight_recorder(path, state.iteration, rank, c10d.backends()),
+            lambda: dump_flight_recorder(path, state.iteration, rank),
             _DUMP_DEADLINE_S,
         )
 
@@ -147,13 +149,6 @@ def _release_transformer_engine() -> None:
 _log = logging.getLogger("undaunted")
 
 MAX_DUMP_BYTES = 64 * 1024 * 1024
-# torch reads the first of these that it knows.
-_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-
-
-def is_recording(environment: Mapping[str, str]) -> bool:
-    """Return whether the environment asks for a recorder of some size."""
-    return any(environment.get(name, "").strip().lstrip("0").isdigit() for name in _SIZES)
 
 
 def dump_path(directory: str, iteration: int, rank: int) -> Path:
@@ -161,37 +156,22 @@ def dump_path(directory: str, iteration: int, rank: int) -> Path:
     return Path(directory) / f"iter_{iteration}" / f"_dump_{rank}.json"
 
 
-def dump_flight_recorder(
-    directory: str, iteration: int, rank: int, backends: Collection[str]
-) -> None:
+def dump_flight_recorder(directory: str, iteration: int, rank: int) -> None:
     """Write this rank's records as JSON, without stacks; nothing where torch records nothing.
 
     Raises:
         OSError: the file cannot be written.
     """
-    records = _records(backends)
-    if records is None:
+    found = recorder.dump(empty=True)
+    if found is None:
         return
+    records = msgspec.json.encode(found)
     if len(records) > MAX_DUMP_BYTES:
         _log.warning(
-            "The Flight Recorder holds %d bytes, more than %d: not written. Lower %s",
+            "The Flight Recorder holds %d bytes, more than %d: not written. Lower "
+            "TORCH_FR_BUFFER_SIZE",
             len(records),
             MAX_DUMP_BYTES,
-            _SIZES[0],
         )
         return
-    path = dump_path(directory, iteration, rank)
-    files.replace_text(os, str(path), records.decode("utf-8", "replace"))
-
-
-def _records(backends: Collection[str]) -> bytes | None:
-    bindings = importlib.import_module("torch._C._distributed_c10d")
-    names = ["_dump_fr_trace_json"]
-    if "nccl" in backends:  # it has a recorder of its own
-        names.insert(0, "_dump_nccl_trace_json")
-    for name in names:
-        function: Any = getattr(bindings, name, None)
-        if function is not None:
-            records: bytes = function(includeCollectives=True, onlyActive=False)
-            return records
-    return None
+    files.replace_text(os, str(dump_path(directory, iteration, rank)), records.decode())

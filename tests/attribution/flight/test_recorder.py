@@ -52,6 +52,21 @@ def test_another_torch_does_no_harm(torch, monkeypatch: pytest.MonkeyPatch) -> N
     assert recorder.calls_ns() == []
 
 
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"TORCH_FR_BUFFER_SIZE": "2000"}, True),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": " 10 "}, True),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, False),
+        ({"TORCH_FR_BUFFER_SIZE": "many"}, False),
+        ({"TORCH_FR_BUFFER_SIZE": "-1"}, False),
+    ],
+)
+def test_whether_it_is_on(environment: dict[str, str], expected: bool) -> None:
+    assert recorder.is_on(environment) == expected
+
+
 def test_when_collectives_of_the_largest_group_were_called(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry(group: str, at: object, *, is_p2p: bool = False) -> dict[str, object]:
         return {"process_group": [group, "x"], "time_created_ns": at, "is_p2p": is_p2p}
@@ -86,6 +101,8 @@ def test_nccl_has_a_recorder_of_its_own(
     if nccl is not None:
         inner._dump_nccl_trace_json = writes(nccl)
 
+    assert recorder._written(SimpleNamespace(), empty=True) is None
+    assert recorder._written(inner, empty=True) is not None
     found = recorder._written(inner)
     assert (None if found is None else found["entries"][0]["record_id"]) == expected
 

@@ -20,7 +20,7 @@ import msgspec
 from undaunted.attribution.flight.recording import NotADumpError, Recording, reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import FrameType, ModuleType
 
 # Functions of torch/distributed/distributed_c10d.py, and the argument that names the peer.
@@ -29,13 +29,25 @@ _FILE = "torch/distributed/distributed_c10d.py"
 _MOST_FRAMES = 200
 
 
-def dump() -> dict[str, Any] | None:
+# torch reads the first of these that it knows.
+_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+
+
+def is_on(environment: Mapping[str, str]) -> bool:
+    """Return whether an environment asks for a recorder of some size."""
+    return any(environment.get(name, "").strip().lstrip("0").isdigit() for name in _SIZES)
+
+
+def dump(*, empty: bool = False) -> dict[str, Any] | None:
     """Return what the recorder holds, None if this process has no recorder, or it is off.
 
     The recorder is on if ``TORCH_FR_BUFFER_SIZE`` was above 0 when the first group was made.
+
+    Args:
+        empty: a recorder in which nothing is counts as well: it is known to be on (`is_on`).
     """
     try:
-        return _dump()
+        return _dump(empty=empty)
     except Exception:  # noqa: BLE001 - torch's inner parts; training goes on without a recording
         return None
 
@@ -88,8 +100,8 @@ def _calls_ns() -> list[int]:
     return sorted(next(iter(by_group.values()), ()))
 
 
-def _dump() -> dict[str, Any] | None:
-    found = _written(_inner())
+def _dump(*, empty: bool) -> dict[str, Any] | None:
+    found = _written(_inner(), empty=empty)
     if found is None:
         return None
     distributed = sys.modules["torch.distributed"]
@@ -114,13 +126,16 @@ def _inner() -> object:
     return sys.modules.get("torch._C._distributed_c10d") or torch._C._distributed_c10d  # noqa: SLF001
 
 
-def _written(inner: object) -> dict[str, Any] | None:
+def _written(inner: object, *, empty: bool = False) -> dict[str, Any] | None:
     """Return what the first recorder holds that holds anything."""
+    nothing = None
     for text in _texts(inner):
         found = msgspec.json.decode(text)
-        if isinstance(found, dict) and found.get("entries"):
-            return found
-    return None
+        if isinstance(found, dict):
+            if found.get("entries"):
+                return found
+            nothing = {**found, "entries": []}
+    return nothing if empty else None
 
 
 def _texts(inner: object) -> Iterator[str | bytes]:
