@@ -22,7 +22,7 @@ from undaunted.checkpointing import Checkpointer, SaveError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 12.0
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 DEADLINE_S = 90.0
+AT_ONCE_S = 10.0  # less than the timeout of the ranks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(DEADLINE_S + 30)]
 
@@ -75,7 +76,7 @@ def test_undisturbed(tmp_path: Path) -> None:
 def test_a_writer_is_lost(tmp_path: Path, accident: str) -> None:
     said = run(accident, tmp_path / "all")
     assert [one["ranks"] for one in said["save"]] == [[1], [1]], said
-    assert all(one["seconds"] < 30 for one in said["save"]), said
+    assert all(one["seconds"] < DEADLINE_S / 2 for one in said["save"]), said
     assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
     assert committed(tmp_path / "all") == ["step-00000002"]
 
@@ -87,7 +88,7 @@ def test_a_rank_is_lost(tmp_path: Path, accident: str) -> None:
     (survivor,) = run(accident, tmp_path / "all")["save"]
     assert survivor["rank"] == 0
     assert survivor["ranks"] == [1], survivor
-    assert survivor["seconds"] < 30, survivor
+    assert survivor["seconds"] < DEADLINE_S / 2, survivor
     assert committed(tmp_path / "all") == []
 
 
@@ -97,7 +98,7 @@ def test_ranks_that_are_at_different_steps(tmp_path: Path) -> None:
     for one in said["save"]:
         assert "save of step 1" in one["outcome"], said
         assert "save of step 7" in one["outcome"], said
-        assert one["seconds"] < 5, said
+        assert one["seconds"] < AT_ONCE_S, said
     assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
     assert committed(tmp_path / "all") == ["step-00000002"]
 
@@ -108,13 +109,13 @@ def test_ranks_meet_again_after_a_save_that_one_has_missed(tmp_path: Path) -> No
     assert alone["rank"] == 0
     assert alone["ranks"] == [1], said
     assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
-    assert all(one["seconds"] < 20 for one in said["next"]), said
+    assert all(one["seconds"] < DEADLINE_S / 2 for one in said["next"]), said
     assert committed(tmp_path / "all") == ["step-00000002"]
 
 
 def test_a_rank_whose_state_cannot_be_saved(tmp_path: Path) -> None:
     said = run("structure", tmp_path / "all")
     assert [one["ranks"] for one in said["save"]] == [[1], [1]], said
-    assert all(one["seconds"] < 5 for one in said["save"]), said
+    assert all(one["seconds"] < AT_ONCE_S for one in said["save"]), said
     assert [one["outcome"] for one in said["next"]] == ["done", "done"], said
     assert committed(tmp_path / "all") == ["step-00000002"]

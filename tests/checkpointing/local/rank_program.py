@@ -25,7 +25,7 @@ from undaunted.checkpointing.local.replication.strategies import (
 )
 
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-PATIENT_S, IMPATIENT_S = 60.0, 4.0
+PATIENT_S, IMPATIENT_S = 60.0, 8.0
 
 
 def state(iteration: int, rank: int = RANK) -> dict[str, Any]:
