@@ -1,0 +1,39 @@
+"""Causes of what the launcher has seen itself."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.verdicts import cause_seen
+from undaunted.journal import events as e
+
+
+def verdict(kind: str, **more: object) -> e.Verdict:
+    return e.Verdict(t=1, kind=kind, rank=0, local_rank=0, pid=1, line="x", **more)  # type: ignore[arg-type]
+
+
+ENDS = [
+    {},
+    {"exit_code": 1},
+    {"signal": "SIGSEGV"},
+    {"signal": "SIGKILL"},
+    {"exception": "ValueError: bad"},
+    {"exception": "RuntimeError: Connection closed by peer [127.0.0.1]:1"},
+    {"signal": "SIGKILL", "watch": e.HARD_TIMEOUT},
+    {"watch": "heartbeat", "waiting": [1]},
+]
+
+
+@pytest.mark.parametrize("kind", ["crash", "hang", "lost", "spawn_failed", "stopped", "x"])
+def test_every_cause_is_a_row_or_is_not_known(kind: str) -> None:
+    seen = [None, *(verdict(kind, **end) for end in ENDS)]
+    told = [
+        None,
+        *(e.RoundBlamed(t=1, number=0, node="a", line="x", ranks=one) for one in ([], [0])),
+    ]
+    causes = {cause_seen(kind, one, blamed)[0] for one, blamed in product(seen, told)}
+    assert causes <= {*CAUSES, ""}
+    assert (kind in {"crash", "hang", "lost"}) == (causes != {""})
