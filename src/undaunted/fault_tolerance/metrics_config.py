@@ -76,6 +76,7 @@ class MetricsConfig(msgspec.Struct, kw_only=True, frozen=True):
             "Send metrics to an OpenTelemetry collector every 15 s, by OTLP over HTTP; env = to "
             "OTEL_EXPORTER_OTLP_ENDPOINT",
             name="otlp-endpoint",
+            rare=True,
         ),
     ] = ""
 
