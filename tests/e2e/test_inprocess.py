@@ -208,7 +208,12 @@ HANG = """
         if sys.argv[1] == "sleep":
             time.sleep(600)
         if sys.argv[1] == "C":
-            ctypes.CDLL(None).pause()
+            # A signal, such as the wrapper's or the one for stacks, ends a pause, not the wait for
+            # a mutex; the launcher has to end that one.
+            libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+            while soft == 40:
+                libc.pthread_mutex_lock(mutex)
+            libc.pause()
         if sys.argv[1] == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
 

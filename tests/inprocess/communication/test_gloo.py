@@ -192,6 +192,7 @@ def loop() -> Iterator[tuple[int, int, socket.socket]]:
 def test_a_thread_that_waits_is_found(loop: tuple[int, int, socket.socket]) -> None:
     tid, epoll_fd, watched = loop
     assert tid in gloo.thread_names()
+    assert gloo.waits([tid], patience_s=30.0), "it has begun to wait"
     found = gloo.waits([tid, threading.get_native_id(), 1 << 22], patience_s=0.05)
     assert list(found) == [tid], "not this thread, which runs, and not one that does not exist"
     assert found[tid] == epoll_fd
