@@ -14,6 +14,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -106,6 +107,34 @@ def state(pid: int) -> str:
     """Return the state letter of ``pid``, or "" if there is no such process."""
     stat = read_stat(pid)
     return stat.state if stat is not None else ""
+
+
+def threads(pid: int) -> list[int]:
+    """Return the ids of all threads of ``pid``, the main thread first; [] = it has ended."""
+    try:
+        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except OSError:
+        return []
+
+
+def thread_name(pid: int, thread: int) -> str:
+    """Return the name of a thread, "" = it has ended."""
+    try:
+        return Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def name_this_thread(name: str) -> None:
+    """Give the calling thread a name that other processes can see, of at most 15 bytes."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+
+
+def signal_thread(pid: int, thread: int, number: int) -> bool:
+    """Send a signal to one thread of ``pid``; False = that is not possible here."""
+    send = getattr(ctypes.CDLL(None), "tgkill", None)  # musl has none
+    return send is not None and send(pid, thread, number) == 0
 
 
 def is_exiting(pid: int) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.wire.talk import on_loop
+from undaunted.attribution.evidence import place_of
 from undaunted.base import process
 from undaunted.fault_tolerance.agent import evidence
 from undaunted.fault_tolerance.agent.begun import StackPipes
 from undaunted.fault_tolerance.agent.processes import Worker
+from undaunted.fault_tolerance.worker import witness
 from undaunted.progress.snapshot import PageSnapshot
 
 if TYPE_CHECKING:
@@ -56,6 +60,52 @@ async def test_a_rank_writes_its_stacks(rank: int, pipes: StackPipes) -> None:
     assert (seen.rank, seen.pid) == (7, rank)
     assert seen.state in {"R", "S"}
     assert 'File "<string>"' in (seen.stacks or "")
+
+
+# With `witness`, as ranks have it. What waits in C says so, and ends if a signal interrupts it.
+WAITS_IN_C = """
+import ctypes, faulthandler, signal, sys
+from undaunted.fault_tolerance.worker import witness
+faulthandler.register(signal.SIGRTMIN + 5, file=int(sys.argv[1]), all_threads=True)
+witness.begin(signal.SIGRTMIN + 5)
+print(flush=True)
+ctypes.CDLL(None).sleep(600)
+print("interrupted", flush=True)
+"""
+
+
+@on_loop
+async def test_a_wait_in_c_is_not_interrupted(pipes: StackPipes) -> None:
+    name = f"test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        command = [sys.executable, "-c", WAITS_IN_C, str(pipes.write[0])]
+        environ = {**os.environ, witness.VARIABLE: name}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, pass_fds=pipes.write, env=environ
+        ) as child:
+            try:
+                assert child.stdout is not None
+                child.stdout.readline()
+                here = page(child.pid, signal.SIGRTMIN + 5)
+                while not any(
+                    process.thread_name(child.pid, each) == witness.THREAD
+                    for each in process.threads(child.pid)
+                ):
+                    await asyncio.sleep(0)  # the thread is about to give itself its name
+                in_c = 0
+                while in_c < 3:  # the first ones may find it on its way there
+                    (seen,) = await evidence.gather(
+                        [Worker(0, child.pid, 1)], [0], [here], [()], pipes
+                    )
+                    place = place_of(seen)
+                    assert place is not None
+                    assert place.frame is not None
+                    in_c += place.frame.line == 7
+            finally:
+                child.kill()
+            assert child.stdout.read() == b""
 
 
 @on_loop

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.attribution.evidence import STOPPED, RankEvidence
 from undaunted.base import process
+from undaunted.fault_tolerance.worker import witness
 
 if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.begun import StackPipes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # First word of a rank that will answer comes within milliseconds, also on a loaded machine; one
 # whose signal mask blocks the signal never answers.
 ANSWER_DEADLINE_S = 1.5
+_MOST_THREADS = 100
 # faulthandler marks no end. It writes one dump in one go, so silence for this long is the end.
 QUIET_S = 0.03
 
@@ -71,8 +73,23 @@ def _ask(worker: Worker, page: PageSnapshot, state: str, pipes: StackPipes) -> b
     if worker.code is not None or not armed or state in STOPPED:
         return False
     pipes.drain(worker.local_rank)
-    os.kill(worker.pid, armed)
+    if not _ask_witness(worker.pid, armed):
+        os.kill(worker.pid, armed)
     return True
+
+
+def _ask_witness(pid: int, armed: int) -> bool:
+    """Send the signal to our own thread of the rank: it interrupts a sleep in C of another one.
+
+    Of more than 100 threads faulthandler leaves out the oldest ones, unless they take the signal:
+    then the main thread has to.
+    """
+    threads = process.threads(pid)
+    if len(threads) > _MOST_THREADS:
+        return False
+    named = (each for each in threads if process.thread_name(pid, each) == witness.THREAD)
+    thread = next(named, 0)
+    return thread > 0 and process.signal_thread(pid, thread, armed)
 
 
 async def _answer(local_rank: int, pipes: StackPipes) -> str:

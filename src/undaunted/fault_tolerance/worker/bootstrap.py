@@ -52,7 +52,7 @@ def become(spec: WorkerSpec, *, forked: bool) -> Page:
             numerics.limit_torch_threads()
     page = Page.attach(spec)
     _arm_evidence(spec, page)
-    witness.begin()
+    witness.begin(spec.evidence_signal)
     return page
 
 

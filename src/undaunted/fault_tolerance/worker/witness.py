@@ -26,6 +26,7 @@ from undaunted.attribution.flight.recorder import calls_ns, record
 from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.straggler import own_times
 from undaunted.attribution.straggler.own_times import OwnTimes
+from undaunted.base import process
 from undaunted.progress import writer
 
 # Set by `undaunted run`: name of the agent's abstract Unix socket, without the leading NUL.
@@ -36,35 +37,42 @@ QUESTION_BYTES = 1 + 1
 # An answer: the number of the question, then how many bytes follow: none, if there is no recording.
 HEAD_BYTES = 1 + 4
 MOST_BYTES = 64 * 1024
+# Name of the thread, as other processes see it.
+THREAD = "ud-witness"
 _LOOKS = 5
 
 
-def begin() -> None:
-    """Connect to the agent, if the environment names it, and answer it from now on."""
+def begin(stacks: int = 0) -> None:
+    """Connect to the agent, if the environment names it, and answer it from now on.
+
+    Args:
+        stacks: signal on which faulthandler writes all stacks, 0 = none. The agent sends it to this
+            thread, as it would interrupt a sleep in C of another one.
+    """
     name = os.environ.pop(VARIABLE, "")
     if not name:
         return
     with contextlib.suppress(OSError, RuntimeError):  # it is looked at without
-        _begin(name)
+        _begin(name, stacks)
 
 
-def _begin(name: str) -> None:
+def _begin(name: str, stacks: int) -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)  # where the agent does not accept, it goes without
         sock.connect(f"\0{name}")
         sock.setblocking(True)
         _let_the_rank_fork()
-        _start(sock)
+        _start(sock, stacks)
     except BaseException:
         sock.close()
         raise
     os.register_at_fork(after_in_child=sock.close)
 
 
-def _start(sock: socket.socket) -> None:
-    """Start the thread, which takes no signal: all of them are for the main thread."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def _start(sock: socket.socket, stacks: int) -> None:
+    """Start the thread, which takes no other signal: all of them are for the main thread."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {stacks})
     try:
         threading.Thread(target=_serve, args=(sock,), name="undaunted-witness", daemon=True).start()
     finally:
@@ -86,6 +94,7 @@ def _are_mixed() -> bool:
 
 
 def _serve(sock: socket.socket) -> None:
+    process.name_this_thread(THREAD)
     times = Times()
     gc.callbacks.append(times.collecting)
     try:
