@@ -58,7 +58,9 @@ def main() -> int:
     growths = [kb for outcome in outcomes for kb in outcome.growth_kb]
     print(
         f"\n{_faults(outcomes)} faults in {len(outcomes)} jobs (seeds {args.seed} to {seed - 1}), "
-        f"{sum(one.iterations for one in outcomes)} iterations, {time.monotonic() - begin:.0f} s; "
+        f"{sum(one.iterations for one in outcomes)} iterations, "
+        f"{sum(one.replaced for one in outcomes)} ranks replaced, "
+        f"{time.monotonic() - begin:.0f} s; "
         f"growth of a rank's memory at most {max(growths, default=0) / 1024:.0f} MiB"
     )
     print(machine())
@@ -116,6 +118,7 @@ def _play(rng: random.Random, job: Job, restarts: int) -> Outcome:
         outcome.restarts.append(restart)
     outcome.growth_kb = job.finish(scenarios.end(scene))
     outcome.iterations = job.iterations
+    outcome.replaced = job.watch.replaced
     if max(outcome.growth_kb) > GROWTH_KB:
         raise DeviationError(f"memory has grown by {outcome.growth_kb} KiB")
     return outcome

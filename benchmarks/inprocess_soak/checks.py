@@ -46,6 +46,7 @@ class Watch:
         faults: when each fault happened that was said, nanoseconds.
         done: what ranks have said at their end.
         pids: of all ranks that have entered.
+        replaced: how many processes have joined in the place of lost ones.
     """
 
     def __init__(self, ranks: int, most_active: int | None) -> None:
@@ -55,6 +56,7 @@ class Watch:
         self.faults: list[int] = []
         self.done: dict[int, dict[str, Any]] = {}
         self.pids: dict[int, int] = {}
+        self.replaced = 0
         self._most_active = most_active
         self._latest: dict[int, int] = {}
 
@@ -106,6 +108,9 @@ class Watch:
         before = self._latest.get(number, -1)
         _require(iteration > before, f"job rank {number} goes from {before} to {iteration}")
         self._latest[number] = iteration
+        if number in self.codes and self.pids.get(number, said["pid"]) != said["pid"]:
+            del self.codes[number]
+            self.replaced += 1
         _require(0 <= said["rank"] < said["world"] <= self.ranks, f"no such rank: {said}")
         for other in now.entered.values():
             same = other["world"] == said["world"] and other["actives"] == said["actives"]

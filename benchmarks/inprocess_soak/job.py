@@ -82,6 +82,7 @@ class Outcome:
     restarts: list[Restart] = field(default_factory=list)
     growth_kb: list[int] = field(default_factory=list)
     iterations: int = 0
+    replaced: int = 0  # processes that have joined in the place of lost ones
 
 
 class Job:
@@ -167,7 +168,8 @@ class Job:
     def _tell(self, scenario: Scenario) -> None:
         for number, order in scenario.orders.items():
             said = {"iteration": self._iteration, "do": order.do, "armed": order.armed}
-            with contextlib.suppress(ConnectionRefusedError):  # it has just ended
+            # It has just ended, or another process takes its place.
+            with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
                 self._socket.sendto(json.dumps(said).encode(), str(self._directory / str(number)))
 
     def _act(self, action: Action) -> None:

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from undaunted import inprocess
+from undaunted.inprocess.rank.session import REJOIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +49,12 @@ class Rank:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.number = int(os.environ["RANK"])
         self.settings = settings
+        self._replaces = REJOIN in os.environ  # a process that was lost, and left its socket
         self._orders = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._orders.bind(str(Path(settings["directory"]) / str(self.number)))
+        path = Path(settings["directory"]) / str(self.number)
+        if self._replaces:
+            path.unlink(missing_ok=True)
+        self._orders.bind(str(path))
         self._out = os.open(Path(settings["directory"]) / "said", os.O_WRONLY)
         self._armed: dict[str, str] = {}
         self._abort = inprocess.abort.AbortTorchDistributed()
@@ -58,11 +63,14 @@ class Rank:
         """Call a function that nothing happens to, and then the one with faults."""
         # Who serves a store for the first time keeps a pipe of libuv for ever.
         dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._wrapper()(self.warm_up)(None)
+        if not self._replaces:  # else the others are in their second call
+            self._wrapper()(self.warm_up)(None)
         before = usage()
         result = self._wrapper(
             initialize=self.initialize, abort=self.abort, finalize=self.finalize
         )(self.train)(None)
+        # What a process has without the first call says nothing of what restarts leave.
+        before = usage() if self._replaces else before
         after = settled(before)
         pairs = {name: [before[name], after[name]] for name in before}
         self.say("done", self._iteration, result=result, open=targets(), **pairs)

@@ -66,6 +66,17 @@ def test_one_that_died_is_not_waited_for_and_must_be_left_out() -> None:
     watch.ended(1, -signal.SIGKILL)
 
 
+def test_a_process_in_the_place_of_a_lost_one_is_waited_for_again() -> None:
+    dead = said("fault", 1, codes=[-9])
+    watch = watch_of([*two(), dead])
+    watch.take(entered(0, 1, 5))
+    watch.take(said("ready", 0, 1))
+    assert watch.complete_after(0) is None  # of two ranks, one has not come yet
+    watch.take(entered(1, 1, 5, pid=2))
+    watch.take(said("ready", 1, 1))
+    assert (watch.complete_after(0), watch.replaced, watch.alive) == (1, 1, {0, 1})
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
