@@ -91,6 +91,7 @@ MEANING = {
     "unkillable": "process ids",
     "version": "of undaunted",
     "victims": "names of nodes",
+    "suspects": "global ranks",
     "waiting": "global ranks",
     "worker_start": "`warm` or `fresh`, as was asked for",
     "world_size": "ranks of the job",

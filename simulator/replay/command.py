@@ -14,8 +14,7 @@ from simulator.replay.check import check
 from simulator.replay.values import EXPECTED
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import one_line, printable
-from undaunted.cli.report import damage
-from undaunted.cli.run_journals import NoRunError, find_run, read_run
+from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.lines import MAX_LINE, decode
 from undaunted.journal.reader import DEFAULT_RUNS
 from undaunted.journal.render import plain

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.journal import sample
 from undaunted.attribution.decision import Round
@@ -82,6 +83,20 @@ def test_a_hang_in_which_nobody_waits_is_a_guess() -> None:
     assert in_words(cases_of(alone)[1].findings[0]).startswith("rank 0 on node n0: perhaps ")
 
 
+def test_ranks_that_are_just_as_suspect_are_named() -> None:
+    events = [
+        replace(event, suspects=[1]) if isinstance(event, e.Verdict) and event.kind == "hang"
+        else event
+        for event in sample.RUN
+    ]  # fmt: skip
+    assert cases_of(events)[1].findings[0].ranks == (0, 1)
+
+
+def test_a_missing_recording_does_not_take_the_place_of_a_verdict() -> None:
+    gone = Evidence(findings=(Finding("no_dump", (0,), confidence=0.9),))
+    assert cases_of(sample.RUN, evidence=gone)[1].findings[0].cause == "host_lag"
+
+
 def test_the_verdict_of_the_job_names_ranks_cause_and_victims() -> None:
     blamed = sample.at(
         5100, e.RoundBlamed, 1, number=1, line="the job's", victims=["n1"], ranks=[0, 1],
@@ -90,6 +105,7 @@ def test_the_verdict_of_the_job_names_ranks_cause_and_victims() -> None:
     events = list(sample.RUN)
     place = next(at for at, event in enumerate(events) if isinstance(event, e.EvidenceCollected))
     case = cases_of([*events[:place], blamed, *events[place:]])[1]
+    assert (case.line, case.waiting) == ("the job's", ())
     assert [(one.cause, one.ranks) for one in case.findings] == [("mismatch", (0, 1))]
     assert case.victims == ("n1",)
 

@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from tests.attribution.flight.dumps import job
@@ -13,6 +14,7 @@ from tests.journal import sample
 from undaunted.cli.explain import main
 from undaunted.journal.events import JobStarted
 from undaunted.journal.lines import encode
+from undaunted.journal.owner import this_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +149,7 @@ def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFix
     events = [*sample.OPENING, *sample.begin(10, 0), sample.RUN[-1]]
     run = make_run(tmp_path / "run", events=events)
     assert main([str(run)]) == 0
-    assert "conclusion: no round failed" in capsys.readouterr().out
+    assert "conclusion: the job finished, and no round failed" in capsys.readouterr().out
     found = explained(capsys, run)
     assert (found["rounds"], found["conclusion"]) == ([], None)
 
@@ -181,12 +183,87 @@ def test_a_folder_of_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (found["conclusion"]["cause"], found["conclusion"]["ranks"]) == ("host_lag", [2])
 
 
-def test_a_log_that_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_log(tmp_path, "train.log", "all is well\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("all is well\n", "no failure is told of in 1 log: "),
+        (
+            "step 7 loss 0.5\nTraining finished\n",
+            "the program came to its end (the last step is 7)",
+        ),
+    ],
+)
+def test_a_log_that_tells_of_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    make_log(tmp_path, "train.log", text)
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "conclusion: the cause is not known" in out
-    assert "not known: the cause: nothing in 1 log" in out
+    assert out.startswith(f"conclusion: {said}")
+    assert "advice" not in out
+    found = explained(capsys, tmp_path)
+    assert (found["rounds"], found["conclusion"]) == ([], None)
+
+
+def test_files_that_are_left_out_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = make_log(tmp_path, "rank0.log", f"{XID}\n")
+    os.mkfifo(tmp_path / "rank1.log")
+    (tmp_path / "rank2.log").symlink_to(tmp_path / "gone")
+    (problem,) = explained(capsys, tmp_path)["problems"]
+    assert "2 files" in problem
+    assert str(tmp_path / "rank1.log") in problem
+    assert str(log) not in problem
+
+
+def test_logs_that_may_not_be_read_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_log(tmp_path, "rank0.log", f"{XID}\n")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    (problem,) = explained(capsys, tmp_path)["problems"]
+    assert "1 file not to be read" in problem
+    log = make_log(tmp_path / "run", "logs/attempt_0/1/stderr.log", "x\n")
+    (first, _) = explained(capsys, make_run(tmp_path / "run", log_dir="logs"))["rounds"]
+    assert f"what is in {log}: it may not be read" in first["unknown"]
+
+
+def test_beside_a_journal_that_cannot_be_read_there_are_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal-n0.jsonl").write_bytes(b"junk\n")
+    assert main([str(tmp_path)]) == 2
+    capsys.readouterr()
+    make_log(tmp_path, "logs/attempt_0/0/stderr.log", f"{XID}\n")
+    found = explained(capsys, tmp_path)
+    assert found["conclusion"]["cause"] == "gpu_lost"
+    assert "holds no event" in found["problems"][0]
+
+
+def test_a_job_whose_launcher_was_killed_says_how_far_it_came(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = [*sample.OPENING, *sample.begin(10, 0), sample.reached(900, 0, 27, 885)]
+    opened = msgspec.structs.replace(this_process(0, "0.1.0"), pid=2**22 + 1, node="n0")
+    run = make_run(tmp_path / "run", events=[opened, *started[1:]])
+    found = explained(capsys, run)
+    (round_,) = found["rounds"]
+    assert "killed" in found["conclusion"]["text"]
+    assert (round_["iteration"], round_.get("findings", [])) == (27, [])
+
+
+def test_a_hang_whose_verdict_has_the_recording_asks_for_no_dumps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = [
+        msgspec.structs.replace(one, line=f"{one.line}; recorded: rank 1 waits")
+        if isinstance(one, sample.e.Verdict)
+        else one
+        for one in sample.RUN
+    ]
+    run = make_run(tmp_path / "run", events=recorded)
+    assert not any("collectives" in text for text in explained(capsys, run)["rounds"][1]["unknown"])
 
 
 def test_nothing_of_a_log_or_its_name_acts_on_the_terminal(

@@ -175,6 +175,7 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "r")
     assert main([str(run), "--html", str(tmp_path / "page.html")]) == 0
     assert "<html" in (tmp_path / "page.html").read_text()
+    assert "conclusion: " in (tmp_path / "page.html").read_text()
     assert capsys.readouterr().out == f"written: {tmp_path / 'page.html'}\n"
     assert main([str(run), "--html", str(tmp_path / "page.html" / "p")]) == 2
     assert "page.html/p: " in capsys.readouterr().err

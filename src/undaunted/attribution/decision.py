@@ -229,11 +229,15 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         else f"at iteration {about.iteration}"
     )
     if times < known.after:
-        return "restart", f"{what}: {times} of {known.after} times {at}"
+        return "restart", f"{what}, {_seen(times)} {at}; {known.after} times would mean: stop"
     if len(about.nodes) > 1 and _always_one_node(same):
         # It may be the node after all: what happens without it will show.
         return _exclude(history, failure, f"{what}, each time there", 1, about)
     return "stop", f"{what}: {times} times {at}, so a restart would end so again"
+
+
+def _seen(times: int) -> str:
+    return "seen once" if times == 1 else f"seen {times} times"
 
 
 def _may_pass(quote: str) -> bool:
@@ -252,13 +256,15 @@ def _exclude(
 ) -> tuple[Action, str]:
     nodes = failure.nodes
     if len(about.nodes) == 1:
-        return "restart", f"{what}; the job has no other node"
+        times = len(history.same(failure))
+        again = f", {times} times at the same iteration" if times > 1 else ""
+        return "restart", f"{what}{again}; the job has no other node"
     if not nodes:
         return "restart", f"{what}; no node is known to be the cause"
     names = ", ".join(nodes)
     strikes = min(history.strikes(node, failure.cause) for node in nodes)
     if strikes < after:
-        return "restart", f"{what} on {names}: {strikes} of {after} times"
+        return "restart", f"{what} on {names}, {_seen(strikes)}; {after} times would mean: exclude"
     if len(nodes) > about.spare:
         return "restart", f"{what} on {names}, but the job cannot go on with fewer nodes"
     return "exclude", f"{what} on {names}"

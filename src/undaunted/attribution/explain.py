@@ -25,6 +25,8 @@ from undaunted.attribution.logs.rules import rules, template
 from undaunted.attribution.verdicts import cause_seen
 from undaunted.base.text import count, format_duration, name_ranks
 from undaunted.journal import events as e
+from undaunted.journal.job.render import still_runs
+from undaunted.journal.render import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,7 +146,7 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
 
 def _is_why(one: Finding, told: Finding) -> bool:
     same_ranks = not one.ranks or not told.ranks or bool({*one.ranks} & {*told.ranks})
-    severer = severity_of(one.cause) >= severity_of(told.cause)
+    severer = severity_of(one.cause) >= severity_of(told.cause) and one.cause != "no_dump"
     return same_ranks and (one.cause == told.cause or (told.cause in _BROAD and severer))
 
 
@@ -178,12 +180,22 @@ Places = Callable[[Told], tuple[str, str]]
 
 
 def failed_rounds(job: JobSummary) -> list[JobRound]:
-    """Return the rounds to be explained, oldest first: those that failed or were preempted."""
-    return [one for one in job.rounds if one.failure is not None or _is_preempted(job, one)]
+    """Return the rounds to be explained, oldest first: that failed, were preempted or broke off."""
+    return [
+        one
+        for one in job.rounds
+        if one.failure is not None or _is_preempted(job, one) or _broke_off(job, one)
+    ]
 
 
 def _is_preempted(job: JobSummary, one: JobRound) -> bool:
     return one is job.rounds[-1] and job.outcome == "preempted"
+
+
+def _broke_off(job: JobSummary, one: JobRound) -> bool:
+    """Whether the launchers ended in this round without a word."""
+    no_end = not job.outcome and not one.outcome and one.stopped_ns is None
+    return no_end and one is job.rounds[-1] and still_runs(job) is False
 
 
 def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
@@ -239,15 +251,24 @@ def case_of(
         if job.attempts == 1
         else f"launch {one.attempt}, round {one.round}",
         about=about,
-        line=one.cause,
+        line=one.cause or (_last_heard(job) if _broke_off(job, one) else ""),
         findings=joined(finding, evidence.findings),
-        waiting=tuple(verdict.waiting) if verdict else (),
+        # Of a hang that all nodes have judged the line counts the ranks of all nodes that wait.
+        waiting=tuple(verdict.waiting) if verdict and not (blamed and blamed.ranks) else (),
         victims=tuple(blamed.victims) if blamed else (),
         did=_did(job, one),
         advised=_advised(one),
         look=evidence.look,
         unknown=evidence.unknown,
     )
+
+
+def _last_heard(job: JobSummary) -> str:
+    """Say of a job that broke off when it was heard of last."""
+    text = "no launcher runs any more, and none has recorded an end: they were killed"
+    if job.started_wall is None:
+        return text
+    return f"{text}; the last entry is of {utc(job.started_wall + job.duration_ns / 1e9)}"
 
 
 def _blamed(one: JobRound, launches: Sequence[Launch]) -> e.RoundBlamed | None:
@@ -291,6 +312,8 @@ def _finding(
     ranks = [one.failure.rank] if one.failure.rank >= 0 else []
     if one.failure.kind == "hang" and blamed is not None and blamed.ranks:
         ranks = blamed.ranks
+    elif verdict is not None:
+        ranks = sorted({verdict.rank, *verdict.suspects})
     nodes = (one.failure.node,) if one.failure.node else ()
     return Finding(cause, tuple(ranks), nodes, confidence=confidence)
 

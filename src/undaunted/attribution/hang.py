@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NS = 1_000_000_000
+RECORDED = "; recorded: "
+"""In the line of a verdict: what follows is from recordings of the Flight Recorder."""
 _FEW_NODES = 4  # are named
 _SURE = 0.9  # confidence
 # Part of the limit by which a rank may have been heard of later than the one that raised the alarm.
@@ -348,7 +350,7 @@ def _tell_known(finding: _Finding, seen: list[Seen]) -> str:
     if finding.waiting:
         line += f"; {_waiters(finding.waiting, 'them' if more else 'it', foremost.node)}"
     if finding.recorded:
-        line += f"; recorded: {finding.recorded}"
+        line += RECORDED + finding.recorded
     if alarm is None and (first := _first_alarm(seen).expired) is not None:
         line += f", {expired_in_words(first)}"
     return line

@@ -1,7 +1,7 @@
 """`undaunted explain`: what happened, who it was, why, and what to do next, on one page."""
 
 import json
-import stat
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -26,6 +26,7 @@ from undaunted.attribution.explain import (
 from undaunted.attribution.findings import CAUSES, Finding
 from undaunted.attribution.flight.culprits import analyse
 from undaunted.attribution.flight.files import read_files
+from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_logs
 from undaunted.base.options import Opt
 from undaunted.base.streams import take_any_text
@@ -33,13 +34,13 @@ from undaunted.base.text import count, name_ranks, one_line, printable
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, printing
-from undaunted.cli.report import damage
-from undaunted.cli.run_journals import NoRunError, find_run, read_run
+from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.job.launches import Launch, launches_of
+from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
 from undaunted.journal.owner import is_running
-from undaunted.journal.reader import DEFAULT_RUNS, find_journals
+from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
 from undaunted.journal.render import plain, utc
 
 _SCHEMA = 1
@@ -95,8 +96,7 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
     take_any_text(for_programs=parsed.options.json)
     try:
         path = find_run(Path(parsed.target) if parsed.target else None)
-        has_journals = _has_journals(path)
-        page = _of_run(path) if has_journals else _of_folder(path)
+        page = _page(path)
     except NoRunError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -110,12 +110,61 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
 
 
 class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    """What is printed: ``job`` is None for a folder without a journal."""
+    """What is printed.
+
+    Attributes:
+        path: what was read.
+        job: None for a folder without a journal.
+        rounds: that failed.
+        calm: what is said where none has failed.
+        problems: what could not be read.
+    """
 
     path: Path
     job: JobSummary | None = None
-    rounds: list[Explained]
+    rounds: list[Explained] = []
+    calm: str = ""
     problems: list[str] = []
+
+
+def _page(path: Path) -> _Page:
+    if not _has_journals(path):
+        return _of_folder(path)
+    try:
+        journals = read_run(path)
+    except NoRunError as error:
+        return _beside(path, error)
+    launches = launches_of(journals)
+    job = summarize_job(launches, is_running=is_running)
+    return _of_run(path, job, launches, journals)
+
+
+def _beside(path: Path, error: NoRunError) -> _Page:
+    """Explain a run from its logs, as its journal cannot be read."""
+    if not path.is_dir():
+        raise error
+    try:
+        page = _of_folder(path)
+    except NoRunError:
+        raise error from None
+    return replace(page, problems=[f"{error}; this is what the files say", *page.problems])
+
+
+def run_in_words(
+    path: Path, job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal]
+) -> str:
+    """Return what `undaunted explain` prints about a run.
+
+    Args:
+        path: directory of the run, or one journal.
+        job: its summary.
+        launches: of the job.
+        journals: where the launches are from.
+
+    Raises:
+        OSError: a file of the run cannot be read.
+    """
+    return "\n".join(_lines(_of_run(path, job, launches, journals)))
 
 
 def _has_journals(path: Path) -> bool:
@@ -127,10 +176,9 @@ def _has_journals(path: Path) -> bool:
 # --- a run ----------------------------------------------------------------------------------------
 
 
-def _of_run(path: Path) -> _Page:
-    journals = read_run(path)
-    launches = launches_of(journals)
-    job = summarize_job(launches, is_running=is_running)
+def _of_run(
+    path: Path, job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal]
+) -> _Page:
     run_dir = path if path.is_dir() else path.parent
     failed = failed_rounds(job)
     lines = _journal_lines(told for one in failed if (told := told_by(one, launches)))
@@ -146,7 +194,17 @@ def _of_run(path: Path) -> _Page:
             case_of(job, one, launches, evidence, lambda told: _place(told, run_dir, lines))
         )
     problems = plain(damage(journals)).splitlines()
-    return _Page(path=path, job=job, rounds=explain(cases), problems=problems)
+    return _Page(path=path, job=job, rounds=explain(cases), calm=_calm(job), problems=problems)
+
+
+def _calm(job: JobSummary) -> str:
+    if job.outcome == "finished":
+        return "the job finished, and no round failed"
+    if job.outcome:
+        return "no round failed"
+    if still_runs(job):
+        return "no round failed so far; the job still runs"
+    return "no round failed as far as is recorded; no end is recorded either"
 
 
 def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
@@ -207,6 +265,7 @@ def _evidence(
     """Return what logs and recordings say of a round, and what is missing."""
     files, unknown = _logs(run_dir, one, launches)
     findings = [_of_rank(each, files) for each in _read(files).findings] if files else []
+    unknown += [f"what is in {file}: it may not be read" for file in _closed(files)]
     look = []
     told = told_by(one, launches)
     if told and (stacks := _stacks(told, run_dir)):
@@ -218,7 +277,7 @@ def _evidence(
     if dumps:
         findings += analyse(read_files(dumps).recordings, one.world_size).findings()
         look.append(f"recordings of collectives: undaunted flight {dumps[0].parent}")
-    elif one.failure and one.failure.kind == "hang":
+    elif one.failure and one.failure.kind == "hang" and RECORDED not in one.failure.line:
         unknown.append(
             "which collectives the ranks were in: there are no dumps of the Flight Recorder here; "
             "TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
@@ -268,45 +327,37 @@ def _of_rank(one: Finding, files: dict[Path, tuple[int, str]]) -> Finding:
 
 
 def _dumps(run_dir: Path) -> list[Path]:
-    files = sorted(file for file in islice(run_dir.iterdir(), _MOST_FILES) if file.is_file())
-    return [file for file in files if _kind(file) == "dump"]
+    return _sorted_out(run_dir.iterdir()).dumps
 
 
 # --- a folder without a journal -------------------------------------------------------------------
 
 
 def _of_folder(path: Path) -> _Page:
-    mode = path.stat().st_mode
-    found = [path]
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    if not path.is_dir() and not path.is_file() and path.exists():
         raise NoRunError(f"{path} is no regular file and no folder")
-    if stat.S_ISDIR(mode):
-        found = sorted(file for file in islice(path.rglob("*"), _MOST_FILES) if file.is_file())
-    kinds = [(file, _kind(file)) for file in found]
-    logs = [file for file, kind in kinds if kind == "log"]
-    dumps = [file for file, kind in kinds if kind == "dump"]
-    if not logs and not dumps:
+    files = _sorted_out(path.rglob("*") if path.is_dir() else [path])
+    logs, dumps, problems = files.logs, files.dumps, list(files.problems)
+    path.stat()  # says so if it is not there
+    if not logs and not dumps and not problems:
         raise NoRunError(
             f"{path} holds no journal, no logs and no dumps; name the directory of a run, or a "
             "folder with the logs of the ranks"
         )
     reading = _read(logs)
     findings = list(reading.findings)
-    look, unknown, problems = [], [], []
+    look, unknown = [], []
     if dumps:
         read = read_files(dumps)
         findings += analyse(read.recordings).findings()
-        problems = [f"{one.file}: {one.text}" for one in read.problems]
+        problems += [f"{one.file}: {one.text}" for one in read.problems]
         look.append(f"recordings of collectives: undaunted flight {dumps[0].parent}")
     else:
         unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
     if not logs:
         unknown.append("what the ranks have printed: there are no logs here")
-    elif not reading.findings:
-        unknown.append(
-            f"the cause: nothing in {count(len(logs), 'log')} is known to end a program; if the "
-            "ranks print no traceback, run them with python -X faulthandler"
-        )
+    if not findings:
+        return _Page(path=path, calm=_no_failure(reading, logs, dumps), problems=problems)
     step = None if reading.step is None else int(reading.step)
     named = {node for one in findings for node in one.nodes}
     case = Case(
@@ -319,8 +370,59 @@ def _of_folder(path: Path) -> _Page:
     return _Page(path=path, rounds=explain([case]), problems=problems)
 
 
+def _no_failure(reading: Reading, logs: Sequence[Path], dumps: Sequence[Path]) -> str:
+    """Say what files are worth that tell of no failure."""
+    read = " and ".join(
+        count(len(files), noun) for files, noun in ((logs, "log"), (dumps, "dump")) if files
+    )
+    step = "" if reading.step is None else f" (the last step is {reading.step:g})"
+    if reading.ended:
+        return f"the program came to its end{step}; no failure is told of in {read}"
+    if not read:
+        return "nothing is known: no file could be read"
+    return (
+        f"no failure is told of in {read}{step}: it finished, still runs, hangs, or was killed "
+        "without a word"
+    )
+
+
 def _read(files: Iterable[Path]) -> Reading:
     return read_logs([str(file) for file in files])
+
+
+class _Files(msgspec.Struct, frozen=True):
+    """Files by what they look like, and what is left out."""
+
+    logs: list[Path]
+    dumps: list[Path]
+    problems: list[str]
+
+
+def _sorted_out(paths: Iterable[Path]) -> _Files:
+    """Sort files by what they look like; folders are passed over."""
+    found = sorted(islice(paths, _MOST_FILES))
+    files = [each for each in found if each.is_file()]
+    odd = [each for each in found if each not in set(files) and not _is_folder(each)]
+    closed = _closed(files)
+    problems = [
+        f"left out: {count(len(left), 'file')} {why}; the first is {left[0]}"
+        for left, why in ((odd, "that is a pipe or a link to no file"), (closed, "not to be read"))
+        if left
+    ]
+    if len(found) == _MOST_FILES:
+        problems.append(f"only {_MOST_FILES} files are read")
+    kinds = {each: _kind(each) for each in files}
+    logs = [each for each in files if kinds[each] == "log"]
+    return _Files(logs, [each for each in files if kinds[each] == "dump"], problems)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _closed(files: Iterable[Path]) -> list[Path]:
+    """Return the files that this user may not read."""
+    return [file for file in files if not os.access(file, os.R_OK)]
 
 
 def _kind(file: Path) -> str:
@@ -375,7 +477,7 @@ def _json_of(one: Explained) -> dict[str, Any]:
 
 def _conclusion(page: _Page) -> str:
     if not page.rounds:
-        return "no round failed"
+        return page.calm
     last = page.rounds[-1]
     if last.root is None:
         return last.case.line or "the cause is not known"

@@ -13,19 +13,17 @@ import msgspec
 from undaunted.base import values
 from undaunted.base.options import Kind, Opt
 from undaunted.base.streams import take_any_text
-from undaunted.base.text import count, one_line
+from undaunted.base.text import one_line
 from undaunted.base.values import Flag, OptionalFile, Text
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, complain, json_text, printing
-from undaunted.cli.run_journals import NoRunError, find_run, read_run
-from undaunted.journal.events import EventsLost
+from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.job.launches import Launch, launches_of
 from undaunted.journal.job.rank_time import Price, parse_price
 from undaunted.journal.job.render import render_job, still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobSummary
 from undaunted.journal.owner import is_running
-from undaunted.journal.query import every
 from undaunted.journal.reader import DEFAULT_RUNS, Journal
 from undaunted.journal.render import Line, labelled, plain, render_round, render_run, utc
 from undaunted.journal.summary import RunSummary
@@ -137,7 +135,7 @@ def _report(run_dir: Path, journals: Sequence[Journal], options: ReportOptions) 
     elif options.prometheus:
         return _print_metrics(job, launches)
     elif options.html is not None:
-        return _write_page(job, launches, journals, options.html)
+        return _write_page(run_dir, job, launches, journals, options.html)
     else:
         _show(damage(journals) + _body(job, options.round, options.node or None))
     return 0
@@ -164,12 +162,21 @@ def _print_metrics(job: JobSummary, launches: Sequence[Launch]) -> int:
 
 
 def _write_page(
-    job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal], file: Path
+    run_dir: Path,
+    job: JobSummary,
+    launches: Sequence[Launch],
+    journals: Sequence[Journal],
+    file: Path,
 ) -> int:
+    from undaunted.cli.explain import run_in_words
     from undaunted.journal.page.write import write_page
 
     try:
-        write_page(job, launches, journals, file)
+        explained = run_in_words(run_dir, job, launches, journals)
+    except OSError as error:
+        explained = f"a file of the run cannot be read: {error}"
+    try:
+        write_page(job, launches, journals, file, explained)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
     if file.is_file():  # not to be seen behind the page in /dev/stdout
@@ -239,29 +246,6 @@ def _no_round(number: int, launches: Sequence[RunSummary]) -> str:
     if known:
         span = f"rounds {known[0]} to {known[-1]}" if len(known) > 1 else f"only round {known[0]}"
     return f"there is no round {number}; the journal has {span}"
-
-
-def damage(journals: Sequence[Journal]) -> list[Line]:
-    """Return what the journals lack: lines that cannot be read, events that were not written."""
-    lines: list[Line] = []
-    for journal in journals:
-        if journal.unreadable:
-            first = journal.problems[0]
-            skipped = count(journal.unreadable, "line")
-            text = f"{skipped} could not be read, first line {first.line}: {first.reason}"
-            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
-        lost = every(journal.events, EventsLost)
-        if lost:
-            missing = count(sum(event.count for event in lost), "event")
-            text = (
-                f"{missing} could not be written ({one_line(lost[-1].reason)}): what follows may "
-            )
-            text += "miss rounds, restarts and their causes"
-            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
-        if journal.unknown:
-            text = f"skipped: {count(journal.unknown, 'event')} of a newer version of undaunted"
-            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
-    return lines
 
 
 def _show(lines: Sequence[Line]) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.base.text import count, one_line
+from undaunted.journal.events import EventsLost
+from undaunted.journal.query import every
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals, newest_run, read_journal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from undaunted.journal.render import Line
 
 
 class NoRunError(Exception):
@@ -57,3 +63,26 @@ def read_run(run_dir: Path) -> list[Journal]:
             "logs and stack files beside it may still tell what happened"
         )
     return journals
+
+
+def damage(journals: Sequence[Journal]) -> list[Line]:
+    """Return what the journals lack: lines that cannot be read, events that were not written."""
+    lines: list[Line] = []
+    for journal in journals:
+        if journal.unreadable:
+            first = journal.problems[0]
+            skipped = count(journal.unreadable, "line")
+            text = f"{skipped} could not be read, first line {first.line}: {first.reason}"
+            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
+        lost = every(journal.events, EventsLost)
+        if lost:
+            missing = count(sum(event.count for event in lost), "event")
+            text = (
+                f"{missing} could not be written ({one_line(lost[-1].reason)}): what follows may "
+            )
+            text += "miss rounds, restarts and their causes"
+            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
+        if journal.unknown:
+            text = f"skipped: {count(journal.unknown, 'event')} of a newer version of undaunted"
+            lines.append([(f"{journal.path}: ", "yellow"), (text, "")])
+    return lines

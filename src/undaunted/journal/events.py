@@ -169,9 +169,10 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     ``rank`` is the first cause, not a victim. ``limit_s``, ``age_s`` and ``watch`` (``heartbeat``,
     ``initial heartbeat``, ``section 'x'``, ``outside sections``) are set for hangs;
     ``exit_code``, ``signal`` and ``exception`` for crashes. ``frame`` is the innermost frame of the
-    user's code, ``waiting`` the ranks that waited for this one. ``distribution`` says how long what
-    was waited for had taken before. A rank that in-process restart has ended for its hang has
-    the ``signal`` of a crash and the ``watch`` ``hard timeout``.
+    user's code, ``suspects`` the ranks that are just as suspect as this one, ``waiting`` the ranks
+    that waited for them. ``distribution`` says how long what was waited for had taken before. A
+    rank that in-process restart has ended for its hang has the ``signal`` of a crash and the
+    ``watch`` ``hard timeout``.
     """
 
     kind: str
@@ -189,6 +190,7 @@ class Verdict(Event, tag="verdict", frozen=True, kw_only=True):
     signal: str = ""
     exception: str = ""
     traceback: str = ""
+    suspects: list[int] = []
     waiting: list[int] = []
     stacks: str = ""
     distribution: str = ""

@@ -155,6 +155,16 @@ def test_a_hang_names_limit_and_evidence() -> None:
     assert "/run/stacks-round2.txt" in found.event.line
 
 
+def test_ranks_that_are_just_as_suspect_are_recorded() -> None:
+    expired = Expired("heartbeat", "", 0, 2, 2.5, 2.0, "--ft-rank-heartbeat-timeout")
+    seen = [
+        RankEvidence(rank=4 + k, local_rank=k, pid=10 + k, page=PageSnapshot(), expired=(expired,))
+        for k in range(2)
+    ]
+    found = judge_hang(FakeRound(), seen, [look(each, node="a", now_ns=3) for each in seen])
+    assert sorted([found.event.rank, *found.event.suspects]) == [4, 5]
+
+
 def test_the_root_cause_is_served_to_a_launcher_above(tmp_path: Path, monkeypatch) -> None:
     pages = [error(100, "ValueError", "bad batch")]
     found = judge_crash(CONFIG, FakeRound(specs=[spec()]), [worker(0, 1, 200)], pages)

@@ -26,6 +26,13 @@ def plain(markup: str) -> str:
     return " ".join(re.sub("<[^>]*>", " ", markup).split())
 
 
+def test_what_went_wrong_is_text_and_nothing_else() -> None:
+    made = sections.explained("round 0\n  what: <b>\x1b[31m")
+    assert "round 0\n  what: &lt;b&gt;" in made
+    assert "\x1b" not in made
+    assert sections.explained("") == ""
+
+
 def test_the_heading_names_run_and_outcome():
     assert plain(sections.heading(job()[0])) == "demo finished"
     assert "badge good" in sections.heading(job()[0])

@@ -39,6 +39,7 @@ class Reading:
         findings: the root cause first; empty if nothing ended the program.
         stepped: whether a step had been made.
         step: number of the last one, None = not known.
+        ended: whether a log says that the program came to its end.
         action: what the logs alone speak for. "exclude" only where the nodes are known; "stop" only
             if the root cause is the program's own and would come again in every attempt: no step
             was made, and all ranks say the same.
@@ -47,6 +48,7 @@ class Reading:
     findings: list[Finding]
     stepped: bool
     step: float | None
+    ended: bool
     action: Action
 
 
@@ -106,6 +108,7 @@ def judge(
         findings,
         stepped,
         max((scan.last_step for scan in scans if scan.last_step is not None), default=None),
+        any(scan.ended >= 0 for scan in scans),
         _action(findings[0], seen, world_size, stepped=stepped) if findings else "restart",
     )
 

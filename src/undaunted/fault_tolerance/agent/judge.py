@@ -127,6 +127,7 @@ def judge_hang(current: Round, evidence: Sequence[RankEvidence], seen: Sequence[
         limit_source=verdict.limit_source,
         iteration=verdict.iteration,
         frame=verdict.frame,
+        suspects=list(verdict.culprits[1:]),
         waiting=list(verdict.waiting),
         stacks=current.stacks_path,
         distribution=_distribution(foremost),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Outside, failure_of
 from undaunted.journal.job.values import Failure
@@ -67,7 +69,8 @@ def broken(world: World, *, followed: bool, nodes: Collection[str] = ()) -> Brok
     if blamed is not None and culprit is None:
         failure = _without_detection(world, blamed, nodes)
     else:
-        failure = _failure(culprit or min(detected, key=lambda one: _happened(one, world)), world)
+        first = culprit or min(detected, key=lambda one: _happened(one, world))
+        failure = _as_judged(_failure(first, world), blamed)
     return Broken(
         failure=failure,
         happened_ns=min(_happened(one, world) for one in detected),
@@ -110,6 +113,14 @@ def _failure(launch: Launch, world: World) -> Failure:
     assert detected is not None
     rank = -1 if detected.kind == "hang" else detected.rank
     return Failure(kind=detected.kind, node=launch.node, rank=rank, line=without_verdict(detected))
+
+
+def _as_judged(failure: Failure, blamed: e.RoundBlamed | None) -> Failure:
+    """Return what a node tells of its hang with what all nodes together say of it."""
+    if blamed is None or failure.kind != "hang" or not blamed.line:
+        return failure
+    rank = blamed.ranks[0] if blamed.ranks else failure.rank
+    return replace(failure, rank=rank, line=blamed.line)
 
 
 def _without_detection(world: World, blamed: e.RoundBlamed, nodes: Collection[str]) -> Failure:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from undaunted.base.text import count, format_duration, format_ranks
+from undaunted.base.text import count, format_duration, format_ranks, printable
 from undaunted.journal.job.rank_time import SPARE
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.page.markup import (
@@ -199,6 +200,7 @@ def _count(count: int, noun: str) -> str:
 _MOST_ROWS = 2000
 _LONGEST_TRACEBACK = 4000
 _MOST_TRACEBACKS = 200
+_LONGEST_EXPLAINED = 50_000
 
 
 def failures(job: JobSummary) -> str:
@@ -216,6 +218,14 @@ def failures(job: JobSummary) -> str:
     ]
     heads = ["", "when", "round", "kind", "node", "rank", "cause", "lost steps", "running after"]
     return table(heads, rows, "Failures") + _omitted(failed, shown)
+
+
+def explained(said: str) -> str:
+    """Return a section that says what went wrong, "" if nothing is said."""
+    if not said:
+        return ""
+    cut = said if len(said) <= _LONGEST_EXPLAINED else f"{said[:_LONGEST_EXPLAINED]}..."
+    return f"<section>\n<h2>What went wrong</h2>\n<pre>{escape(printable(cut))}</pre>\n</section>"
 
 
 def restarts(job: JobSummary) -> str:

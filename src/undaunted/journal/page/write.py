@@ -34,6 +34,7 @@ def write_page(
     launches: Sequence[Launch],
     journals: Sequence[Journal],
     file: str | os.PathLike[str],
+    explained: str = "",
 ) -> None:
     """Write the report of a job as an HTML file.
 
@@ -42,14 +43,20 @@ def write_page(
         launches: those it was made from.
         journals: where the launches are from.
         file: see `write_output`.
+        explained: what went wrong, in lines of text; "" = the page says nothing of it.
 
     Raises:
         OSError: the file cannot be written.
     """
-    write_output(file, page(job, launches, journals))
+    write_output(file, page(job, launches, journals, explained))
 
 
-def page(job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal]) -> str:
+def page(
+    job: JobSummary,
+    launches: Sequence[Launch],
+    journals: Sequence[Journal],
+    explained: str = "",
+) -> str:
     """Return the page."""
     style = base_style() + _static("style.css")
     script = "(() => {\n" + "\n".join(_static(name) for name in _SCRIPTS) + "})();\n"
@@ -62,6 +69,7 @@ def page(job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal
         "tiles": sections.tiles(job),
         "times": sections.times(job),
         "legend": sections.legend(),
+        "explained": sections.explained(explained),
         "failures": sections.failures(job),
         "restarts": sections.restarts(job),
         "rounds": sections.rounds(job),
