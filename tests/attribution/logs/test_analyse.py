@@ -162,3 +162,45 @@ def test_findings_have_causes_of_the_table(tmp_path: Path) -> None:
     for one in read(tmp_path, XID, *watchdogs(1), f"2: {FAILED}").findings:
         assert one.cause in CAUSES
         assert 0 < one.confidence <= 1
+
+
+def torchrun_blames(rank: int, host: str, exit_code: int = 1) -> list[str]:
+    return [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-11-22_10:10:10",
+        f"  host      : {host}",
+        f"  rank      : {rank} (local_rank: 1)",
+        f"  exitcode  : {exit_code} (pid: 4242)",
+        "  error_file: <N/A>",
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+    ]
+
+
+def test_the_summary_of_torchrun_says_who_and_other_lines_why(tmp_path: Path) -> None:
+    traceback = ["Traceback (most recent call last):", '  File "t.py", line 3, in f', FAILED]
+    found = read(tmp_path, *traceback, *torchrun_blames(3, "node-7")).findings
+    assert (found[0].cause, found[0].ranks, found[0].nodes) == ("program_error", (3,), ("node-7",))
+    assert found[0].quote == FAILED
+
+
+def test_the_summary_of_torchrun_is_found_behind_many_ends(tmp_path: Path) -> None:
+    ends = [f"Sending process {pid} closing signal SIGTERM" for pid in range(100, 140)]
+    found = read(tmp_path, *ends, *torchrun_blames(10, "n4", -9)).findings
+    assert (found[0].cause, found[0].ranks, found[0].nodes) == ("terminated", (10,), ("n4",))
+
+
+def test_summaries_of_several_agents_that_differ_name_nobody(tmp_path: Path) -> None:
+    both = [*torchrun_blames(3, "node-7"), *torchrun_blames(9, "node-8")]
+    found = read(tmp_path, FAILED, *both).findings
+    assert (found[0].cause, found[0].ranks, found[0].nodes) == ("program_error", (), ())
+
+
+def test_a_rank_that_says_why_itself_is_not_changed_by_a_summary(tmp_path: Path) -> None:
+    found = read(tmp_path, f"1: {FAILED}", *torchrun_blames(3, "node-7")).findings
+    assert found[0].ranks == (1,)
+
+
+def test_the_first_to_end_after_a_timeout_of_all_ranks_is_not_blamed(tmp_path: Path) -> None:
+    found = read(tmp_path, *watchdogs(0, 1, 2, 3), *torchrun_blames(3, "node-7", -6)).findings
+    assert not any(one.ranks for one in found)

@@ -195,6 +195,8 @@ def _finding(
         nodes = set()
     elif not ranks and CAUSES[one.cause].scope in {"gpu", "node", "rank"}:
         ranks = _others_of(nodes, seen, node_of)
+    if not ranks and not nodes:
+        ranks, nodes = _first_failure(seen)
     if not nodes and ranks and all(rank in node_of for rank in ranks):
         nodes = {node_of[rank] for rank in ranks}
     return Finding(
@@ -206,6 +208,18 @@ def _finding(
         hit.quote,
         f"{one.scan.path}:{hit.line}",
     )
+
+
+def _first_failure(seen: dict[str, Seen]) -> tuple[set[int], set[str]]:
+    """Return rank and host of the failure that torchrun calls the first, if all summaries agree.
+
+    Not where ranks have failed because of others: the first to end may have waited for another.
+    """
+    if any(CAUSES[cause].follows and cause != "terminated" for cause in seen):
+        return set(), set()
+    hits = [hit for one in seen.values() for hit in one.hits if hit.is_first]
+    who = {(hit.ranks, hit.nodes) for hit in hits}
+    return (set(hits[0].ranks), set(hits[0].nodes)) if len(who) == 1 else (set(), set())
 
 
 def _behind(hits: list[Hit], all_ranks: set[int]) -> set[int]:

@@ -69,6 +69,7 @@ _BLOCK_RANK = re.compile(r"^\W*rank\s*:\s*(\d{1,7})")
 _BLOCK_NODE = re.compile(r"^\W*host\s*:\s*([\w.-]+)")
 _BLOCK_LINES = 6
 _BLOCK_LINE = re.compile(r"^\W*(?:exitcode|traceback|error_file)\s*:")
+_FIRST_FAILURE = b"Root Cause (first observed failure)"  # a block follows
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class Hit:
         line: its number, from 1.
         quote: its text.
         template: for comparison with other lines.
+        is_first: whether torchrun says that the failure of this rank was the first on its node.
     """
 
     meaning: Meaning
@@ -91,6 +93,7 @@ class Hit:
     line: int
     quote: str
     template: int
+    is_first: bool = False
 
 
 class _Kept(NamedTuple):
@@ -338,8 +341,11 @@ class LogScan:
         group = groups[-1]
         group.count += 1
         most = MOST_HITS * 2 if meaning.nodes else MOST_HITS  # the few that name nodes are kept
+        before = lines[max(0, index - _LOOK_BACK) : index]
+        if meaning.aside and _is_first(before):
+            most *= 2
         if len(group.kept) < most:
-            before = [line[:_LOOKED_BACK_AT] for line in lines[max(0, index - _LOOK_BACK) : index]]
+            before = [line[:_LOOKED_BACK_AT] for line in before]
             raw = _shortened(raw, _LONGEST_LINE)
             group.kept.append(_Kept(meaning, raw, before, self.lines + index + 1))
         elif group.count <= _MOST_RANKS_READ:
@@ -381,12 +387,13 @@ class LogScan:
     def _hit(self, kept: _Kept) -> Hit:
         text = clean(kept.raw)
         prefix = read_prefix(text, self._year)
+        ends_block = _BLOCK_LINE.match(text[prefix.begins :]) is not None
+        is_first = ends_block and _is_first(kept.before)
         ranks, nodes = self._who(kept, text, prefix)
         t = prefix.t or self._time_before(kept.before)
         quote = one_line(text, _LONGEST_QUOTE)
-        return Hit(
-            kept.meaning, ranks, nodes, t, kept.line, quote, alike(kept.raw[:_LONGEST_QUOTE])
-        )
+        like = alike(kept.raw[:_LONGEST_QUOTE])
+        return Hit(kept.meaning, ranks, nodes, t, kept.line, quote, like, is_first)
 
     def _who(
         self, kept: _Kept, text: str, prefix: Prefix
@@ -496,3 +503,8 @@ def _of_block(before: list[bytes], rank: int | None, node: str) -> tuple[int | N
         elif found := _BLOCK_NODE.match(text):
             node = found[1]
     return rank, node
+
+
+def _is_first(before: list[bytes]) -> bool:
+    """Whether a line of a block is of the failure that torchrun has seen first."""
+    return any(_FIRST_FAILURE in line for line in before[-_BLOCK_LINES - 2 :])
