@@ -14,7 +14,6 @@ import resource
 import select
 import signal
 import sys
-import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -128,7 +127,7 @@ def thread_name(pid: int, thread: int) -> str:
 def name_this_thread(name: str) -> None:
     """Give the calling thread a name that other processes can see, of at most 15 bytes."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        Path("/proc/thread-self/comm").write_text(name)
 
 
 def signal_thread(pid: int, thread: int, number: int) -> bool:

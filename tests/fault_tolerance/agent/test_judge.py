@@ -41,6 +41,7 @@ class FakeRound:
     oom_kills_before: int | None = None
     stacks_path: str = "/run/stacks-round2.txt"
     faults: dict[int, str] = field(default_factory=dict)
+    killed: dict[int, str] = field(default_factory=dict)
     specs: list[WorkerSpec] = field(default_factory=list)
     start: Any = field(default_factory=lambda: SimpleNamespace(world_size=8))
 

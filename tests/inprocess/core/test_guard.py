@@ -54,12 +54,12 @@ class Story:
                     commands.append(command)
         return commands
 
-    def look(self, until: float = 1e4, **page: Any) -> list[Any]:
+    def look(self, until: float = 1e4, state: str = "", **page: Any) -> list[Any]:
         """Look as asked until something follows from it, with a page that does not change."""
         reading = Reading(**{"auto_ns": 0, "call": 0, "epoch": 0, **page})
         while self.look_at is not None and self.look_at <= until * NS:
             self.now, self.look_at = self.look_at, None
-            commands = self.do(c.Look(reading))
+            commands = self.do(c.Look(reading, state))
             if commands:
                 return commands
         return []
@@ -166,8 +166,8 @@ def test_a_rank_that_has_answered_speaks_for_itself(running: Story) -> None:
 
 
 def test_that_a_process_was_stopped_is_in_the_reason(running: Story) -> None:
-    page = Reading(auto_ns=0, call=0, epoch=0, phase=Phase.RUNNING)
-    running.do(HANG, c.Look(page, "T"), at=91.0)
+    running.do(HANG)
+    assert TERM in running.look(state="T", phase=Phase.RUNNING)
     assert running.guard.killed.endswith("; it was stopped by a signal")
 
 
