@@ -125,8 +125,15 @@ class Detector:
         if cls._run is not None:
             raise AssertionError("Detector is initialized already: call Detector.shutdown first")
         scores = _scores(scores_to_compute)
-        if not is_number(profiling_interval) or profiling_interval < 1:
-            raise ValueError(f"profiling_interval is {profiling_interval!r}: give 1 or more")
+        if not isinstance(gather_on_rank0, bool):
+            raise ValueError(  # noqa: TRY004 - as for all arguments
+                f"gather_on_rank0 is {gather_on_rank0!r}: give True or False"
+            )
+        whole = isinstance(profiling_interval, int) and not isinstance(profiling_interval, bool)
+        if not whole or profiling_interval < 1:
+            raise ValueError(
+                f"profiling_interval is {profiling_interval!r}: give a whole number, 1 or more"
+            )
         if not is_number(report_time_interval) or report_time_interval <= 0:
             raise ValueError(
                 f"report_time_interval is {report_time_interval!r}: give seconds above 0"
