@@ -7,8 +7,6 @@ from typing import NoReturn
 SENTENCES = {
     "attribution.combined_log_fr": "A language model is not asked about logs and traces; "
     "`undaunted explain` reads both, and says who it was and what next.",
-    "attribution.log_analyzer": "A language model is not asked about logs; `undaunted explain` "
-    "reads them by rules, and says who it was and what next.",
     "fault_tolerance.c10d_monkey_patch": "Nothing of torch is patched; the store's connection is "
     "the coordinator's.",
     "fault_tolerance.ft_rendezvous_barrier": "Nodes do not meet in a store; the coordinator of "

@@ -1,7 +1,10 @@
-"""Not built: importing this says so."""
+"""What ended a job, from its log."""
 
 from __future__ import annotations
 
-from nvidia_resiliency_ext._not_built import refuse
-
-refuse(__name__)
+from nvidia_resiliency_ext.attribution.log_analyzer.nvrx_logsage import (
+    NVRxLogAnalyzer as NVRxLogAnalyzer,
+)
+from nvidia_resiliency_ext.attribution.log_analyzer.nvrx_logsage import (
+    RawAnalysisResultItem as RawAnalysisResultItem,
+)
