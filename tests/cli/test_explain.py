@@ -12,7 +12,7 @@ import pytest
 from tests.attribution.flight.dumps import job
 from tests.journal import sample
 from undaunted.cli.explain import main
-from undaunted.journal.events import JobStarted
+from undaunted.journal.events import JobStarted, SlowRank
 from undaunted.journal.lines import encode
 from undaunted.journal.owner import this_process
 
@@ -152,6 +152,15 @@ def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "conclusion: the job finished, and no round failed" in capsys.readouterr().out
     found = explained(capsys, run)
     assert (found["rounds"], found["conclusion"]) == ([], None)
+
+
+def test_slow_ranks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = sample.at(20, SlowRank, 0, rank=1, on="n0", line="rank 1 (node n0) is slow")
+    run = make_run(tmp_path / "run", events=[*sample.OPENING, *sample.begin(10, 0), slow])
+    assert main([str(run)]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("slow rank: ")]
+    assert "rank 1 (node n0) is slow" in line
+    assert len(explained(capsys, run)["slow"]) == 1
 
 
 def test_a_folder_of_logs_needs_no_journal(

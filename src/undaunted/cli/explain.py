@@ -461,6 +461,7 @@ def _json(page: _Page) -> dict[str, Any]:
             "action": last.advice.action,
             "reason": last.advice.reason,
         },
+        "slow": page.job.slow if page.job else [],
         "rounds": [_json_of(one) for one in page.rounds],
         "problems": page.problems,
     }
@@ -493,6 +494,8 @@ def _lines(page: _Page) -> Iterator[str]:
     if page.job is not None:
         yield _job_line(page.job, len(page.rounds))
     yield f"conclusion: {one_line(_conclusion(page))}"
+    for note in page.job.slow[:_MOST_LINES] if page.job else ():
+        yield f"slow rank: {one_line(note)}"
     if not page.rounds:
         return
     last = page.rounds[-1]

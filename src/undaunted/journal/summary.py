@@ -404,7 +404,6 @@ def _notes(launch: LaunchState) -> list[str]:
     for result in every(remarks, e.AttributionResult):
         advice = f" (it recommends {result.action})" if result.action else ""
         notes.append(f"attribution of round {result.round}{advice}: {result.text}")
-    notes += [f"round {slow.round}: {slow.line}" for slow in every(remarks, e.SlowRank)]
     notes += [
         f"the node was found unhealthy: {checked.problem}"
         for checked in every(remarks, e.NodeChecked)

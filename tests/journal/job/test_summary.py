@@ -153,6 +153,27 @@ def test_attempts_on_other_machines_are_related_by_wall_clocks_and_that_is_said(
     assert "n9" in summary.notes[0]
 
 
+def test_a_slow_rank_is_a_note_of_the_job_and_said_once() -> None:
+    line, over = "rank 1 (node n1) is slow", "rank 1 (node n1) is as fast as the other ranks again"
+    job = simulate(nodes=2, slots=2, restarts=0, seed=1, mean_s=300)
+    told = [
+        [
+            e.SlowRank(t=t, node=node.name, round=0, rank=1, on="n1", line=line),
+            e.SlowRank(t=t + 9 * S, node=node.name, round=0, rank=1, on="n1", line=over, over=True),
+        ]
+        for node in job.nodes
+        for t in [node.events[-1].t]
+    ]
+    one, other = ([*node.events[:-1]] for node in job.nodes)
+    summary = of([*one, told[0][0]], [*other, *told[1]])  # one of them was lost meanwhile
+    assert summary.attempts == 1
+    assert summary.slow == [f"round 0, for 9.0 s: {line}"]
+    assert summary.notes.count(summary.slow[0]) == 1
+    assert [note for run in summary.launches for note in run.notes if "slow" in note] == []
+    (alone,) = of([*one, told[0][0]]).slow
+    assert alone == f"round 0, up to the end of the round: {line}"
+
+
 def test_a_node_without_a_seat_is_a_spare() -> None:
     job = simulate(nodes=2, slots=2, restarts=0, seed=1, mean_s=300)
     spare = [

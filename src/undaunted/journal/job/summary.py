@@ -21,10 +21,11 @@ import msgspec
 
 from undaunted.base.text import format_duration, format_ranges
 from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints, joined, reports_of
-from undaunted.journal.events import RoundStopped
+from undaunted.journal.events import RoundStopped, SlowRank
 from undaunted.journal.job.launches import Attempt, Launch, World, attempts_of
 from undaunted.journal.job.rank_time import Price, RankTime, cost_of, rank_time
 from undaunted.journal.job.values import Clock, Failures, JobRound, JobSummary, NodePart
+from undaunted.journal.query import every
 from undaunted.journal.summary import RoundSummary, RunSummary, job_outcome, summarize
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def summarize_job(
     between_ns = _between(attempts)
     steps = [one.lost_steps for one in rounds if one.lost_steps is not None]
     spare_ns = sum(spent.spare.values())
+    slow = list(_slow_ranks(attempts))
     return JobSummary(
         run_id=last.run_id if last else "",
         argv=last.argv if last else [],
@@ -102,7 +104,8 @@ def summarize_job(
         clocks=clocks,
         launches=runs,
         lanes=spent.lanes,
-        notes=_notes(attempts, clocks),
+        slow=slow,
+        notes=[*slow, *_notes(attempts, clocks)],
     )
 
 
@@ -302,6 +305,28 @@ def _restart(broke: Broken | None, following: World | None) -> int | None:
 def _notes(attempts: Sequence[Attempt], clocks: Sequence[Clock]) -> list[str]:
     """Return one line for each thing that limits what the summary says."""
     return [*_missing(attempts), *_other_runs(attempts), *_of_clocks(clocks)]
+
+
+def _slow_ranks(attempts: Iterable[Attempt]) -> Iterator[str]:
+    """Yield who was slow, by how much and for how long: once, though every node has noted it."""
+    for attempt in attempts:
+        notes: dict[tuple[int, int, str], str] = {}
+        for launch in attempt.launches:
+            told = every(launch.state.remarks, SlowRank)
+            for place, slow in enumerate(told):
+                over = [one.t for one in told[place:] if one.over and _is_same_rank(one, slow)]
+                key = (slow.round, slow.rank, slow.line)
+                if slow.over or (key in notes and not over):
+                    continue
+                long = "up to the end of the round"
+                if over:
+                    long = f"for {format_duration((over[0] - slow.t) / 1e9)}"
+                notes[key] = f"round {slow.round}, {long}: {slow.line}"
+        yield from notes.values()
+
+
+def _is_same_rank(one: SlowRank, other: SlowRank) -> bool:
+    return (one.round, one.rank) == (other.round, other.rank)
 
 
 def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:

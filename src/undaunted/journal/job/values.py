@@ -190,6 +190,7 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
         clocks: how clocks were related; one entry per boot.
         launches: each launch of each node, by node; oldest first.
         lanes: of each launch, in the same order: what it did when, on the axis of the job.
+        slow: which ranks were slow, by how much and for how long; in ``notes``, too.
         notes: what a reader should know, one line each.
     """
 
@@ -218,4 +219,5 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
     clocks: list[Clock] = []
     launches: list[RunSummary] = []
     lanes: list[list[Span]] = []
+    slow: list[str] = []
     notes: list[str] = []
