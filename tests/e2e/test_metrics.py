@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import queue
 import threading
 import urllib.request
@@ -26,6 +27,9 @@ restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 for i in range(5):
     undaunted.step(i)
 if not restarts:
+    # Neither ends before the other has done its steps.
+    if os.environ["WORLD_SIZE"] == "2":
+        open("both", "r" if os.environ["RANK"] == "0" else "w").close()
     raise SystemExit(3)
 if os.environ["RANK"] == "0":
     os.mkfifo("go")
@@ -61,6 +65,7 @@ def scrape(url: str) -> dict[str, float]:
 def test_a_scrape_of_a_running_job(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     options = ("--nproc-per-node", "2", "--max-restarts", "2", "--node-name", "n0")
+    os.mkfifo(tmp_path / "both")
     with launched(tmp_path, SCRIPT, *options, "--metrics-port", "0") as launcher:
         url = launcher.wait_for(r"metrics: (http://127\.0\.0\.1:\d+/metrics)")[1]
         launcher.wait_for("waiting")
