@@ -187,6 +187,12 @@ def test_what_follows_or_is_of_others_or_unsure_explains_nothing(seen: Finding) 
     assert joined(None, [seen]) == (seen,)
 
 
+def test_who_is_aborted_in_a_wrong_collective_has_not_called_it() -> None:
+    aborted = Finding("native_crash", (2,), ("b",), confidence=0.4)
+    seen = Finding("mismatch", quote="Received data size doesn't match expected size")
+    assert joined(aborted, [seen])[0].ranks == ()
+
+
 def test_the_root_is_the_severest_of_the_sure_ones() -> None:
     guess = Finding("gpu_memory_error", nodes=("b",), confidence=0.2)
     (one,) = explain([Case(about=ABOUT, findings=(TIMEOUT, guess, ERROR))])

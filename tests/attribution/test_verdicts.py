@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.verdicts import cause_seen
 from undaunted.journal import events as e
 
@@ -37,3 +37,10 @@ def test_every_cause_is_a_row_or_is_not_known(kind: str) -> None:
     causes = {cause_seen(kind, one, blamed)[0] for one, blamed in product(seen, told)}
     assert causes <= {*CAUSES, ""}
     assert (kind in {"crash", "hang", "lost"}) == (causes != {""})
+
+
+def test_who_is_aborted_may_be_a_victim() -> None:
+    """gloo aborts a rank that gets a collective of another size; NCCL one that has waited."""
+    cause, confidence = cause_seen("crash", verdict("crash", signal="SIGABRT"))
+    assert (cause, confidence < SURE) == ("native_crash", True)
+    assert cause_seen("crash", verdict("crash", signal="SIGSEGV")) == ("native_crash", 1.0)

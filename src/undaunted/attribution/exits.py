@@ -9,7 +9,10 @@ _SIGNALS = {
     "SIGTERM": "not sent by this launcher: a person, the scheduler or the program itself",
     "SIGSEGV": "invalid memory access in native code",
     "SIGBUS": "often /dev/shm is full or too small: look at `df -h /dev/shm`",
-    "SIGABRT": "native code gave up: a failed assertion or an uncaught C++ exception",
+    "SIGABRT": (
+        "native code gave up: a failed assertion or an uncaught C++ exception; inside a collective "
+        "often because of another rank"
+    ),
     "SIGILL": "an instruction this processor lacks: built for another one?",
     "SIGFPE": "arithmetic error in native code, such as a division by zero",
     "SIGXCPU": "its limit of processor time, see `ulimit -t`",

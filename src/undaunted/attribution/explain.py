@@ -133,10 +133,12 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
         return tuple(seen)
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
+            # Who gets a wrong collective is aborted, not who has called it.
+            who = one if (one.cause, told.cause) == ("mismatch", "native_crash") else told
             better = replace(
                 one,
-                ranks=told.ranks or one.ranks,
-                nodes=told.nodes or one.nodes,
+                ranks=who.ranks or one.ranks,
+                nodes=who.nodes or one.nodes,
                 t=told.t or one.t,
                 confidence=max(one.confidence, told.confidence),
             )

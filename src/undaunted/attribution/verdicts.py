@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from undaunted.journal import events as e
 
 _GUESSED = 0.4
-_CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
+_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
 def cause_seen(
@@ -42,8 +42,9 @@ def cause_seen(
     if verdict is None or (verdict.exit_code is not None and not verdict.exception):
         return "program_error", _GUESSED
     if verdict.signal and not verdict.exception:
-        crashed = verdict.signal in _CRASHES
-        return "native_crash" if crashed else "terminated", 1.0
+        if verdict.signal == "SIGABRT":
+            return "native_crash", _GUESSED  # so ends also who gets a wrong collective of another
+        return "native_crash" if verdict.signal in _CRASHES else "terminated", 1.0
     name, _, message = verdict.exception.partition(": ")
     if is_peer_lost(name, message, verdict.traceback):
         return "peer_lost", 1.0

@@ -323,6 +323,8 @@ def _of_rank(one: Finding, files: dict[Path, tuple[int, str]]) -> Finding:
     known = CAUSES.get(one.cause)
     if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
         return one
+    if one.cause == "mismatch":
+        return one  # who notices it need not have called the wrong collective
     return replace(one, ranks=(rank,), nodes=(node,) if node else ())
 
 
