@@ -226,6 +226,7 @@ class RoundState:
         self.iteration = events[-1]
         highest = max([event.last_iteration for event in events])
         self.last_iteration = max(highest, self.last_iteration or highest)
+        self.iterations.update([event.first_iteration for event in events])
         if not thin:
             self.progress += events
             self.kept += len(events)

@@ -39,6 +39,13 @@ def test_failures_of_all_nodes_are_told_by_the_one_that_leads() -> None:
     assert name not in values(RUN, Now(9999 * MS, leads=True))
 
 
+def test_lost_steps_are_known_before_the_first_step_of_a_rank_is_noted() -> None:
+    done = e.RoundProgress(t=5, round=0, first_iteration=0, last_iteration=4, last_ns=4)
+    begun = e.RoundStarted(t=6, round=1, ranks=[0], world_size=1)
+    found = values([*OPENING, done, begun], Now(9, steps=(1, 3, 8)))
+    assert found["undaunted_lost_steps_total"] == {(): 3}
+
+
 def test_a_whole_run() -> None:
     found = values(RUN)
     assert found["undaunted_run_info"] == {("demo", ""): 1}
