@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deploy" / "slurm"
 DEADLINE_S = 90.0
+STEPS_END_S = 10.0
 NODES = ("n1", "n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "salloc", "unshare")
 
@@ -122,7 +123,20 @@ class Cluster:
         for node in NODES:
             enter = ("unshare", "--mount", "sh", "-c", NAMED, here / "hosts")
             self._nodes[node] = self.start(*enter, "slurmd", "-D", "-N", node)
+        self._open.callback(self._end_steps)
         self.run("srun", "--nodes", len(NODES), "true")  # waits until the nodes are there
+
+    def _end_steps(self) -> None:
+        """Nobody else ends what a step has left: without daemons it looks for them for long."""
+        pids = []
+        for proc in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                ours = f"SLURM_CONF={self.directory}/".encode() in (proc / "environ").read_bytes()
+                if ours and (proc / "cmdline").read_bytes().startswith(b"slurmstepd"):
+                    pids.append(int(proc.name))
+        for pid in wait_until_gone(pids, STEPS_END_S):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def kill_slurmd(self, node: str) -> None:
         """Kill the daemon of a node; what it has started lives on."""
