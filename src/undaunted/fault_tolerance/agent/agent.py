@@ -110,7 +110,7 @@ class Agent:
             config, begun, self._workers, self._scribe, self._orders, self._inprocess, self._post
         )
         self._step_times = StepTimes(
-            config.node, self._ranks.recordings, self._workers, self._orders
+            config.node, self._area, self._ranks.recordings, self._workers, self._orders
         )
         self._progress = ProgressNotes(self._area, self._scribe)
         self._progress_file = ProgressFile(config.ft.checkpoint_iteration_file or "", config.cwd)

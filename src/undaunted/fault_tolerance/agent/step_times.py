@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
     from undaunted.fault_tolerance.agent.recordings import Recordings
     from undaunted.fault_tolerance.agent.round import Round
+    from undaunted.progress.area import PageArea
 
 # Nodes ask at the same moments, by clocks that hardly differ, so that they learn of the same steps.
 _FIRST_S = 2.0
@@ -43,13 +44,17 @@ class StepTimes:
 
     Args:
         node: the name of this one.
+        area: the pages of the ranks, which say who steps.
         recordings: asks.
         workers: the processes.
         orders: get the answers.
     """
 
-    def __init__(self, node: str, recordings: Recordings, workers: Workers, orders: Orders) -> None:
+    def __init__(
+        self, node: str, area: PageArea, recordings: Recordings, workers: Workers, orders: Orders
+    ) -> None:
         self._node = node
+        self._area = area
         self._recordings = recordings
         self._workers = workers
         self._orders = orders
@@ -84,7 +89,14 @@ class StepTimes:
         return every - time.time() % every
 
     async def _ask(self, current: Round) -> None:
-        workers = {worker.pid: worker for worker in self._workers.all if worker.code is None}
+        workers = {
+            worker.pid: worker
+            for worker in self._workers.all
+            if worker.code is None
+            and self._area.snapshot(worker.local_rank).first_iteration is not None
+        }
+        if not workers:
+            return
         answers = await self._recordings.ask_times(workers)
         self._asked += 1
         told = [
