@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -51,10 +52,11 @@ def our_cases() -> Iterator[dict[str, Case]]:
         os.environ["UNDAUNTED_PAGE"] = area.env_value(0)
         client = RankMonitorClient()
         client.init_workload_monitoring()
-        undaunted.step(0)
+        iterations = itertools.count()
+        undaunted.step(next(iterations))
         yield {
             "heartbeat": undaunted.heartbeat,
-            "step": lambda: undaunted.step(7),
+            "step": lambda: undaunted.step(next(iterations)),
             "section": with_section,
             "event": lambda: undaunted.event("name", "a short text"),
             "client heartbeat": client.send_heartbeat,

@@ -93,6 +93,69 @@ def test_where_a_node_has_too_few_cores_waits_for_one_say_nothing() -> None:
     assert slow.rank == 5
 
 
+def crowded(node: str, number: int, *, seed: int, cpu_ms: dict[int, float], waits: float) -> bytes:
+    """A node tells of steps with 4 ms of CPU time, in which chance says who waits for a core.
+
+    ``cpu_ms``: of ranks with other than 4; ``waits``: the share of time in which they wait for
+    something else than a core; above 1 = no waits for a core.
+    """
+    rng = random.Random(f"{node}{number}{seed}")
+    told = []
+    for rank in range(4) if node == "a" else range(4, 8):
+        cpu_us = 1000 * cpu_ms.get(rank, 4.0)
+        share = waits * rng.lognormvariate(0, 0.1)
+        chunks = tuple(
+            Chunk(
+                number * EACH + index,
+                1,
+                60_000,
+                (int(24_000 * rng.lognormvariate(0, 0.5)),),
+                int(cpu_us * rng.lognormvariate(0, 0.04)),
+            )
+            for index in range(EACH)
+        )
+        wall = 2_000_000
+        cpu = int(cpu_us * wall / 60_000)
+        told.append(RankTimes(rank, chunks, wall, 0, cpu, max(0, int((1 - share) * wall) - cpu)))
+    return msgspec.msgpack.encode(told)
+
+
+def said_of_crowded(
+    seed: int, cpu_ms: dict[int, float] | None = None, waits: float = 0.6
+) -> list[Slow]:
+    pace = Pace(0, PLACES)
+    return [
+        slow
+        for number in range(7)
+        for node in ("a", "b")
+        for slow in pace(node, crowded(node, number, seed=seed, cpu_ms=cpu_ms or {}, waits=waits))
+    ]
+
+
+def test_with_too_few_cores_cpu_time_tells_who_is_slow() -> None:
+    for seed in range(20):
+        (slow,) = said_of_crowded(seed, {5: 4.6})
+        assert slow.rank == 5
+        assert slow.slower == pytest.approx(0.15, abs=0.05)
+        assert 0.03 < slow.lost < 0.1
+        assert "cpu" in slow.beside
+
+
+def test_with_too_few_cores_nobody_is_named_by_chance() -> None:
+    for seed in range(50):
+        assert said_of_crowded(seed) == []
+
+
+def test_where_ranks_wait_by_polling_cpu_time_says_nothing() -> None:
+    for seed in range(20):
+        assert said_of_crowded(seed, {5: 10.0}, waits=0.01) == []
+
+
+def test_on_a_node_with_enough_cores_cpu_time_says_nothing() -> None:
+    for seed in range(20):
+        assert said_of_crowded(seed, {5: 10.0}, waits=1.5) == []
+
+
 def test_one_rank_that_waits_for_a_core_is_slow() -> None:
     (slow, *_) = said(Pace(0, PLACES), queue=(0.0, 0.0, 0.2, 0.0))
     assert slow.rank in (2, 6)

@@ -12,7 +12,7 @@ from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.histogram import BUCKETS, bucket
 from undaunted.progress.snapshot import Phase
-from undaunted.progress.writer import NullWriter, PageWriter, current_writer
+from undaunted.progress.writer import CHUNK, NullWriter, PageWriter, current_writer
 
 # --- heartbeats and steps -------------------------------------------------------------------------
 
@@ -61,6 +61,14 @@ def test_steps(area, writer, clock):
     assert (page.phase, page.iteration, page.iteration_ns) == (Phase.STEPPING, 8, 5000)
     assert (page.first_iteration, page.first_step_ns) == (7, 1000)
     assert (page.heartbeat_count, page.heartbeat_ns) == (2, 5000)
+
+
+def test_one_step_of_a_chunk_notes_the_cpu_time(writer):
+    for iteration in (3, 4, CHUNK, CHUNK + 1, 2 * CHUNK):
+        writer.step(iteration)
+    cpu = [cpu_ns for _, _, cpu_ns in writer.steps]
+    assert [bool(ns) for ns in cpu] == [False, False, True, False, True]
+    assert cpu[4] >= cpu[2]
 
 
 class Number:

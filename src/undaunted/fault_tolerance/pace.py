@@ -6,7 +6,8 @@ Only this module and `agent.step_times` know the form of these bytes.
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,7 +16,7 @@ from undaunted.attribution.straggler.slow import SlowRanks, Times
 from undaunted.coordinator.core.messages import MOST_TIMES, Place, Slow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
 _DECODER = msgspec.msgpack.Decoder(tuple[RankTimes, ...])
 _MOST_SLOW = 8  # lines of one round
@@ -28,6 +29,20 @@ _KINDS = (
     ("queue", "queue_us", "it waits for a CPU core"),
     ("cpu", "cpu_us", "its main thread computes"),
 )
+
+
+class _Load(NamedTuple):
+    """Of a rank on a node with too few cores for its ranks; all 0 on another one.
+
+    Attributes:
+        queue: share of its time for which it waits for a core.
+        stretch: how long a second of CPU time usually takes on the node.
+        waits: share of its time for which a rank of the node usually waits for something else.
+    """
+
+    queue: float = 0.0
+    stretch: float = 0.0
+    waits: float = 0.0
 
 
 class Pace:
@@ -44,10 +59,11 @@ class Pace:
             place.first_rank + index: place.node for place in places for index in range(place.slots)
         }
         self._most_waiting = 2 * most_chunks(max(1, len(self._nodes)))
-        self._waiting: dict[int, dict[int, Times]] = {}  # by number of the chunk, by rank
+        # By number of the chunk, by rank.
+        self._waiting: dict[int, dict[int, tuple[Chunk, _Load]]] = {}
         self._judged = -1  # number of the last chunk that was judged
         self._newest: dict[int, int] = {}  # number of the last chunk that a rank has told
-        self._ranks = SlowRanks()
+        self._own, self._computing = SlowRanks(), SlowRanks()
         self._last: dict[int, RankTimes] = {}  # without the chunks
         self._named: set[int] = set()
         self._lines = 0
@@ -64,19 +80,19 @@ class Pace:
             return []
         told = _DECODER.decode(data)
         told = tuple(each for each in told if self._nodes.get(each.rank) == node)
-        queue = _queue(told)
+        loads = _loads(told)
         for each in told:
             self._last[each.rank] = msgspec.structs.replace(each, chunks=())
             for chunk in each.chunks:
-                self._take(each.rank, chunk, queue.get(each.rank, 0.0))
+                self._take(each.rank, chunk, loads[each.rank])
         return [slow for _ in self._judge() for slow in self._changes()]
 
-    def _take(self, rank: int, chunk: Chunk, queue: float) -> None:
+    def _take(self, rank: int, chunk: Chunk, load: _Load) -> None:
         if chunk.first <= self._newest.get(rank, -1):  # iterations are counted anew
             self._waiting, self._newest, self._judged = {}, {}, -1
         self._newest[rank] = chunk.first
         if chunk.first > self._judged:
-            self._waiting.setdefault(chunk.first, {})[rank] = _times(chunk, queue)
+            self._waiting.setdefault(chunk.first, {})[rank] = (chunk, load)
 
     def _judge(self) -> Iterable[int]:
         """Judge chunks that all ranks have told, and the oldest where too many wait."""
@@ -86,23 +102,28 @@ class Pace:
                 for older in [each for each in self._waiting if each <= number]:
                     known = self._waiting.pop(older)
                     if older == number:
-                        self._ranks.step(known)
+                        self._own.step({rank: _own(*each) for rank, each in known.items()})
+                        crowded = any(load.stretch for _, load in known.values())
+                        if crowded or self._computing.slow:
+                            self._computing.step(_computing(known))
                 self._judged = number
                 yield number
 
     def _changes(self) -> Iterable[Slow]:
-        for rank in sorted(self._ranks.slow - self._named):
+        slow = self._own.slow | self._computing.slow
+        for rank in sorted(slow - self._named):
             if self._lines < _MOST_SLOW:
                 self._lines += 1
                 self._named.add(rank)
                 yield self._slow(rank)
-        for rank in sorted(self._named - self._ranks.slow):
+        for rank in sorted(self._named - slow):
             self._named.discard(rank)
             line = f"rank {rank} (node {self._nodes[rank]}) is as fast as the other ranks again"
             yield Slow(self._round, self._nodes[rank], rank, line, over=True)
 
     def _slow(self, rank: int) -> Slow:
-        slower, lost = self._ranks.of(rank)
+        ranks = self._computing if rank in self._computing.slow else self._own
+        slower, lost = ranks.of(rank)
         node = self._nodes[rank]
         beside = self._beside(rank)
         line = (
@@ -124,18 +145,44 @@ class Pace:
             }
             mine = shares.pop(rank, 0.0)
             usual = statistics.median(shares.values()) if shares else 0.0
-            if shares and mine > usual + _BESIDE:
+            found_by_it = key == "cpu" and rank in self._computing.slow
+            if shares and (mine > usual + _BESIDE or found_by_it):
                 found[key] = f"{text} {mine:.0%} of its time, others {usual:.0%}"
         return found
 
 
-def _queue(told: Iterable[RankTimes]) -> dict[int, float]:
-    """By rank, the share of its time for which it waits for a core, where that says nothing."""
-    shares = {each.rank: each.queue_us / each.wall_us for each in told if each.wall_us > 0}
-    crowded = bool(shares) and statistics.median(shares.values()) > _CROWDED
-    return shares if crowded else {}
+def _loads(told: Sequence[RankTimes]) -> dict[int, _Load]:
+    """Of the ranks of one node."""
+    known = [each for each in told if each.wall_us > 0]
+    queues = {each.rank: each.queue_us / each.wall_us for each in known}
+    if not known or statistics.median(queues.values()) <= _CROWDED:
+        return {each.rank: _Load() for each in told}
+    stretch = statistics.median(1 + each.queue_us / max(1, each.cpu_us) for each in known)
+    waits = statistics.median(1 - (each.cpu_us + each.queue_us) / each.wall_us for each in known)
+    return {each.rank: _Load(queues.get(each.rank, 0.0), stretch, waits) for each in told}
 
 
-def _times(chunk: Chunk, queue: float) -> Times:
-    own = [max(0.0, us - queue * chunk.step_us) for us in chunk.own_us]
+def _own(chunk: Chunk, load: _Load) -> Times:
+    own = [max(0.0, us - load.queue * chunk.step_us) for us in chunk.own_us]
     return Times(own, chunk.step_us, chunk.collectives)
+
+
+def _computing(known: Mapping[int, tuple[Chunk, _Load]]) -> dict[int, Times]:
+    """How long ranks work if all are usual, but for their CPU time where cores are too few.
+
+    Ranks that wait by computing, as they poll, have no other waits: a rank keeps nobody waiting for
+    longer than ranks wait.
+    """
+    roles = defaultdict(list)
+    for rank, (chunk, load) in known.items():
+        if chunk.own_us and chunk.cpu_us > 0:
+            roles[chunk.collectives].append((rank, chunk, load))
+    found = {}
+    for role, ranks in roles.items():
+        usual_us = statistics.median(chunk.own_us[-1] for _, chunk, _ in ranks)
+        usual_cpu_us = statistics.median(chunk.cpu_us for _, chunk, _ in ranks)
+        for rank, chunk, load in ranks:
+            longer_us = (chunk.cpu_us - usual_cpu_us) * load.stretch
+            own_us = usual_us + min(longer_us, load.waits * chunk.step_us)
+            found[rank] = Times((max(1.0, own_us),), chunk.step_us, role)
+    return found

@@ -1,6 +1,6 @@
 """What a training program calls to say what it is doing: `undaunted.heartbeat` and friends.
 
-All of these are a few memory stores: no system call, no lock, nothing that can block or raise.
+All of these are a few memory stores: no lock, nothing that can block or raise.
 Without a launcher they do nothing that anybody sees, and say so once.
 """
 

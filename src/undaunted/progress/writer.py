@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import os
 from collections import deque
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 from undaunted.progress import layout, record
@@ -41,6 +41,8 @@ Milestone = Literal["attached", "first_line", "initialized"]
 
 PAGE_VARIABLE = "UNDAUNTED_PAGE"
 EVENT_NAME_BYTES = 64
+# Of one step in so many, by iteration, the CPU time of the thread is noted: that is a system call.
+CHUNK = 5
 _STEPS = 2048  # kept; as many as the Flight Recorder of `undaunted run` has entries
 _NO_LAUNCHER = f"{PAGE_VARIABLE} is not set"
 
@@ -60,7 +62,8 @@ class PageWriter:
     Attributes:
         attached: somebody may be reading it.
         reason: why not, "" otherwise.
-        steps: the newest ones: when each began, CLOCK_MONOTONIC in ns, and its iteration + 1.
+        steps: the newest ones: when each began, CLOCK_MONOTONIC in ns; its iteration + 1; the CPU
+            time of its thread until then, ns, 0 = not noted.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class PageWriter:
         self._words = self._bytes.cast("Q")
         self._last_heartbeat = 0
         self._max_gap = 0
-        self.steps: deque[tuple[int, int]] = deque(maxlen=_STEPS)
+        self.steps: deque[tuple[int, int, int]] = deque(maxlen=_STEPS)
         self._stepped = False  # an iteration was stored
         self._warned = False  # of one that is none
         self._sections: dict[str, Section] = {}
@@ -151,7 +154,8 @@ class PageWriter:
         except (TypeError, ValueError):
             self._store_odd_iteration(iteration)
         words[ITERATION_NS] = last = self._last_heartbeat
-        self.steps.append((last, words[ITERATION]))
+        number = words[ITERATION]
+        self.steps.append((last, number, thread_time_ns() if number % CHUNK == 1 else 0))
         if not self._stepped:
             self._first_step(iteration)
         if on_step is not None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import pytest
+
 from undaunted.attribution.straggler import own_times
-from undaunted.attribution.straggler.own_times import STEPS, Chunk
+from undaunted.attribution.straggler.own_times import Chunk, Step
+from undaunted.progress.writer import CHUNK
 
 MS = 1_000_000
 
 
-def chunks(steps: list[tuple[int, int]], called: list[int], after: int = 0) -> tuple[Chunk, ...]:
+def chunks(steps: list[Step], called: list[int], after: int = 0) -> tuple[Chunk, ...]:
     return own_times.chunks(steps, called, after)[0]
 
 
-def steps(
-    count: int, *, first: int = 0, each_ms: int = 20, begin_ms: int = 1000
-) -> list[tuple[int, int]]:
-    return [((begin_ms + each_ms * index) * MS, first + index) for index in range(count)]
+def steps(count: int, *, first: int = 0, each_ms: int = 20, begin_ms: int = 1000) -> list[Step]:
+    return [Step((begin_ms + each_ms * index) * MS, first + index) for index in range(count)]
 
 
-def calls(of: list[tuple[int, int]], *after_ms: int) -> list[int]:
-    return sorted(begun + ms * MS for begun, _ in of for ms in after_ms)
+def calls(of: list[Step], *after_ms: int) -> list[int]:
+    return sorted(step.begun_ns + ms * MS for step in of for ms in after_ms)
+
+
+def later(step: Step, by_ms: int) -> Step:
+    return step._replace(begun_ns=step.begun_ns + by_ms * MS)
 
 
 def test_one_collective_of_each_step() -> None:
@@ -37,7 +42,7 @@ def test_of_many_collectives_the_first_the_last_and_two_between() -> None:
 
 
 def test_one_long_step_is_not_the_median() -> None:
-    known = steps(3) + [(at + 500 * MS, number) for at, number in steps(6)[3:]]
+    known = steps(3) + [later(step, 500) for step in steps(6)[3:]]
     (chunk,) = chunks(known, [0, *calls(known, 12)])
     assert chunk.step_us == 20_000
 
@@ -69,14 +74,30 @@ def test_steps_from_before_the_oldest_entry_of_the_recorder_say_nothing() -> Non
 
 
 def test_iterations_that_go_back_or_jump() -> None:
-    again = [(at + 1000 * MS, number) for at, number in steps(6)]
+    again = [later(step, 1000) for step in steps(6)]
     assert [chunk.first for chunk in chunks([*steps(3), *again], [0, *calls(again, 12)])] == [0]
-    jumping = [(at, 2 * number) for at, number in steps(20)]
+    jumping = [step._replace(iteration=2 * step.iteration) for step in steps(20)]
     assert chunks(jumping, [0, *calls(jumping, 12)]) == ()
 
 
 def test_of_many_chunks_those_are_left_that_ranks_with_fewer_have_as_well() -> None:
-    known = steps(STEPS * 200 + 1)
+    known = steps(CHUNK * 200 + 1)
     found = chunks(known, [0, *calls(known, 12)])
     assert len(found) <= 32
     assert all(chunk.first % 8 == 0 for chunk in found)
+
+
+def test_the_cpu_time_of_a_step() -> None:
+    known = [
+        step._replace(cpu_ns=(1 + 4 * step.iteration) * MS if step.iteration % CHUNK == 0 else 0)
+        for step in steps(13)
+    ]
+    assert [chunk.cpu_us for chunk in chunks(known, [0, *calls(known, 12)])] == [4_000, 4_000]
+
+
+@pytest.mark.parametrize("cpu_ns", [0, 500])
+def test_cpu_time_that_is_not_known(cpu_ns: int) -> None:
+    """It was not noted, or the steps after these are another thread's."""
+    known = [*steps(5), Step(1100 * MS, 5, cpu_ns)]
+    known[0] = known[0]._replace(cpu_ns=1000)
+    assert [chunk.cpu_us for chunk in chunks(known, [0, *calls(known, 12)])] == [0]

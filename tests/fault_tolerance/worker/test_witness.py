@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from undaunted.attribution.straggler.own_times import STEPS, OwnTimes
+from undaunted.attribution.straggler.own_times import OwnTimes
 from undaunted.fault_tolerance.worker import witness
 from undaunted.progress import writer
 
@@ -54,10 +54,10 @@ def test_steps_are_told_once(rank: Rank) -> None:
 
 def test_torch_dumps_nothing_while_no_chunk_is_whole(rank: Rank) -> None:
     times = witness.Times()
-    rank.step(0, STEPS)
+    rank.step(0, writer.CHUNK)
     assert times.answer() == b""
     assert rank.dumps == 0
-    rank.step(STEPS, 1)
+    rank.step(writer.CHUNK, 1)
     assert times.answer()
     assert times.answer() == b"", "nothing is new"
     assert rank.dumps == 1

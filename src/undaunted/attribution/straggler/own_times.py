@@ -14,28 +14,39 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from undaunted.progress.writer import CHUNK
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-STEPS = 5  # of a chunk; chunks begin at iterations that are multiples of it
 _MOST_CHUNKS = 32  # of one report
 _MOMENTS = 4  # of a step that are compared: the first collective, the last, two between
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A few steps of one rank, in a row. All times are medians.
+    """A few steps of one rank, in a row; they begin at a multiple of `CHUNK`. Times are medians.
 
     Attributes:
-        first: iteration of the first step, divided by `STEPS`.
+        first: iteration of the first step, divided by `CHUNK`.
         collectives: number in each step.
         step_us: from one step to the next.
         own_us: from the beginning of the step to up to four of its collectives.
+        cpu_us: CPU time of the thread that steps, in a step, the mean; 0 = not known.
     """
 
     first: int
     collectives: int
     step_us: int
     own_us: tuple[int, ...]
+    cpu_us: int = 0
+
+
+class Step(NamedTuple):
+    """When a step began, its iteration, the CPU time of its thread until then (0 = not known)."""
+
+    begun_ns: int
+    iteration: int
+    cpu_ns: int = 0
 
 
 class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -70,27 +81,27 @@ class RankTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def chunks(
-    steps: Iterable[tuple[int, int]], called_ns: Sequence[int], after_ns: int = 0
+    steps: Iterable[Step], called_ns: Sequence[int], after_ns: int = 0
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return the whole chunks that begin after ``after_ns``, and when the last of them was over.
 
     Args:
-        steps: when each began, ns, and its iteration.
+        steps: the oldest first.
         called_ns: when each collective was called, ascending, by the same clock. Steps that began
             before the first of them are left out, as older ones may be missing.
         after_ns: as it was returned the last time.
     """
-    begun: dict[int, list[_Step]] = {}
+    begun: dict[int, list[_Done]] = {}
     after_ns = max(after_ns, called_ns[0] if called_ns else 0)
-    for (since, iteration), (until, following) in pairwise(steps):
-        if following <= iteration:
+    for step, following in pairwise(steps):
+        if following.iteration <= step.iteration:
             begun.clear()  # iterations are counted anew
-        elif following == iteration + 1 and since >= after_ns:
-            calls = called_ns[bisect_right(called_ns, since) : bisect_right(called_ns, until)]
-            step = _Step(until, until - since, [at - since for at in calls])
-            begun.setdefault(iteration // STEPS, []).append(step)
-    whole = {number: each for number, each in begun.items() if len(each) == STEPS}
-    over_ns = max((each[-1].until for each in whole.values()), default=after_ns)
+        elif following.iteration == step.iteration + 1 and step.begun_ns >= after_ns:
+            first, behind = (bisect_right(called_ns, at.begun_ns) for at in (step, following))
+            own = [called - step.begun_ns for called in called_ns[first:behind]]
+            begun.setdefault(step.iteration // CHUNK, []).append(_Done(step, following, own))
+    whole = {number: each for number, each in begun.items() if len(each) == CHUNK}
+    over_ns = max((each[-1].following.begun_ns for each in whole.values()), default=after_ns)
     found = [chunk for number, each in whole.items() if (chunk := _chunk(number, each))]
     return thinned(found, _MOST_CHUNKS), over_ns
 
@@ -112,18 +123,25 @@ def most_chunks(ranks: int) -> int:
     return max(4, min(_MOST_CHUNKS, 16384 // ranks))
 
 
-class _Step(NamedTuple):
-    until: int
-    took: int
-    calls: list[int]  # since its beginning
+class _Done(NamedTuple):
+    step: Step
+    following: Step
+    calls: list[int]  # of its collectives, since its beginning
 
 
-def _chunk(number: int, steps: Sequence[_Step]) -> Chunk | None:
+def _chunk(number: int, steps: Sequence[_Done]) -> Chunk | None:
     """None = the steps are not alike, or hold no collectives."""
     count = len(steps[0].calls)
     if not count or any(len(step.calls) != count for step in steps):
         return None
     places = sorted({(count - 1) * index // (_MOMENTS - 1) for index in range(_MOMENTS)})
     own = (statistics.median_low(step.calls[place] for step in steps) for place in places)
-    step_ns = statistics.median_low(step.took for step in steps)
-    return Chunk(number, count, step_ns // 1000, tuple(ns // 1000 for ns in own))
+    took = (step.following.begun_ns - step.step.begun_ns for step in steps)
+    step_us = statistics.median_low(took) // 1000
+    return Chunk(number, count, step_us, tuple(ns // 1000 for ns in own), _cpu_us(steps))
+
+
+def _cpu_us(steps: Sequence[_Done]) -> int:
+    """0 = it was not noted, or another thread steps now."""
+    before, after = steps[0].step.cpu_ns, steps[-1].following.cpu_ns
+    return max(0, after - before) // 1000 // CHUNK if before and after else 0

@@ -25,7 +25,7 @@ import msgspec
 from undaunted.attribution.flight.recorder import calls_ns, record
 from undaunted.attribution.flight.recording import encode
 from undaunted.attribution.straggler import own_times
-from undaunted.attribution.straggler.own_times import OwnTimes
+from undaunted.attribution.straggler.own_times import OwnTimes, Step
 from undaunted.base import process
 from undaunted.progress import writer
 
@@ -139,8 +139,8 @@ class Times:
         began_ns = time.thread_time_ns()
         page = writer.current
         stored = list(page.steps) if isinstance(page, writer.PageWriter) else []
-        steps = [(at_ns, number - 1) for at_ns, number in stored]
-        if len(steps) <= own_times.STEPS or steps[-1 - own_times.STEPS][0] < self._told_ns:
+        steps = [Step(at_ns, number - 1, cpu_ns) for at_ns, number, cpu_ns in stored]
+        if len(steps) <= writer.CHUNK or steps[-1 - writer.CHUNK].begun_ns < self._told_ns:
             return b""  # no whole chunk: torch need not dump
         ahead_ns = _wall_ahead_ns()
         calls = [at_ns - ahead_ns for at_ns in calls_ns()]
