@@ -110,6 +110,25 @@ def test_the_verdict_of_the_job_names_ranks_cause_and_victims() -> None:
     assert case.victims == ("n1",)
 
 
+def test_where_the_journal_of_the_node_is_missing_the_advice_names_the_cause() -> None:
+    """Each node of a job may have a run directory of its own."""
+    told = [
+        replace(sample.at(1000, e.RoundBlamed, 0, number=0, line="rank 5 failed"), node="n1"),
+        sample.at(1001, e.Decision, 0, action="restart", reason="node n1: rank 5"),
+        sample.at(1002, e.RoundStopped, 0),
+        sample.at(1003, e.RoundAdvised, 0, number=0, action="restart", reason="seen once",
+                  cause="program_error", ranks=[5], confidence=0.4),
+    ]  # fmt: skip
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *told, *sample.begin(1004, 1)])
+    (found,) = case.findings
+    assert (found.cause, found.ranks, found.nodes) == ("program_error", (5,), ("n1",))
+    assert found.confidence == 0.4
+    assert "node n1" in case.unknown[0]
+    assert case.about.iteration is None  # of the rank that failed it is not known
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *told[:3], *sample.begin(1004, 1)])
+    assert case.findings == ()
+
+
 @pytest.mark.parametrize(
     ("how", "cause"),
     [

@@ -73,6 +73,7 @@ EVERYWHERE = failed(ERROR, ERROR, ERROR)
 def test_the_same_error_at_the_same_iteration_is_a_stop() -> None:
     first, second = last(EVERYWHERE), last(EVERYWHERE, EVERYWHERE)
     assert (first.action, first.cause) == ("restart", "program_error")
+    assert (first.ranks, first.confidence) == ((2,), 1.0)
     assert second.action == "stop"
     assert "2 times at iteration 7" in second.reason
 

@@ -239,9 +239,7 @@ def case_of(
     about = Round(
         nodes=nodes,
         spare=_spare(job, one, launches),
-        iteration=verdict.iteration
-        if verdict and verdict.iteration is not None
-        else one.last_iteration,
+        iteration=_iteration(one, verdict),
         t=t,
     )
     quote, source = places(told) if told else ("", "")
@@ -261,8 +259,27 @@ def case_of(
         did=_did(job, one),
         advised=_advised(one),
         look=evidence.look,
-        unknown=evidence.unknown,
+        unknown=(*_missing(one), *evidence.unknown),
     )
+
+
+def _iteration(one: JobRound, verdict: e.Verdict | None) -> int | None:
+    if verdict is not None and verdict.iteration is not None:
+        return verdict.iteration
+    return None if _is_elsewhere(one) else one.last_iteration
+
+
+def _is_elsewhere(one: JobRound) -> bool:
+    """Whether the journal of the node that failed is not here."""
+    return one.failure is not None and one.failure.kind == "unknown"
+
+
+def _missing(one: JobRound) -> Iterator[str]:
+    if one.failure is not None and _is_elsewhere(one):
+        yield (
+            f"what node {one.failure.node} has seen itself: its journal is not here; put the "
+            "journals of all nodes into one directory"
+        )
 
 
 def _last_heard(job: JobSummary) -> str:
@@ -309,14 +326,17 @@ def _finding(
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
+    nodes = (one.failure.node,) if one.failure.node else ()
     if not cause:
-        return None
+        # The node that failed has a run directory of its own, perhaps: the leader knows more.
+        if (said := one.advised) is None or not said.cause:
+            return None
+        return Finding(said.cause, tuple(said.ranks), nodes, confidence=said.confidence)
     ranks = [one.failure.rank] if one.failure.rank >= 0 else []
     if one.failure.kind == "hang" and blamed is not None and blamed.ranks:
         ranks = blamed.ranks
     elif verdict is not None:
         ranks = sorted({verdict.rank, *verdict.suspects})
-    nodes = (one.failure.node,) if one.failure.node else ()
     return Finding(cause, tuple(ranks), nodes, confidence=confidence)
 
 

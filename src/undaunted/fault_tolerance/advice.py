@@ -83,8 +83,11 @@ def _advise(known: History, attempt: Attempt, problem: str) -> Advice:
     early = found is not None and found.early
     about = replace(about, progress_known=early or about.iteration is not None)
     known, decided = decision.decide(known, [] if finding is None else [finding], about)
-    cause = "" if finding is None else finding.cause
-    advised = Advised(blamed.round, decided.action, decided.reason, decided.nodes, cause)
+    advised = Advised(blamed.round, decided.action, decided.reason, decided.nodes)
+    if finding is not None:
+        advised = replace(
+            advised, cause=finding.cause, ranks=finding.ranks, confidence=finding.confidence
+        )
     return Advice(advised, known.encode(), problem)
 
 

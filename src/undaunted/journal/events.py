@@ -429,7 +429,8 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
     """What is best done after round ``number``, which has failed, by all failures of the job.
 
     ``action``: restart, exclude (go on without ``nodes``), stop. ``cause`` is that of the failure,
-    "" = not known. ``done``: the job does so; otherwise this is advice only.
+    "" = not known, of ``ranks``, with its ``confidence`` from 0 to 1. ``done``: the job does so;
+    otherwise this is advice only.
     """
 
     number: int
@@ -438,6 +439,8 @@ class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):
     nodes: list[str] = []
     cause: str = ""
     done: bool = False
+    ranks: list[int] = []
+    confidence: float = 1.0
 
     @property
     def line(self) -> str:

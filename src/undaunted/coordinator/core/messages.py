@@ -340,7 +340,8 @@ class Advised(_Message, frozen=True):
     """For journal and user of every node: what is best done after a round that failed.
 
     ``action`` is ``restart``, ``exclude`` (go on without ``nodes``) or ``stop``; ``cause`` as in
-    `examination.Ruling`. ``done``: the job does so; otherwise it is advice only.
+    `examination.Ruling`, of ``ranks``, with its ``confidence`` from 0 to 1. ``done``: the job does
+    so; otherwise it is advice only.
     """
 
     round: int
@@ -349,6 +350,8 @@ class Advised(_Message, frozen=True):
     nodes: tuple[str, ...] = ()
     cause: str = ""
     done: bool = False
+    ranks: tuple[int, ...] = ()
+    confidence: float = 1.0
 
 
 class Slow(_Message, frozen=True):

@@ -175,6 +175,8 @@ class Scribe:
             nodes=list(advised.nodes),
             cause=advised.cause,
             done=advised.done,
+            ranks=list(advised.ranks),
+            confidence=advised.confidence,
         )
         self.journal.record(event)
         if not event.line or (event.done and event.action == "stop"):
