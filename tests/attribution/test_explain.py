@@ -206,6 +206,22 @@ def test_what_follows_or_is_of_others_or_unsure_explains_nothing(seen: Finding) 
     assert joined(None, [seen]) == (seen,)
 
 
+def test_the_line_of_a_rank_that_waited_is_not_put_beside_who_was_killed() -> None:
+    killed = Finding("terminated", (1,), ("a",), quote="SIGKILL", source="j:1")
+    waited = Finding("peer_lost", quote="Connection closed by peer", source="rank0.log:3")
+    assert joined(killed, [waited]) == (killed, waited)
+
+
+def test_a_rank_that_notices_a_wrong_collective_need_not_have_called_it() -> None:
+    seen = Finding("mismatch", quote="Received data size doesn't match expected size")
+    assert joined(ERROR, [seen])[0].ranks == ()
+
+
+def test_a_rank_that_is_inferred_is_said_to_be() -> None:
+    assert "inferred" in in_words(Finding("peer_lost", (2,), inferred=True))
+    assert "inferred" not in in_words(Finding("peer_lost", (2,)))
+
+
 def test_who_is_aborted_in_a_wrong_collective_has_not_called_it() -> None:
     aborted = Finding("native_crash", (2,), ("b",), confidence=0.4)
     seen = Finding("mismatch", quote="Received data size doesn't match expected size")

@@ -133,8 +133,8 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
         return tuple(seen)
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
-            # Who gets a wrong collective is aborted, not who has called it.
-            who = one if (one.cause, told.cause) == ("mismatch", "native_crash") else told
+            # Who gets a wrong collective fails, not who has called it.
+            who = one if one.cause == "mismatch" != told.cause else told
             better = replace(
                 one,
                 ranks=who.ranks or one.ranks,
@@ -147,6 +147,9 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
 
 
 def _is_why(one: Finding, told: Finding) -> bool:
+    known = CAUSES.get(one.cause)
+    if known is not None and known.follows and not one.ranks:
+        return False  # whose line it is has waited, perhaps
     same_ranks = not one.ranks or not told.ranks or bool({*one.ranks} & {*told.ranks})
     severer = severity_of(one.cause) >= severity_of(told.cause) and one.cause != "no_dump"
     return same_ranks and (one.cause == told.cause or (told.cause in _BROAD and severer))
@@ -384,6 +387,7 @@ def in_words(one: Finding) -> str:
     known = CAUSES.get(one.cause)
     what = f"{known.meaning} ({one.cause})" if known else one.cause
     who = " on ".join(part for part in _who(one) if part)
+    who += " (inferred from other ranks)" if one.inferred else ""
     if one.confidence < SURE:
         what = f"perhaps {what}"
     return f"{who}: {what}" if who else what

@@ -29,6 +29,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         confidence: from 0 to 1.
         quote: the text that shows it; callers keep it to a line or two.
         source: the place of the quote: ``FILE:LINE``, ``recording of rank 3``.
+        inferred: whether the ranks are known only from what other ranks say, as the quote is.
     """
 
     cause: str
@@ -38,6 +39,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     confidence: float = 1.0
     quote: str = ""
     source: str = ""
+    inferred: bool = False
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

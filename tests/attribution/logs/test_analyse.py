@@ -60,12 +60,24 @@ def test_what_follows_is_the_root_only_where_nothing_else_is(tmp_path: Path) -> 
 
 def test_the_few_that_do_not_time_out_were_waited_for(tmp_path: Path) -> None:
     said = [f"{rank}: hello" for rank in range(4)]
-    assert read(tmp_path, *said, *watchdogs(0, 1, 3)).findings[0].ranks == (2,)
+    (found,) = read(tmp_path, *said, *watchdogs(0, 1, 3)).findings
+    assert (found.ranks, found.inferred) == ((2,), True)  # the line is of another rank
 
 
 def test_the_few_at_an_earlier_collective_were_waited_for(tmp_path: Path) -> None:
     late = watchdogs(2)[0].replace("SeqNum=7", "SeqNum=6")
-    assert read(tmp_path, *watchdogs(0, 1, 3), late).findings[0].ranks == (2,)
+    (found,) = read(tmp_path, *watchdogs(0, 1, 3), late).findings
+    assert (found.ranks, found.inferred) == ((2,), False)
+
+
+def test_who_is_to_blame_stands_beside_its_own_line(tmp_path: Path) -> None:
+    late = watchdogs(2)[0].replace("SeqNum=7", "SeqNum=6")
+    files = []
+    for rank, line in enumerate([*watchdogs(0, 1), late, *watchdogs(3)]):
+        files.append(tmp_path / f"rank{rank}.log")
+        files[-1].write_text(f"{rank}: hello\n" * rank + f"{line}\n")
+    (found,) = read_logs(files).findings
+    assert (found.quote, found.source) == (late, f"{files[2]}:3")
 
 
 def test_a_good_log_has_no_finding(tmp_path: Path) -> None:

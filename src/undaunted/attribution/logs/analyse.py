@@ -139,7 +139,6 @@ def _alive(scans: Sequence[LogScan]) -> dict[str, Seen]:
             known.ranks |= one.ranks
             known.nodes += one.nodes
             if (one.hits[0].t or math.inf) < (known.hits[0].t or math.inf):
-                known.scan = one.scan
                 known.hits = one.hits + known.hits
             else:
                 known.hits += one.hits
@@ -187,7 +186,7 @@ def _place(one: Seen) -> tuple[float, int]:
 def _finding(
     one: Seen, seen: dict[str, Seen], node_of: dict[int, str], all_ranks: set[int]
 ) -> Finding:
-    hit = one.hits[0]
+    first = one.hits[0]
     ranks, nodes = set(one.ranks), set(one.nodes)
     if CAUSES[one.cause].follows:
         named = {rank for hit in one.hits for rank in hit.meaning.ranks}
@@ -195,18 +194,21 @@ def _finding(
         nodes = set()
     elif not ranks and CAUSES[one.cause].scope in {"gpu", "node", "rank"}:
         ranks = _others_of(nodes, seen, node_of)
+    inferred = bool(ranks - one.ranks) and not nodes
     if not ranks and not nodes:
         ranks, nodes = _first_failure(seen)
     if not nodes and ranks and all(rank in node_of for rank in ranks):
         nodes = {node_of[rank] for rank in ranks}
+    quoted = next((hit for hit in one.hits if ranks & {*hit.ranks}), first)
     return Finding(
         one.cause,
         tuple(sorted(ranks)),
         tuple(sorted(nodes)),
-        hit.t,
-        hit.meaning.confidence,
-        hit.quote,
-        f"{one.scan.path}:{hit.line}",
+        first.t,
+        first.meaning.confidence,
+        quoted.quote,
+        f"{quoted.path}:{quoted.line}",
+        inferred,
     )
 
 

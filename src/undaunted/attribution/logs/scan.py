@@ -82,6 +82,7 @@ class Hit:
         t: seconds since 1970, 0 = not known.
         line: its number, from 1.
         quote: its text.
+        path: of the file.
         template: for comparison with other lines.
         is_first: whether torchrun says that the failure of this rank was the first on its node.
     """
@@ -92,6 +93,7 @@ class Hit:
     t: float
     line: int
     quote: str
+    path: str
     template: int
     is_first: bool = False
 
@@ -122,14 +124,12 @@ class Seen:
 
     Attributes:
         cause: its name.
-        scan: the file of the first.
         hits: some of them, in order.
         ranks: who says it, or who is named.
         nodes: where, as the lines say.
     """
 
     cause: str
-    scan: LogScan
     hits: list[Hit] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     nodes: list[str] = field(default_factory=list)
@@ -369,7 +369,7 @@ class LogScan:
                 if over or group.step + SURVIVED_BY <= self.steps:
                     continue
                 self._read_ranks(group)
-                one = found.setdefault(cause, Seen(cause, self))
+                one = found.setdefault(cause, Seen(cause))
                 one.hits += map(self._hit, group.kept)
                 one.ranks |= group.ranks
         for cause, one in found.items():
@@ -393,7 +393,7 @@ class LogScan:
         t = prefix.t or self._time_before(kept.before)
         quote = one_line(text, _LONGEST_QUOTE)
         like = alike(kept.raw[:_LONGEST_QUOTE])
-        return Hit(kept.meaning, ranks, nodes, t, kept.line, quote, like, is_first)
+        return Hit(kept.meaning, ranks, nodes, t, kept.line, quote, self.path, like, is_first)
 
     def _who(
         self, kept: _Kept, text: str, prefix: Prefix
