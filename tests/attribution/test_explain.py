@@ -148,6 +148,16 @@ def test_how_a_process_ended_has_a_cause(how: dict[str, Any], cause: str) -> Non
     assert case.did == "nothing is recorded after it"
 
 
+def test_who_raises_an_error_for_a_wrong_collective_is_not_blamed() -> None:
+    what = "RuntimeError: Received data size doesn't match expected size"
+    events = [
+        replace(one, exception=what) if isinstance(one, e.Verdict) else one for one in sample.CRASH
+    ]
+    (case,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *events])
+    (found,) = case.findings
+    assert (found.cause, found.ranks, found.nodes) == ("mismatch", (), ())
+
+
 def test_a_job_that_was_preempted_did_not_fail_of_itself() -> None:
     end = [
         sample.at(900, e.SignalReceived, 0, signal="SIGTERM"),
@@ -178,11 +188,23 @@ def test_a_verdict_tells_best_of_a_failure() -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
          "gpu_out_of_memory"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("ValueError: corrupt data in shard 17", "program_error"),
         ("", "program_error"),
     ],
 )  # fmt: skip
 def test_an_exception_has_the_cause_that_logs_would_give_it(exception: str, cause: str) -> None:
     assert cause_of(exception) == cause
+
+
+def test_an_error_of_the_program_has_one_name() -> None:
+    """The launcher does not read the words of an exception, and has said what it is."""
+    line = "ValueError: corrupt data in shard 17"
+    told = replace(ERROR, quote=line)
+    seen = Finding("data_error", (1,), quote=f"[rank1]: {line}", source="stderr.log:4")
+    (found,) = joined(told, [seen])
+    assert (found.cause, found.source) == ("program_error", "stderr.log:4")
+    earlier = replace(seen, quote="shard 17 is truncated")
+    assert joined(told, [earlier])[0].cause == "data_error"
 
 
 def test_what_a_log_names_is_worth_more_than_how_the_process_ended() -> None:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
+# What the words of a program's own exception may tell: the launcher says program_error for it, and
+# one failure has one name.
+_OWN_WORDS = frozenset({"data_error", "not_finite"})
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +140,7 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
             who = one if one.cause == "mismatch" != told.cause else told
             better = replace(
                 one,
+                cause=told.cause if _is_same_line(one, told) else one.cause,
                 ranks=who.ranks or one.ranks,
                 nodes=who.nodes or one.nodes,
                 t=told.t or one.t,
@@ -144,6 +148,11 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
             )
             return (better, *(each for each in seen if each is not one))
     return (told, *seen)
+
+
+def _is_same_line(one: Finding, told: Finding) -> bool:
+    line = told.quote.partition("\n")[0]
+    return one.cause in _OWN_WORDS and line != "" and line in one.quote
 
 
 def _is_why(one: Finding, told: Finding) -> bool:
@@ -329,6 +338,8 @@ def _finding(
     cause, confidence = cause_seen(one.failure.kind, verdict, blamed)
     if cause == "program_error" and verdict is not None and verdict.exception:
         cause = cause_of(verdict.exception)
+        if cause == "mismatch":
+            return Finding(cause, confidence=confidence)  # who gets it need not have called it
     nodes = (one.failure.node,) if one.failure.node else ()
     if not cause:
         # The node that failed has a run directory of its own, perhaps: the leader knows more.
@@ -349,7 +360,7 @@ def cause_of(exception: str) -> str:
     key = template(line.encode())
     numbers = rules().search([key]).get(key, ())
     meaning = rules().meaning(line, 0, numbers, ends_traceback=True) if numbers else None
-    return meaning.cause if meaning else "program_error"
+    return meaning.cause if meaning and meaning.cause not in _OWN_WORDS else "program_error"
 
 
 def _did(job: JobSummary, one: JobRound) -> str:
