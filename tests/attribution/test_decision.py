@@ -73,23 +73,27 @@ def test_strikes_of_a_node_add_up() -> None:
 def test_the_program_ends_the_job_only_when_it_fails_again_without_progress() -> None:
     error = Finding("program_error", quote="KeyError: 'labels' in /data/17.bin")
     assert after(error).action == "restart"
-    assert after(error, error).action == "stop"
-    assert after(error, error, iterations=(7, 8)).action == "restart"
-    assert after(error, error, iterations=(None, None)).action == "stop"
+    assert after(error, error).action == "restart"
+    assert after(error, error, error).action == "stop"
+    assert after(error, error, error, iterations=(7, 7, 8)).action == "restart"
+    assert after(error, error, error, iterations=(None, None, None)).action == "stop"
 
 
 def test_a_round_that_came_further_begins_the_count_anew() -> None:
     error = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("peer_lost")
-    assert after(error, other, error, iterations=(7, 9, 7)).action == "restart"
-    assert after(error, other, error, iterations=(7, 6, 7)).action == "stop"
-    assert after(error, other, error, iterations=(None, 0, None)).action == "restart"
-    assert after(error, other, error, error, iterations=(7, 9, 7, 7)).action == "stop"
+    between = (error, error, other, error)
+    assert after(*between, iterations=(7, 7, 9, 7)).action == "restart"
+    assert after(*between, iterations=(7, 7, 6, 7)).action == "stop"
+    assert after(*between, iterations=(None, None, 0, None)).action == "restart"
+    assert after(error, other, error, error, error, iterations=(7, 9, 7, 7, 7)).action == "stop"
 
 
 def test_a_round_of_which_nothing_is_known_counts_as_progress_too() -> None:
     error = Finding("program_error", quote="KeyError: 'labels'")
     history, _ = decide(History(), [error], Round(NODES, iteration=7))
+    history, _ = decide(history, [error], Round(NODES, iteration=7))
+    assert decide(history, [error], Round(NODES, iteration=7))[1].action == "stop"
     history, _ = decide(history, [], Round(NODES, iteration=8))
     assert decide(history, [error], Round(NODES, iteration=7))[1].action == "restart"
 
@@ -104,18 +108,18 @@ def test_an_exception_that_others_may_cause_is_a_restart(quote: str) -> None:
 def test_another_error_is_another_failure() -> None:
     one = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("program_error", quote="TypeError: 'int' object is not callable")
-    assert after(one, other).action == "restart"
-    assert after(one, other, one).action == "stop"
+    assert after(one, one, other).action == "restart"
+    assert after(one, one, other, one).action == "stop"
 
 
 def test_a_program_that_fails_on_one_node_only_is_tried_without_it() -> None:
     error = Finding("program_error", (2,), ("b",), quote="ImportError: libcudart.so.12")
-    decision = after(error, error)
+    decision = after(error, error, error)
     assert (decision.action, decision.nodes) == ("exclude", ("b",))
     # A job of one node has no other to compare with.
-    assert after(error, error, nodes=("b",), spare=0).action == "stop"
+    assert after(error, error, error, nodes=("b",), spare=0).action == "stop"
     elsewhere = Finding("program_error", (6,), ("c",), quote="ImportError: libcudart.so.12")
-    assert after(error, elsewhere).action == "stop"
+    assert after(error, error, elsewhere).action == "stop"
 
 
 def test_what_is_not_certain_is_a_restart() -> None:

@@ -268,9 +268,9 @@ def test_a_guess_of_the_launcher_is_worth_more_than_what_follows_from_something(
 
 
 def test_advice_rests_on_the_failures_before() -> None:
-    first, second = explain([Case(about=Round(("a",), iteration=7), findings=(ERROR,))] * 2)
+    first, _, third = explain([Case(about=Round(("a",), iteration=7), findings=(ERROR,))] * 3)
     assert (first.advice.action, first.times) == ("restart", 1)
-    assert (second.advice.action, second.times) == ("stop", 2)
+    assert (third.advice.action, third.times) == ("stop", 3)
 
 
 @pytest.mark.parametrize(

@@ -71,19 +71,20 @@ EVERYWHERE = failed(ERROR, ERROR, ERROR)
 
 
 def test_the_same_error_at_the_same_iteration_is_a_stop() -> None:
-    first, second = last(EVERYWHERE), last(EVERYWHERE, EVERYWHERE)
+    first, second, third = (last(*[EVERYWHERE] * times) for times in (1, 2, 3))
     assert (first.action, first.cause) == ("restart", "program_error")
     assert (first.ranks, first.confidence) == ((2,), 1.0)
-    assert second.action == "stop"
-    assert "2 times at iteration 7" in second.reason
+    assert (second.action, third.action) == ("restart", "stop")
+    assert "3 times at iteration 7" in third.reason
 
 
 def test_progress_in_between_is_a_restart() -> None:
+    twice = [EVERYWHERE] * 2
     further = failed(found("KeyError: 'x'", iteration=30), iteration=30)
-    assert last(EVERYWHERE, further, EVERYWHERE).action == "restart"
-    assert last(EVERYWHERE, passed(30), EVERYWHERE).action == "restart"
-    assert last(EVERYWHERE, failed(b"", iteration=30), EVERYWHERE).action == "restart"
-    assert last(EVERYWHERE, passed(5), EVERYWHERE).action == "stop"
+    assert last(*twice, further, EVERYWHERE).action == "restart"
+    assert last(*twice, passed(30), EVERYWHERE).action == "restart"
+    assert last(*twice, failed(b"", iteration=30), EVERYWHERE).action == "restart"
+    assert last(*twice, passed(5), EVERYWHERE).action == "stop"
 
 
 def test_where_progress_is_not_known_it_is_a_restart() -> None:
@@ -92,7 +93,7 @@ def test_where_progress_is_not_known_it_is_a_restart() -> None:
     # It has failed before it can have done anything.
     early = found("ValueError: x", iteration=None, lived_s=5.0)
     at_once = failed(early, early, early, iteration=None)
-    assert last(at_once, at_once).action == "stop"
+    assert last(at_once, at_once, at_once).action == "stop"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +118,10 @@ def test_what_may_have_its_reason_outside_of_the_program_is_a_restart(exception:
 
 def test_an_error_of_one_node_each_time_leaves_it_out_first() -> None:
     there = failed(ERROR)
-    assert last(there, there).action == "exclude"
-    assert last(there, there).nodes == ("b",)
+    third = last(there, there, there)
+    assert (third.action, third.nodes) == ("exclude", ("b",))
     unspared = failed(ERROR, spare=0)
-    assert last(unspared, unspared).action == "restart"
+    assert last(unspared, unspared, unspared).action == "restart"
 
 
 def test_a_node_that_crashes_again_and_again_is_left_out() -> None:
@@ -158,7 +159,7 @@ def test_a_damaged_history_is_an_empty_one_and_that_is_said_once(history: bytes)
     assert first.problem
     assert first.advised is not None
     assert first.advised.action == "restart"
-    assert last(EVERYWHERE, history=first.history).action == "stop"
+    assert last(EVERYWHERE, EVERYWHERE, history=first.history).action == "stop"
 
 
 @given(st.binary(max_size=300) | st.just(b"x" * 5000), st.binary(max_size=200))
