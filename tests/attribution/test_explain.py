@@ -13,12 +13,14 @@ from undaunted.attribution.decision import Round
 from undaunted.attribution.explain import (
     Case,
     Evidence,
+    Page,
     case_of,
     cause_of,
     explain,
     failed_rounds,
     in_words,
     joined,
+    lines_of,
     told_by,
 )
 from undaunted.attribution.findings import Finding
@@ -43,6 +45,10 @@ def cases_of(*nodes: Sequence[e.AnyEvent], evidence: Evidence | None = None) -> 
         case_of(job, one, launches, evidence or Evidence(), lambda _: ("a quote", "j:9"))
         for one in failed_rounds(job)
     ]
+
+
+def lines(case: Case) -> list[str]:
+    return list(lines_of(Page(path=Path("run"), rounds=explain([case]))))
 
 
 def test_each_failed_round_of_a_journal_is_a_case() -> None:
@@ -289,6 +295,22 @@ def test_what_the_launcher_has_advised_is_the_advice(action: str, expected: str)
 def test_where_nothing_is_known_a_restart_is_advised() -> None:
     (one,) = explain([Case(about=ABOUT)])
     assert (one.root, one.advice.action) == (None, "restart")
+
+
+def test_nobody_waits_for_somebody_who_is_not_named() -> None:
+    nobody = Finding("collective_timeout", quote="Watchdog")
+    assert "  then: ranks 0-1 waited" in lines(
+        Case(about=ABOUT, findings=(nobody,), waiting=(0, 1))
+    )
+    assert "  then: ranks 0-1 waited" in lines(Case(about=ABOUT, waiting=(0, 1)))
+    known = lines(Case(about=ABOUT, findings=(ERROR,), waiting=(0, 1)))
+    assert "  then: ranks 0-1 waited for it" in known
+
+
+def test_a_node_that_has_only_waited_has_not_failed() -> None:
+    said = lines(Case(about=ABOUT, findings=(ERROR,), victims=("n1", "n2")))
+    (text,) = [line for line in said if "n1, n2" in line]
+    assert "failed" not in text
 
 
 def test_a_broken_node_is_to_be_looked_at() -> None:

@@ -154,6 +154,15 @@ def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFix
     assert (found["rounds"], found["conclusion"]) == ([], None)
 
 
+def test_a_job_that_ended_before_its_first_round_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = sample.at(20, sample.e.JobEnded, outcome="failed", exit_code=1, reason="no address")
+    run = make_run(tmp_path / "run", events=[*sample.OPENING, end])
+    assert main([str(run)]) == 0
+    assert "conclusion: no round failed; no address" in capsys.readouterr().out
+
+
 def test_slow_ranks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = sample.at(20, SlowRank, 0, rank=1, on="n0", line="rank 1 (node n0) is slow")
     run = make_run(tmp_path / "run", events=[*sample.OPENING, *sample.begin(10, 0), slow])
@@ -180,6 +189,15 @@ def test_a_folder_of_logs_needs_no_journal(
     assert found["conclusion"]["cause"] == "gpu_lost"
     assert main([str(log)]) == 0
     assert "    at " in capsys.readouterr().out
+
+
+def test_how_far_a_foreign_job_came_is_not_made_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_log(tmp_path, "rank2.log", 'Traceback (most recent call last):\nKeyError: "x"\n')
+    conclusion = explained(capsys, tmp_path)["conclusion"]
+    assert (conclusion["cause"], conclusion["action"]) == ("program_error", "restart")
+    assert "iteration" not in conclusion["reason"]
 
 
 def test_a_folder_of_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +254,24 @@ def test_logs_that_may_not_be_read_are_said(
     log = make_log(tmp_path / "run", "logs/attempt_0/1/stderr.log", "x\n")
     (first, _) = explained(capsys, make_run(tmp_path / "run", log_dir="logs"))["rounds"]
     assert f"what is in {log}: it may not be read" in first["unknown"]
+
+
+@pytest.mark.parametrize("kind", ["log", "dump", "pipe"])
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    path = tmp_path / "rank0"
+    match kind:
+        case "log":
+            path.symlink_to(tmp_path / "gone")
+        case "dump":
+            path.write_bytes(b"\x80\x02 no pickle")
+        case "pipe":
+            os.mkfifo(path)
+    assert main([str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert path.name in err
 
 
 def test_beside_a_journal_that_cannot_be_read_there_are_logs(

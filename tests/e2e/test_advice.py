@@ -144,7 +144,8 @@ ON_ANOTHER_NODE = """
 
 def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
     """It is killed between failures that are the same."""
-    options = ("--nnodes", "3:4", "--max-restarts", "5", "--advice", "act")
+    options = ("--nnodes", "3:4", "--max-restarts", "5", "--advice", "act",
+               "--ft-max-no-progress-cycles", "0")  # fmt: skip
     with nodes_of_a_job(tmp_path, ON_ANOTHER_NODE, *options) as start:
         one = start("one", "is_host=1")
         others = [start(name, "is_host=0") for name in ("two", "three")]

@@ -7,7 +7,8 @@ The launcher knows who failed and when; logs and recordings mostly know why. Eac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, get_args
+from pathlib import Path  # noqa: TC003 - msgspec needs the name
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -23,16 +24,21 @@ from undaunted.attribution.findings import (
 )
 from undaunted.attribution.logs.rules import rules, template
 from undaunted.attribution.verdicts import cause_seen
-from undaunted.base.text import count, format_duration, name_ranks
+from undaunted.base.text import count, format_duration, name_ranks, one_line, printable
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
+from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
 from undaunted.journal.render import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from undaunted.journal.job.launches import Launch
-    from undaunted.journal.job.values import JobRound, JobSummary
+
+MOST_ROUNDS = 20  # shown to people; and of which logs are read
+_SCHEMA = 1
+_MOST_LINES = 5  # of a kind
+_LONGEST_QUOTE = 300
 
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
@@ -50,7 +56,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         line: how the launcher says it, "" = it does not.
         findings: what was found out, in any order.
         waiting: ranks that waited for the ones to blame.
-        victims: nodes that failed because of it.
+        victims: nodes that could not go on because of it.
         did: what undaunted did, "" = it was not there.
         advised: what the launcher has advised, None = nothing.
         look: where to look next.
@@ -409,3 +415,175 @@ def _who(one: Finding) -> Iterator[str]:
     if one.nodes:
         names = ", ".join(one.nodes[:4]) + (", ..." if len(one.nodes) > 4 else "")
         yield f"node {names}" if len(one.nodes) == 1 else f"nodes {names}"
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is said of a job.
+
+    Attributes:
+        path: what was read.
+        job: None for a folder without a journal.
+        rounds: that failed.
+        calm: what is said where none has failed.
+        problems: what could not be read.
+    """
+
+    path: Path
+    job: JobSummary | None = None
+    rounds: list[Explained] = []
+    calm: str = ""
+    problems: list[str] = []
+
+
+def page_of(
+    path: Path, job: JobSummary, cases: Sequence[Case], problems: Sequence[str] = ()
+) -> Page:
+    """Return the page about a run from its failures, oldest first."""
+    rounds = explain(cases)
+    return Page(path=path, job=job, rounds=rounds, calm=_calm(job), problems=[*problems])
+
+
+def _calm(job: JobSummary) -> str:
+    """Say how a job stands of which no round failed."""
+    if job.outcome == "finished":
+        return "the job finished, and no round failed"
+    if job.outcome:
+        return f"no round failed; {job.reason}" if job.reason else "no round failed"
+    if still_runs(job):
+        return "no round failed so far; the job still runs"
+    return "no round failed as far as is recorded; no end is recorded either"
+
+
+def as_json(page: Page) -> dict[str, Any]:
+    """Return the page for programs."""
+    job = page.job
+    last = page.rounds[-1] if page.rounds else None
+    return {
+        "schema": _SCHEMA,
+        "path": str(page.path),
+        "job": job and {name: getattr(job, name) for name in ("run_id", "outcome", "exit_code")},
+        "conclusion": last
+        and {
+            "text": conclusion(page),
+            "cause": last.root and last.root.cause,
+            "ranks": last.root.ranks if last.root else (),
+            "nodes": last.root.nodes if last.root else (),
+            "action": last.advice.action,
+            "reason": last.advice.reason,
+        },
+        "slow": page.job.slow if page.job else [],
+        "rounds": [_json_of(one) for one in page.rounds],
+        "problems": page.problems,
+    }
+
+
+def _json_of(one: Explained) -> dict[str, Any]:
+    about = msgspec.to_builtins(one.case)
+    round_ = about.pop("about")
+    advice = msgspec.to_builtins(one.advice)
+    del about["advised"]  # the advice below
+    del advice["cause"]  # the first of the findings
+    return {**about, **round_, "advice": advice, "times": one.times}
+
+
+def conclusion(page: Page) -> str:
+    """Say in one line what the last failure was, or why there is none to speak of."""
+    if not page.rounds:
+        return page.calm
+    last = page.rounds[-1]
+    if last.root is None:
+        return last.case.line or "the cause is not known"
+    text = in_words(last.root)
+    if last.case.about.iteration is not None:
+        text += f", at iteration {last.case.about.iteration}"
+    return text if last.times == 1 else f"{text}; {last.times} times"
+
+
+def lines_of(page: Page) -> Iterator[str]:
+    """Yield the page for people, line by line."""
+    for problem in page.problems[:_MOST_LINES]:
+        yield one_line(problem)
+    if page.job is not None:
+        yield _job_line(page.job, len(page.rounds))
+    yield f"conclusion: {one_line(conclusion(page))}"
+    for note in page.job.slow[:_MOST_LINES] if page.job else ():
+        yield f"slow rank: {one_line(note)}"
+    if not page.rounds:
+        return
+    last = page.rounds[-1]
+    if last.root is not None:
+        yield from _quote(last.root)
+    yield f"advice: {_advice(last)}"
+    if len(page.rounds) > MOST_ROUNDS:
+        yield f"... {count(len(page.rounds) - MOST_ROUNDS, 'earlier failure')}: see --json"
+    shown = page.rounds[-MOST_ROUNDS:]
+    for place, one in enumerate(shown, 1):
+        yield ""
+        yield from _round(one, is_only=len(page.rounds) == 1)
+        again = {text for each in shown[place:] for text in each.case.unknown}
+        for text in one.case.unknown:
+            if text not in again:  # said once, with the last round that it is true of
+                yield f"  not known: {one_line(text)}"
+
+
+def _job_line(job: JobSummary, failed: int) -> str:
+    name = f"job {one_line(job.run_id)}" if job.run_id else "job of unknown name"
+    outcome = job.outcome.replace("_", " ") or "no end is recorded"
+    code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+    inside = ""
+    if job.failures.in_process:
+        restarts = count(job.failures.in_process, "restart")
+        inside = f", {restarts} inside of processes: see undaunted report"
+    rounds = f"{failed} of {count(len(job.rounds), 'round')} failed"
+    return f"{name}: {one_line(outcome)}{code}; {rounds}{inside}"
+
+
+def _advice(one: Explained) -> str:
+    names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
+    return f"{one.advice.action}{names}: {one_line(one.advice.reason)}"
+
+
+def _quote(one: Finding) -> Iterator[str]:
+    if one.quote:
+        yield f"    {one_line(one.quote, _LONGEST_QUOTE)}"
+    if one.source:
+        yield f"    at {one_line(one.source)}"
+
+
+def _round(one: Explained, *, is_only: bool) -> Iterator[str]:
+    case = one.case
+    t = (one.root.t if one.root else 0) or case.about.t
+    facts = [case.name or "the failure", utc(t) if t else ""]
+    if case.about.iteration is not None:
+        facts.append(f"iteration {case.about.iteration}")
+    yield ", ".join(fact for fact in facts if fact)
+    if case.line:
+        yield f"  what: {one_line(case.line)}"
+    yield f"  cause: {one_line(in_words(one.root)) if one.root else 'not known'}"
+    if one.root is not None and not is_only:
+        yield from _quote(one.root)
+    yield from _followed(case)
+    if case.did:
+        yield f"  undaunted: {one_line(case.did)}"
+    if not is_only:
+        yield f"  advice: {_advice(one)}"
+    for text in case.look[:_MOST_LINES]:
+        yield f"  look at {one_line(text)}"
+
+
+def _followed(case: Case) -> Iterator[str]:
+    """Say what else was seen: what followed, or may have."""
+    if case.waiting:
+        named = case.findings and case.findings[0].ranks
+        yield f"  then: {name_ranks(case.waiting)} waited{' for it' if named else ''}"
+    if case.victims:  # their ranks waited, or failed because a peer was gone
+        yield f"  then: {one_line(', '.join(case.victims))} could not go on"
+    others = case.findings[1:]
+    for other in others[:_MOST_LINES]:
+        yield f"  also: {one_line(in_words(other))}"
+        yield from _quote(other)
+    if len(others) > _MOST_LINES:
+        yield f"  ... and {len(others) - _MOST_LINES} more: see --json"

@@ -3,24 +3,27 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution.decision import Round
 from undaunted.attribution.explain import (
+    MOST_ROUNDS,
     Case,
     Evidence,
-    Explained,
+    Page,
     Told,
+    as_json,
     case_of,
     explain,
     failed_rounds,
-    in_words,
+    lines_of,
+    page_of,
     told_by,
 )
 from undaunted.attribution.findings import CAUSES, Finding
@@ -30,28 +33,24 @@ from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_logs
 from undaunted.base.options import Opt
 from undaunted.base.streams import take_any_text
-from undaunted.base.text import count, name_ranks, one_line, printable
+from undaunted.base.text import count
 from undaunted.base.values import Flag
 from undaunted.cli.command import Command, Parsed
 from undaunted.cli.messages import UsageError, printing
 from undaunted.cli.run_journals import NoRunError, damage, find_run, read_run
 from undaunted.journal.job.launches import Launch, launches_of
-from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.summary import summarize_job
 from undaunted.journal.job.values import JobRound, JobSummary
 from undaunted.journal.owner import is_running
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
-from undaunted.journal.render import plain, utc
+from undaunted.journal.render import plain
 
-_SCHEMA = 1
 _NOT_KEPT = (
     "what the ranks have printed: their output was not kept; --tee 3 keeps it and shows it as "
     "well, --log-dir says where"
 )
-_MOST_ROUNDS = 20  # shown to people; and of which logs are read
-_MOST_LINES = 5  # of a kind
 _MOST_FILES = 4096
-_QUOTE = 300
+_MOST_PROBLEMS = 3  # said
 _HEAD = 4096  # bytes at both ends of a file tell what it is
 _KEYS = (b'"pg_config"', b'"entries"')  # of a dump
 _NO_LOGS = (".py", ".pyc", ".sh", ".yaml", ".yml", ".toml", ".md", ".html", ".csv", ".cfg", ".ini")
@@ -103,31 +102,13 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
         raise UsageError(f"{path}: {error.strerror}") from None
     with printing():
         if parsed.options.json:
-            print(json.dumps(_json(page), indent=2))  # names of files need not be UTF-8
+            print(json.dumps(as_json(page), indent=2))  # names of files need not be UTF-8
         else:
-            sys.stdout.write("".join(f"{line}\n" for line in _lines(page)))
+            sys.stdout.write("".join(f"{line}\n" for line in lines_of(page)))
     return 0
 
 
-class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    """What is printed.
-
-    Attributes:
-        path: what was read.
-        job: None for a folder without a journal.
-        rounds: that failed.
-        calm: what is said where none has failed.
-        problems: what could not be read.
-    """
-
-    path: Path
-    job: JobSummary | None = None
-    rounds: list[Explained] = []
-    calm: str = ""
-    problems: list[str] = []
-
-
-def _page(path: Path) -> _Page:
+def _page(path: Path) -> Page:
     if not _has_journals(path):
         return _of_folder(path)
     try:
@@ -139,7 +120,7 @@ def _page(path: Path) -> _Page:
     return _of_run(path, job, launches, journals)
 
 
-def _beside(path: Path, error: NoRunError) -> _Page:
+def _beside(path: Path, error: NoRunError) -> Page:
     """Explain a run from its logs, as its journal cannot be read."""
     if not path.is_dir():
         raise error
@@ -164,7 +145,7 @@ def run_in_words(
     Raises:
         OSError: a file of the run cannot be read.
     """
-    return "\n".join(_lines(_of_run(path, job, launches, journals)))
+    return "\n".join(lines_of(_of_run(path, job, launches, journals)))
 
 
 def _has_journals(path: Path) -> bool:
@@ -178,7 +159,7 @@ def _has_journals(path: Path) -> bool:
 
 def _of_run(
     path: Path, job: JobSummary, launches: Sequence[Launch], journals: Sequence[Journal]
-) -> _Page:
+) -> Page:
     run_dir = path if path.is_dir() else path.parent
     failed = failed_rounds(job)
     lines = _journal_lines(told for one in failed if (told := told_by(one, launches)))
@@ -187,24 +168,14 @@ def _of_run(
     cases = []
     for one in failed:
         evidence = Evidence()
-        if one in failed[-_MOST_ROUNDS:]:
+        if one in failed[-MOST_ROUNDS:]:
             last = one is (hung or failed)[-1]
             evidence = _evidence(run_dir, one, launches, dumps if last else [])
         cases.append(
             case_of(job, one, launches, evidence, lambda told: _place(told, run_dir, lines))
         )
     problems = plain(damage(journals)).splitlines()
-    return _Page(path=path, job=job, rounds=explain(cases), calm=_calm(job), problems=problems)
-
-
-def _calm(job: JobSummary) -> str:
-    if job.outcome == "finished":
-        return "the job finished, and no round failed"
-    if job.outcome:
-        return "no round failed"
-    if still_runs(job):
-        return "no round failed so far; the job still runs"
-    return "no round failed as far as is recorded; no end is recorded either"
+    return page_of(path, job, cases, problems)
 
 
 def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
@@ -335,53 +306,71 @@ def _dumps(run_dir: Path) -> list[Path]:
 # --- a folder without a journal -------------------------------------------------------------------
 
 
-def _of_folder(path: Path) -> _Page:
-    if not path.is_dir() and not path.is_file() and path.exists():
-        raise NoRunError(f"{path} is no regular file and no folder")
+class _Files(msgspec.Struct, frozen=True):
+    """Files by what they look like, and what is left out."""
+
+    logs: list[Path]
+    dumps: list[Path]
+    problems: list[str]
+
+
+def _of_folder(path: Path) -> Page:
     files = _sorted_out(path.rglob("*") if path.is_dir() else [path])
-    logs, dumps, problems = files.logs, files.dumps, list(files.problems)
-    path.stat()  # says so if it is not there
-    if not logs and not dumps and not problems:
-        raise NoRunError(
-            f"{path} holds no journal, no logs and no dumps; name the directory of a run, or a "
-            "folder with the logs of the ranks"
-        )
-    reading = _read(logs)
+    read = read_files(files.dumps)
+    problems = [*files.problems, *(f"{one.file}: {one.text}" for one in read.problems)]
+    if not files.logs and not read.recordings:
+        raise NoRunError(_nothing(path, problems))
+    reading = _read(files.logs)
     findings = list(reading.findings)
     look, unknown = [], []
-    if dumps:
-        read = read_files(dumps)
+    if read.recordings:
         findings += analyse(read.recordings).findings()
-        problems += [f"{one.file}: {one.text}" for one in read.problems]
-        look.append(f"recordings of collectives: undaunted flight {dumps[0].parent}")
+        look.append(f"recordings of collectives: undaunted flight {files.dumps[0].parent}")
     else:
         unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
-    if not logs:
+    if not files.logs:
         unknown.append("what the ranks have printed: there are no logs here")
     if not findings:
-        return _Page(path=path, calm=_no_failure(reading, logs, dumps), problems=problems)
-    step = None if reading.step is None else int(reading.step)
-    named = {node for one in findings for node in one.nodes}
+        return Page(path=path, calm=_no_failure(reading, files), problems=problems)
     case = Case(
-        # Nothing is known of its other nodes: advice is given as if there were enough.
-        about=Round(nodes=(), spare=len(named), iteration=step),
+        about=_of_round(reading, findings),
         findings=tuple(findings),
         look=tuple(look),
         unknown=tuple(unknown),
     )
-    return _Page(path=path, rounds=explain([case]), problems=problems)
+    return Page(path=path, rounds=explain([case]), problems=problems)
 
 
-def _no_failure(reading: Reading, logs: Sequence[Path], dumps: Sequence[Path]) -> str:
-    """Say what files are worth that tell of no failure."""
-    read = " and ".join(
-        count(len(files), noun) for files, noun in ((logs, "log"), (dumps, "dump")) if files
+def _nothing(path: Path, problems: Sequence[str]) -> str:
+    """Say why there is nothing to read."""
+    path.stat()  # says so if it is not there
+    if not path.is_dir() and not path.is_file():
+        return f"{path} is no regular file and no folder"
+    if problems:
+        return f"nothing in {path} can be read: {'; '.join(problems[:_MOST_PROBLEMS])}"
+    return (
+        f"{path} holds no journal, no logs and no dumps; name the directory of a run, or a "
+        "folder with the logs of the ranks"
     )
+
+
+def _of_round(reading: Reading, findings: Sequence[Finding]) -> Round:
+    """Say what is known of a job that did not run under undaunted.
+
+    Of its nodes nothing is: advice is given as if there were enough.
+    """
+    step = None if reading.step is None else int(reading.step)
+    named = {node for one in findings for node in one.nodes}
+    return Round(nodes=(), spare=len(named), iteration=step, progress_known=step is not None)
+
+
+def _no_failure(reading: Reading, files: _Files) -> str:
+    """Say what files are worth that tell of no failure."""
+    kinds = ((files.logs, "log"), (files.dumps, "dump"))
+    read = " and ".join(count(len(found), noun) for found, noun in kinds if found)
     step = "" if reading.step is None else f" (the last step is {reading.step:g})"
     if reading.ended:
         return f"the program came to its end{step}; no failure is told of in {read}"
-    if not read:
-        return "nothing is known: no file could be read"
     return (
         f"no failure is told of in {read}{step}: it finished, still runs, hangs, or was killed "
         "without a word"
@@ -390,14 +379,6 @@ def _no_failure(reading: Reading, logs: Sequence[Path], dumps: Sequence[Path]) -
 
 def _read(files: Iterable[Path]) -> Reading:
     return read_logs([str(file) for file in files])
-
-
-class _Files(msgspec.Struct, frozen=True):
-    """Files by what they look like, and what is left out."""
-
-    logs: list[Path]
-    dumps: list[Path]
-    problems: list[str]
 
 
 def _sorted_out(paths: Iterable[Path]) -> _Files:
@@ -442,134 +423,3 @@ def _kind(file: Path) -> str:
     if head[:1] == b"\x80" or is_json:
         return "dump"
     return "log" if head and b"\0" not in head and file.suffix != ".json" else ""
-
-
-# --- output ---------------------------------------------------------------------------------------
-
-
-def _json(page: _Page) -> dict[str, Any]:
-    job = page.job
-    last = page.rounds[-1] if page.rounds else None
-    return {
-        "schema": _SCHEMA,
-        "path": str(page.path),
-        "job": job and {name: getattr(job, name) for name in ("run_id", "outcome", "exit_code")},
-        "conclusion": last
-        and {
-            "text": _conclusion(page),
-            "cause": last.root and last.root.cause,
-            "ranks": last.root.ranks if last.root else (),
-            "nodes": last.root.nodes if last.root else (),
-            "action": last.advice.action,
-            "reason": last.advice.reason,
-        },
-        "slow": page.job.slow if page.job else [],
-        "rounds": [_json_of(one) for one in page.rounds],
-        "problems": page.problems,
-    }
-
-
-def _json_of(one: Explained) -> dict[str, Any]:
-    about = msgspec.to_builtins(one.case)
-    round_ = about.pop("about")
-    advice = msgspec.to_builtins(one.advice)
-    del about["advised"]  # the advice below
-    del advice["cause"]  # the first of the findings
-    return {**about, **round_, "advice": advice, "times": one.times}
-
-
-def _conclusion(page: _Page) -> str:
-    if not page.rounds:
-        return page.calm
-    last = page.rounds[-1]
-    if last.root is None:
-        return last.case.line or "the cause is not known"
-    text = in_words(last.root)
-    if last.case.about.iteration is not None:
-        text += f", at iteration {last.case.about.iteration}"
-    return text if last.times == 1 else f"{text}; {last.times} times"
-
-
-def _lines(page: _Page) -> Iterator[str]:
-    for problem in page.problems[:_MOST_LINES]:
-        yield one_line(problem)
-    if page.job is not None:
-        yield _job_line(page.job, len(page.rounds))
-    yield f"conclusion: {one_line(_conclusion(page))}"
-    for note in page.job.slow[:_MOST_LINES] if page.job else ():
-        yield f"slow rank: {one_line(note)}"
-    if not page.rounds:
-        return
-    last = page.rounds[-1]
-    if last.root is not None:
-        yield from _quote(last.root)
-    yield f"advice: {_advice(last)}"
-    if len(page.rounds) > _MOST_ROUNDS:
-        yield f"... {count(len(page.rounds) - _MOST_ROUNDS, 'earlier failure')}: see --json"
-    shown = page.rounds[-_MOST_ROUNDS:]
-    for place, one in enumerate(shown, 1):
-        yield ""
-        yield from _round(one, is_only=len(page.rounds) == 1)
-        again = {text for each in shown[place:] for text in each.case.unknown}
-        for text in one.case.unknown:
-            if text not in again:  # said once, with the last round that it is true of
-                yield f"  not known: {one_line(text)}"
-
-
-def _job_line(job: JobSummary, failed: int) -> str:
-    name = f"job {one_line(job.run_id)}" if job.run_id else "job of unknown name"
-    outcome = job.outcome.replace("_", " ") or "no end is recorded"
-    code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-    inside = ""
-    if job.failures.in_process:
-        restarts = count(job.failures.in_process, "restart")
-        inside = f", {restarts} inside of processes: see undaunted report"
-    rounds = f"{failed} of {count(len(job.rounds), 'round')} failed"
-    return f"{name}: {one_line(outcome)}{code}; {rounds}{inside}"
-
-
-def _advice(one: Explained) -> str:
-    names = f" {', '.join(map(printable, one.advice.nodes))}" if one.advice.nodes else ""
-    return f"{one.advice.action}{names}: {one_line(one.advice.reason)}"
-
-
-def _quote(one: Finding) -> Iterator[str]:
-    if one.quote:
-        yield f"    {one_line(one.quote, _QUOTE)}"
-    if one.source:
-        yield f"    at {one_line(one.source)}"
-
-
-def _round(one: Explained, *, is_only: bool) -> Iterator[str]:
-    case = one.case
-    t = (one.root.t if one.root else 0) or case.about.t
-    facts = [case.name or "the failure", utc(t) if t else ""]
-    if case.about.iteration is not None:
-        facts.append(f"iteration {case.about.iteration}")
-    yield ", ".join(fact for fact in facts if fact)
-    if case.line:
-        yield f"  what: {one_line(case.line)}"
-    yield f"  cause: {one_line(in_words(one.root)) if one.root else 'not known'}"
-    if one.root is not None and not is_only:
-        yield from _quote(one.root)
-    yield from _followed(case)
-    if case.did:
-        yield f"  undaunted: {one_line(case.did)}"
-    if not is_only:
-        yield f"  advice: {_advice(one)}"
-    for text in case.look[:_MOST_LINES]:
-        yield f"  look at {one_line(text)}"
-
-
-def _followed(case: Case) -> Iterator[str]:
-    """Say what else was seen: what followed, or may have."""
-    if case.waiting:
-        yield f"  then: {name_ranks(case.waiting)} waited for it"
-    if case.victims:
-        yield f"  then: {one_line(', '.join(case.victims))} failed because of it"
-    others = case.findings[1:]
-    for other in others[:_MOST_LINES]:
-        yield f"  also: {one_line(in_words(other))}"
-        yield from _quote(other)
-    if len(others) > _MOST_LINES:
-        yield f"  ... and {len(others) - _MOST_LINES} more: see --json"
