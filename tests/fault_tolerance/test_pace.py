@@ -25,6 +25,7 @@ def report(
     queue: tuple[float, ...] = (),
     gc: int = 0,
     cpu: int = 0,
+    loading: int = 0,
     seed: int = 0,
 ) -> bytes:
     """A node tells of six chunks of 40 ms of work; ``queue``: shares of time without a core."""
@@ -41,7 +42,8 @@ def report(
         )
         wall = 2_000_000
         gc_us, cpu_us = (gc, cpu) if rank == slow else (0, 500_000)
-        told.append(RankTimes(rank, chunks, wall, gc_us, cpu_us, int(waits * wall)))
+        sections = {"data": 100_000 + loading} if rank == slow else {"data": 100_000, "loss": 9}
+        told.append(RankTimes(rank, chunks, wall, gc_us, cpu_us, int(waits * wall), sections))
     return msgspec.msgpack.encode(told)
 
 
@@ -84,6 +86,10 @@ def test_what_goes_along_with_it_is_named() -> None:
     (slow,) = said(Pace(0, PLACES), slow=5, cpu=700_000)
     assert slow.beside == ("cpu",)
     assert "35% of its time, others 25%" in slow.line
+    (slow,) = said(Pace(0, PLACES), slow=5, loading=200_000, cpu=500_000)
+    assert slow.beside == ("section data",)
+    assert "'data'" in slow.line
+    assert "15% of its time, others 5%" in slow.line
 
 
 def test_where_a_node_has_too_few_cores_waits_for_one_say_nothing() -> None:

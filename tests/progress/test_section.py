@@ -23,6 +23,9 @@ def test_a_section(area, writer, clock):
     assert section.histogram[bucket(4000)] == 1
     assert page.out_of_section_since_ns == 5000
     assert page.phase is Phase.INITIALIZED
+    with writer.section("load"):
+        clock(7000)
+    assert area.snapshot(0).sections["load"].total_ns == 6000
 
 
 def test_sections_nest_and_overlap(area, writer):

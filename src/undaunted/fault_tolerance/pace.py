@@ -24,11 +24,12 @@ _MOST_SLOW = 8  # lines of one round
 # too few cores for its ranks, and whose turn it is says nothing about a rank.
 _CROWDED = 0.02
 _BESIDE = 0.02  # share of its time that a rank spends on something more than others do
-_KINDS = (
-    ("gc", "gc_us", "Python's garbage collector takes"),
-    ("queue", "queue_us", "it waits for a CPU core"),
-    ("cpu", "cpu_us", "its main thread computes"),
-)
+_KINDS = {
+    "gc": "Python's garbage collector takes",
+    "queue": "it waits for a CPU core",
+    "cpu": "its main thread computes",
+}
+_SECTION = "section "  # and its name
 
 
 class _Load(NamedTuple):
@@ -136,19 +137,23 @@ class Pace:
 
     def _beside(self, rank: int) -> dict[str, str]:
         """What this rank spends more time on than others do."""
+        spent = {each.rank: _spent(each) for each in self._last.values() if each.wall_us > 0}
+        mine = spent.pop(rank, {})
         found = {}
-        for key, field, text in _KINDS:
-            shares = {
-                each.rank: getattr(each, field) / each.wall_us
-                for each in self._last.values()
-                if each.wall_us > 0
-            }
-            mine = shares.pop(rank, 0.0)
-            usual = statistics.median(shares.values()) if shares else 0.0
+        for key, share in mine.items() if spent else ():
+            usual = statistics.median(each.get(key, 0.0) for each in spent.values())
             found_by_it = key == "cpu" and rank in self._computing.slow
-            if shares and (mine > usual + _BESIDE or found_by_it):
-                found[key] = f"{text} {mine:.0%} of its time, others {usual:.0%}"
+            if share > usual + _BESIDE or found_by_it:
+                text = _KINDS.get(key) or f"its {_SECTION}{key.removeprefix(_SECTION)!r} takes"
+                found[key] = f"{text} {share:.0%} of its time, others {usual:.0%}"
         return found
+
+
+def _spent(times: RankTimes) -> dict[str, float]:
+    """What a rank spends its time on, as shares of it."""
+    named = {_SECTION + name: us for name, us in times.sections_us.items()}
+    spent = {"gc": times.gc_us, "queue": times.queue_us, "cpu": times.cpu_us, **named}
+    return {key: us / times.wall_us for key, us in spent.items()}
 
 
 def _loads(told: Sequence[RankTimes]) -> dict[int, _Load]:

@@ -459,7 +459,8 @@ class SlowRank(Event, tag="slow_rank", frozen=True, kw_only=True):
     Every node records it; ``on`` is the node of the rank. It takes longer by the share ``slower``
     than the median of its peers, by which the share ``lost`` of the time of a step is lost.
     ``beside`` names what it spends more time on than others: ``gc`` (Python's garbage collector),
-    ``queue`` (waiting for a CPU core), ``cpu`` (its main thread computes).
+    ``queue`` (waiting for a CPU core), ``cpu`` (its main thread computes), ``section NAME`` (one of
+    its sections).
     """
 
     rank: int

@@ -66,6 +66,7 @@ SECTION_COUNT = 12  # closings
 SECTION_LAST_NS = 13
 SECTION_MAX_NS = 14
 SECTION_HISTOGRAM = 15  # BUCKETS words
+SECTION_TOTAL_NS = SECTION_HISTOGRAM + BUCKETS  # from entering to leaving, all together
 OTHERS = "(others)"  # name of the last slot
 
 # --- times outside all sections, between two ----------------------------------------------------

@@ -154,6 +154,7 @@ def _sections(page: bytes, words: memoryview) -> tuple[dict[str, SectionSnapshot
             last_ns=words[slot + layout.SECTION_LAST_NS],
             max_ns=words[slot + layout.SECTION_MAX_NS],
             histogram=_histogram(words, slot + layout.SECTION_HISTOGRAM),
+            total_ns=words[slot + layout.SECTION_TOTAL_NS],
         )
     return sections, any(section.open_since_ns for section in sections.values())
 

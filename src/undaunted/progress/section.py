@@ -37,6 +37,7 @@ class Section:
         "_open",
         "_open_now",
         "_starts",
+        "_total",
         "_words",
         "name",
     )
@@ -51,6 +52,7 @@ class Section:
         self._last = slot + layout.SECTION_LAST_NS
         self._max = slot + layout.SECTION_MAX_NS
         self._histogram = slot + layout.SECTION_HISTOGRAM
+        self._total = slot + layout.SECTION_TOTAL_NS
 
     def __enter__(self) -> None:
         now = monotonic_ns()
@@ -82,6 +84,7 @@ class Section:
             if duration > words[self._max]:  # noqa: PLR1730 - max() costs more
                 words[self._max] = duration
             words[self._count] += 1
+            words[self._total] += duration
             words[self._histogram + bucket(duration)] += 1
         except (ValueError, IndexError):
             pass  # somebody wrote garbage into the page: a count is at its largest value

@@ -34,6 +34,7 @@ class SectionSnapshot:
     last_ns: int = 0
     max_ns: int = 0
     histogram: tuple[int, ...] = ()
+    total_ns: int = 0  # of all entries that were left
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class RankTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
         wall_us: how long the time is that the rest is about.
         cpu_us: CPU time of the main thread.
         queue_us: how long the main thread could have run, and had no core.
+        sections_us: by name, how long the longest sections of the program took.
     """
 
     rank: int
@@ -78,6 +79,7 @@ class RankTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     gc_us: int = 0
     cpu_us: int = 0
     queue_us: int = 0
+    sections_us: dict[str, int] = {}
 
 
 def chunks(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,14 @@ from undaunted.attribution.straggler.own_times import (
 from undaunted.coordinator.core import messages as job
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
     from undaunted.fault_tolerance.agent.recordings import Recordings
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.progress.area import PageArea
+    from undaunted.progress.snapshot import SectionSnapshot
 
 # Nodes ask at the same moments, by clocks that hardly differ, so that they learn of the same steps.
 _FIRST_S = 2.0
@@ -36,6 +40,7 @@ _MOST_S = 160.0
 # no more than this on one of them.
 _COST = 1000
 _EACH_NODE_S = 0.02
+_SECTIONS = 4  # of a rank, of which the leader is told
 _DECODER = msgspec.msgpack.Decoder(OwnTimes)
 
 
@@ -110,7 +115,7 @@ class StepTimes:
 
     def _times(self, current: Round, worker: Worker, own: OwnTimes) -> RankTimes:
         self._cost_s = max(self._cost_s / 2, own.cost_us / 1e6)
-        now = _Seen.of(worker.pid)
+        now = _Seen.of(worker.pid, self._area.snapshot(worker.local_rank).sections)
         before = self._seen.get(worker.pid, now)
         self._seen[worker.pid] = now
         return RankTimes(
@@ -120,6 +125,7 @@ class StepTimes:
             gc_us=own.gc_us,
             cpu_us=(now.cpu_ns - before.cpu_ns) // 1000,
             queue_us=(now.queue_ns - before.queue_ns) // 1000,
+            sections_us=now.sections_us_since(before),
         )
 
 
@@ -132,17 +138,27 @@ def _decoded(answer: bytes | None) -> OwnTimes | None:
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What the kernel says of the main thread of a process."""
+    """What the kernel says of the main thread of a process, and its page of its sections."""
 
     wall_ns: int
+    sections_ns: dict[str, int]
     cpu_ns: int = 0
     queue_ns: int = 0
 
     @classmethod
-    def of(cls, pid: int) -> _Seen:
+    def of(cls, pid: int, sections: Mapping[str, SectionSnapshot]) -> _Seen:
         now = time.monotonic_ns()
+        totals = {name: section.total_ns for name, section in sections.items()}
         try:
             said = Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes().split()
-            return cls(now, int(said[0]), int(said[1]))
+            return cls(now, totals, int(said[0]), int(said[1]))
         except (OSError, ValueError, IndexError):  # it has ended, or the kernel keeps no figures
-            return cls(now)
+            return cls(now, totals)
+
+    def sections_us_since(self, before: _Seen) -> dict[str, int]:
+        """Of the `_SECTIONS` that took the longest."""
+        took = {
+            name: (total - before.sections_ns.get(name, 0)) // 1000
+            for name, total in self.sections_ns.items()
+        }
+        return {name: took[name] for name in nlargest(_SECTIONS, took, key=took.__getitem__)}
