@@ -298,6 +298,23 @@ def test_a_job_whose_launcher_was_killed_says_how_far_it_came(
     assert (round_["iteration"], round_.get("findings", [])) == (27, [])
 
 
+def test_a_journal_that_was_cut_off_says_what_it_has_and_that_the_end_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = msgspec.structs.replace(this_process(0, "0.1.0"), pid=2**22 + 1, node="n0")
+    started = [opened, *sample.OPENING[1:], *sample.begin(10, 0), *sample.CRASH]
+    run = make_run(tmp_path / "run", events=started)
+    journal = run / "journal-n0.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    assert main([str(run)]) == 0
+    problem, job, conclusion, *_ = capsys.readouterr().out.splitlines()
+    assert "cut off" in problem
+    assert "no end recorded, and its launcher is gone" in job
+    assert "rank 1" in conclusion
+    found = explained(capsys, run)
+    assert found["rounds"][0]["did"] == "nothing is recorded after it"
+
+
 def test_a_hang_whose_verdict_has_the_recording_asks_for_no_dumps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,7 +161,7 @@ def test_a_run_without_an_end_says_so() -> None:
     assert "UTC, told up to 9.0 s later" in text
     assert "no end recorded: it still runs, or was killed" in text
     assert ": still runs" in plain(render_run(summary_of(sample.RUN[:-1], running=True)))
-    assert ": killed: its" in plain(render_run(summary_of(sample.RUN[:-1], running=False)))
+    assert "its launcher is gone" in plain(render_run(summary_of(sample.RUN[:-1], running=False)))
     assert ": finished" in plain(render_run(summary_of(sample.RUN, running=True)))
     assert "unknown name" in plain(render_run(summary_of([])))
 

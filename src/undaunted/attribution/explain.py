@@ -28,7 +28,7 @@ from undaunted.base.text import count, format_duration, name_ranks, one_line, pr
 from undaunted.journal import events as e
 from undaunted.journal.job.render import still_runs
 from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - as above
-from undaunted.journal.render import utc
+from undaunted.journal.render import NO_END, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,7 +302,10 @@ def _missing(one: JobRound) -> Iterator[str]:
 
 def _last_heard(job: JobSummary) -> str:
     """Say of a job that broke off when it was heard of last."""
-    text = "no launcher runs any more, and none has recorded an end: they were killed"
+    text = (
+        "no launcher runs any more, and none has recorded an end: they were killed, or their "
+        "journals were cut off"
+    )
     if job.started_wall is None:
         return text
     return f"{text}; the last entry is of {utc(job.started_wall + job.duration_ns / 1e9)}"
@@ -531,7 +534,7 @@ def lines_of(page: Page) -> Iterator[str]:
 
 def _job_line(job: JobSummary, failed: int) -> str:
     name = f"job {one_line(job.run_id)}" if job.run_id else "job of unknown name"
-    outcome = job.outcome.replace("_", " ") or "no end is recorded"
+    outcome = job.outcome.replace("_", " ") or NO_END[still_runs(job)]
     code = "" if job.exit_code is None else f", exit code {job.exit_code}"
     inside = ""
     if job.failures.in_process:

@@ -59,8 +59,9 @@ def read_run(run_dir: Path) -> list[Journal]:
         )
     if not any(journal.events for journal in journals):
         raise NoRunError(
-            f"the journal in {run_dir} holds no event that can be read: it is empty or damaged; "
-            "logs and stack files beside it may still tell what happened"
+            f"the journal in {run_dir} holds no event that can be read: it is empty, as after a "
+            "full disk, or damaged; what the launcher has printed, logs and stack files may still "
+            "tell what happened"
         )
     return journals
 

@@ -221,7 +221,7 @@ _SHORT_INPROCESS = 5
 
 NO_END = {
     True: "still runs",
-    False: "killed: its launcher is gone and recorded no end",
+    False: "no end recorded, and its launcher is gone: killed, or its journal was cut off",
     None: "no end recorded: it still runs, or was killed",
 }
 

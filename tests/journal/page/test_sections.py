@@ -56,7 +56,7 @@ def test_a_run_whose_launchers_are_gone_says_so():
     launches = [
         msgspec.structs.replace(one, running=False, outcome="") for one in job()[0].launches
     ]
-    assert "killed" in sections.heading(changed(outcome="", launches=launches))
+    assert "broke off" in sections.heading(changed(outcome="", launches=launches))
 
 
 def test_what_was_run_and_for_how_long():

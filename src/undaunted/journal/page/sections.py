@@ -37,7 +37,7 @@ _SECOND_NS = 1_000_000_000
 # Units of rank-time, and from how much in all they are used.
 _UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 _LEAST_UNITS = 10
-_NO_END = {True: "still runs", False: "killed", None: "no end recorded"}
+_NO_END = {True: "still runs", False: "broke off", None: "no end recorded"}
 # (sign in the legend, what it says)
 _SIGNS = (
     ("crash", "\N{MULTIPLICATION SIGN} in a circle: crash, or a node that was lost"),
