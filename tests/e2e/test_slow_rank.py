@@ -27,17 +27,34 @@ SCRIPT = """
         dist.all_reduce(go_on, dist.ReduceOp.MIN)
         step += 1
 """
+# In the place of the driver: GPU 7 is too hot, and every process uses it.
+PROVIDER = """
+import json, os, socket, sys
+with socket.socket(fileno=int(sys.argv[1])).makefile("rwb") as stream:
+    for _ in stream:
+        users = {name: None for name in os.listdir("/proc") if name.isdecimal()}
+        gpu = {"index": 7, "processes": users, "throttled": ["HW Thermal Slowdown"]}
+        stream.write(json.dumps({"devices": [gpu]}).encode() + b"\\n")
+        stream.flush()
+"""
 LINE = r"rank 2 \(node (\S+)\) is slow"
 
 
 def test_on_one_node(tmp_path: Path) -> None:
-    with launched(tmp_path, SCRIPT, "--nproc-per-node", "4", "--node-name", "n0") as launcher:
+    provider = tmp_path / "provider.py"
+    provider.write_text(PROVIDER)
+    options = ("--nproc-per-node", "4", "--node-name", "n0")
+    env = {"UNDAUNTED_DEVICE_PROVIDER": str(provider)}
+    with launched(tmp_path, SCRIPT, *options, **env) as launcher:
         assert launcher.wait_for(LINE)[1] == "n0"
+        assert launcher.wait_for(r"GPU (\d+), which rank 2 uses")[1] == "7"
         (tmp_path / "enough").touch()
         launcher.finish()
         (slow,) = launcher.events("slow_rank")
+        (gpu,) = launcher.events("gpu_throttled")
     assert (slow["rank"], slow["on"], slow["round"]) == (2, "n0", 0)
     assert slow["slower"] > 0.3  # type: ignore[operator]
+    assert (gpu["rank"], gpu["gpu"], gpu["reasons"]) == (2, 7, ["HW Thermal Slowdown"])
 
 
 def test_all_nodes_say_it(tmp_path: Path) -> None:

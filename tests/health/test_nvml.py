@@ -74,6 +74,7 @@ def test_what_is_said_of_a_device() -> None:
         "uuid": "GPU-0",
         "used": 1000,
         "processes": {"100": None, "101": 1},
+        "throttled": [],
     }
     assert second["used"] == 2000
 
@@ -81,6 +82,19 @@ def test_what_is_said_of_a_device() -> None:
 def test_more_processes_than_expected() -> None:
     device = nvml.Nvml(Library(processes=300)).devices()[0]
     assert len(device["processes"]) == 300
+
+
+def test_why_a_device_has_low_clocks() -> None:
+    library = Library()
+
+    def reasons(handle: Any, found: Any) -> int:
+        found._obj.value = 0x04 | 0x08 | 0x40 if handle.value == 1 else 0x01
+        return OK
+
+    library.nvmlDeviceGetCurrentClocksThrottleReasons = reasons  # type: ignore[attr-defined]
+    first, second = nvml.Nvml(library).devices()
+    assert first["throttled"] == ["HW Slowdown", "HW Thermal Slowdown"]
+    assert second["throttled"] == [], "it is idle, which is no fault"
 
 
 def test_a_lost_device_does_not_hide_the_others() -> None:

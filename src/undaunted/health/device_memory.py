@@ -31,6 +31,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         uuid: name of the device in ``CUDA_VISIBLE_DEVICES``, "" if unknown.
         used: bytes that processes use, None if the driver does not tell.
         processes: bytes by pid as a decimal number, None where the driver does not tell.
+        throttled: why its clocks are lower than they should be.
         problem: why the device could not be asked, "" if it was.
     """
 
@@ -38,6 +39,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     used: int | None = None
     processes: dict[str, int | None] = {}
+    throttled: list[str] = []
     problem: str = ""
 
     def pids(self) -> set[int]:

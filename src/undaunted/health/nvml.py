@@ -20,6 +20,14 @@ _INSUFFICIENT_SIZE = 7
 _UNKNOWN = 2**64 - 1  # memory of a process the driver does not tell
 _MEMORY_V2 = 40 | (2 << 24)  # size of the structure and its version
 _MOST_PROCESSES = 65536
+# Bits of nvmlDeviceGetCurrentClocksThrottleReasons, in the words of nvidia-smi. The other bits are
+# no fault: it is idle, at the power that it may use, or at clocks that somebody has set.
+_THROTTLED = {
+    0x08: "HW Slowdown",
+    0x20: "SW Thermal Slowdown",
+    0x40: "HW Thermal Slowdown",
+    0x80: "HW Power Brake Slowdown",
+}
 
 
 class _Memory(ctypes.Structure):
@@ -92,6 +100,7 @@ class Nvml:
             found["uuid"] = self._uuid(handle)
             found["processes"] = self._processes(handle)
             found["used"] = self._used(handle)
+            found["throttled"] = self._throttled(handle)
         except NvmlError as error:
             found["problem"] = str(error)
         return found
@@ -113,6 +122,16 @@ class Nvml:
                 continue
             return int(memory.used)
         return None
+
+    def _throttled(self, handle: ctypes.c_void_p) -> list[str]:
+        """Why its clocks are lower than they should be; [] also where the driver does not tell."""
+        reasons = ctypes.c_ulonglong()
+        try:
+            name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+            self._call(name, handle, ctypes.byref(reasons))
+        except NvmlError:
+            return []
+        return [text for bit, text in _THROTTLED.items() if reasons.value & bit]
 
     def _processes(self, handle: ctypes.c_void_p) -> dict[str, int | None]:
         name = "nvmlDeviceGetComputeRunningProcesses_v3"

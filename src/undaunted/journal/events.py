@@ -472,6 +472,18 @@ class SlowRank(Event, tag="slow_rank", frozen=True, kw_only=True):
     beside: list[str] = []
 
 
+class GpuThrottled(Event, tag="gpu_throttled", frozen=True, kw_only=True):
+    """A rank was found slow, and a GPU that it uses has low clocks; of a node's own ranks.
+
+    ``gpu`` is its number as the driver counts; ``reasons`` are those of the driver.
+    """
+
+    rank: int
+    gpu: int
+    reasons: list[str] = []
+    line: str = ""
+
+
 class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):
     """After the end of a job: what became of a copy of a checkpoint that was in memory only.
 
@@ -520,6 +532,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     RoundBlamed,
     RoundAdvised,
     SlowRank,
+    GpuThrottled,
     RankLost,
     RankReplaced,
     InProcessPhase,

@@ -34,6 +34,7 @@ from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
+from undaunted.fault_tolerance.agent.throttling import throttled
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.messages import Messages
 from undaunted.fault_tolerance.simulated_faults import injected
@@ -82,6 +83,7 @@ class Agent:
         self._scribe = Scribe(config, self._journal, self._messages)
         # --- what is made once, and serves every round ---
         self._area = begun.area
+        self._environment = begun.environment
         self._pipes = begun.pipes
         self._spawner = begun.spawner
         self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
@@ -247,10 +249,20 @@ class Agent:
                 self._scribe.advised(order)
             case job.Slow():
                 self._scribe.slow(order)
+                if order.node == self._config.node and not order.over:
+                    self._tasks.start(self._look_at_gpus(order.rank))
             case job.Say(text=text):
                 self._say(text)
             case job.End():
                 self._end(order)
+
+    async def _look_at_gpus(self, rank: int) -> None:
+        """Say why the GPUs of a slow rank have low clocks, if they do."""
+        current = self._round
+        for worker in self._workers.all if current is not None else ():
+            if current is not None and current.rank(worker.local_rank) == rank:
+                for device in await throttled(self._environment, worker.pid):
+                    self._scribe.gpu_throttled(rank, device.index, device.throttled)
 
     def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out a command of the node."""

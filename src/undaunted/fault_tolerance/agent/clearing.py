@@ -42,6 +42,11 @@ _FIRST_LOOK_AGAIN_S = 0.02
 _LONGEST_LINE = 1 << 20
 
 
+def find_provider(environ: Mapping[str, str]) -> str:
+    """Return the path of the program that answers for this node's devices, "" = there are none."""
+    return environ.get(PROVIDER_VARIABLE) or (str(_NVML) if device_memory.present() else "")
+
+
 class Clearing:
     """What `node` calls CLEARING. Owns the helper programs it takes.
 
@@ -171,11 +176,10 @@ class Reclaim:
         self._longest_s = config.ft.gpu_memory_poll_interval
         self._ranks = config.nproc_per_node
         self._environ = environ
-        self._program = environ.get(PROVIDER_VARIABLE) or str(_NVML)
-        self._provider: _Provider | None = None
-        self.absent = ""  # why there is no need, or no way, to wait
-        if not environ.get(PROVIDER_VARIABLE) and not device_memory.present():
-            self.absent = "there is no NVIDIA GPU on this node"
+        self._program = find_provider(environ)
+        self._provider: DeviceProvider | None = None
+        # Why there is no need, or no way, to wait.
+        self.absent = "" if self._program else "there is no NVIDIA GPU on this node"
 
     @property
     def wanted(self) -> bool:
@@ -187,7 +191,7 @@ class Reclaim:
         if not self.wanted or self._provider is not None:
             return
         try:
-            self._provider = _Provider(self._program, self._environ)
+            self._provider = DeviceProvider(self._program, self._environ)
         except OSError as error:
             self.absent = f"the device provider cannot be started: {error}"
 
@@ -221,7 +225,7 @@ class Reclaim:
             self._provider = None
 
     async def _wait(
-        self, provider: _Provider, ended: AbstractSet[int], deadline: float
+        self, provider: DeviceProvider, ended: AbstractSet[int], deadline: float
     ) -> MemoryWait:
         first: tuple[int, ...] | None = None
         held: list[Held] = []
@@ -255,7 +259,7 @@ class Reclaim:
         return device_memory.describe(held, _name_of)
 
 
-class _Provider(ChildProgram):
+class DeviceProvider(ChildProgram):
     """A provider program that runs. Its first question is sent at once."""
 
     def __init__(self, path: str, environ: Mapping[str, str]) -> None:

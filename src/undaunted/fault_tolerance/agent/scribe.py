@@ -203,6 +203,15 @@ class Scribe:
         )
         self.say(slow.line, level=INFO if slow.over else ERROR)
 
+    def gpu_throttled(self, rank: int, gpu: int, reasons: list[str]) -> None:
+        """A GPU of a slow rank has low clocks."""
+        line = f"GPU {gpu}, which rank {rank} uses, has low clocks: {', '.join(reasons)}"
+        event = e.GpuThrottled(
+            t=_now_ns(), round=self._round, rank=rank, gpu=gpu, reasons=reasons, line=line
+        )
+        self.journal.record(event)
+        self.say(line, level=ERROR)
+
     # --- a round --------------------------------------------------------------------------------
 
     def round_started(self, current: Round) -> None:
