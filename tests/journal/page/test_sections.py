@@ -125,6 +125,22 @@ def test_a_failure_has_its_cause_its_traceback_and_a_button():
     assert "00:00.997 0 crash n0 1" in plain(made)
 
 
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"action": "restart"}, "restart: why"),
+        (
+            {"action": "exclude", "nodes": ["b", "<c>"], "done": True},
+            "done: exclude b, &lt;c&gt;: why",
+        ),
+    ],
+)
+def test_a_failure_has_the_advice_that_was_given(about, said):
+    advised = at(1041, e.RoundAdvised, 0, number=0, reason="why", **about)
+    assert said not in plain(sections.failures(job()[0]))
+    assert said in plain(sections.failures(job(journal([*RUN, advised]))[0]))
+
+
 def test_a_job_without_failures_says_so():
     calm = [*OPENING, *begin(10, 2), *ENDING]
     assert sections.failures(job(journal(calm))[0]) == "<p>There was none.</p>"

@@ -216,7 +216,10 @@ def failures(job: JobSummary) -> str:
         _failure(one, places, told.get(id(one)) if k >= with_traceback else None)
         for k, one in enumerate(shown)
     ]
-    heads = ["", "when", "round", "kind", "node", "rank", "cause", "lost steps", "running after"]
+    heads = [
+        "", "when", "round", "kind", "node", "rank", "cause", "lost steps",
+        "running after", "advice",
+    ]  # fmt: skip
     return table(heads, rows, "Failures") + _omitted(failed, shown)
 
 
@@ -352,7 +355,17 @@ def _failure(one: JobRound, places: Mapping[str, int], told: RoundSummary | None
         Cell(cause, "text"),
         number(one.lost_steps),
         took(one.restart_ns),
+        Cell(_advice(one), "text"),
     ]
+
+
+def _advice(one: JobRound) -> str:
+    """Return what was best done after a round, and why."""
+    said = one.advised
+    if said is None:
+        return NOTHING
+    what = " ".join(part for part in (said.action, ", ".join(said.nodes)) if part)
+    return text(f"{'done: ' if said.done else ''}{what}: {said.reason}")
 
 
 def _moment(one: JobRound) -> int:
