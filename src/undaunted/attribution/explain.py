@@ -31,8 +31,9 @@ from undaunted.journal.job.values import JobRound, JobSummary  # noqa: TC001 - a
 from undaunted.journal.render import NO_END, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from undaunted.attribution.logs.analyse import Reading
     from undaunted.journal.job.launches import Launch
 
 MOST_ROUNDS = 20  # shown to people; and of which logs are read
@@ -129,6 +130,22 @@ def _look(root: Finding | None) -> tuple[str, ...]:
 def _alike(one: Finding | None, other: Finding) -> bool:
     who = (other.cause, other.ranks, other.nodes)
     return one is not None and (one.cause, one.ranks, one.nodes) == who
+
+
+def said_in(one: Finding, rank: int, node: str) -> Finding:
+    """Add rank and node of the log that a finding quotes, where it has none of its own.
+
+    Args:
+        one: see there.
+        rank: whose log it is, -1 = not that of one rank.
+        node: of that rank, "" = not known.
+    """
+    known = CAUSES.get(one.cause)
+    if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
+        return one
+    if one.cause == "mismatch":
+        return one  # who notices it need not have called the wrong collective
+    return replace(one, ranks=(rank,), nodes=(node,) if node else ())
 
 
 def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -447,6 +464,48 @@ def page_of(
     """Return the page about a run from its failures, oldest first."""
     rounds = explain(cases)
     return Page(path=path, job=job, rounds=rounds, calm=_calm(job), problems=[*problems])
+
+
+def page_of_files(
+    path: Path,
+    reading: Reading,
+    evidence: Evidence,
+    read_from: Mapping[str, int],
+    problems: Sequence[str],
+) -> Page:
+    """Return the page about a job that did not run under undaunted.
+
+    Args:
+        path: where the files are.
+        reading: of its logs.
+        evidence: of logs and dumps; all of it is taken for one failure.
+        read_from: how many logs and dumps were read, by ``log`` and ``dump``.
+        problems: what could not be read.
+    """
+    if not evidence.findings:
+        return Page(path=path, calm=_no_failure(reading, read_from), problems=[*problems])
+    step = None if reading.step is None else int(reading.step)
+    named = {node for one in evidence.findings for node in one.nodes}
+    case = Case(
+        # Nothing is known of its other nodes: advice is given as if there were enough.
+        about=Round(nodes=(), spare=len(named), iteration=step, progress_known=step is not None),
+        findings=evidence.findings,
+        look=evidence.look,
+        unknown=evidence.unknown,
+    )
+    return Page(path=path, rounds=explain([case]), problems=[*problems])
+
+
+def _no_failure(reading: Reading, read_from: Mapping[str, int]) -> str:
+    """Say what files are worth that tell of no failure."""
+    read = " and ".join(count(number, noun) for noun, number in read_from.items() if number)
+    step = "" if reading.step is None else f" (the last step is {reading.step:g})"
+    if reading.ended:
+        return f"the program came to its end{step}; no failure is told of in {read}"
+    return (
+        f"no failure is told of in {read}{step}: it finished, still runs, hangs, or was killed "
+        "without a word"
+    )
 
 
 def _calm(job: JobSummary) -> str:

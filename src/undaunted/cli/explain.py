@@ -11,22 +11,20 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from undaunted.attribution.decision import Round
 from undaunted.attribution.explain import (
     MOST_ROUNDS,
-    Case,
     Evidence,
     Page,
     Told,
     as_json,
     case_of,
-    explain,
     failed_rounds,
     lines_of,
     page_of,
+    page_of_files,
+    said_in,
     told_by,
 )
-from undaunted.attribution.findings import CAUSES, Finding
 from undaunted.attribution.flight.culprits import analyse
 from undaunted.attribution.flight.files import read_files
 from undaunted.attribution.hang import RECORDED
@@ -163,7 +161,7 @@ def _of_run(
     run_dir = path if path.is_dir() else path.parent
     failed = failed_rounds(job)
     lines = _journal_lines(told for one in failed if (told := told_by(one, launches)))
-    dumps = _dumps(run_dir)
+    dumps = _sorted_out(run_dir.iterdir()).dumps
     hung = [one for one in failed if one.failure and one.failure.kind == "hang"]
     cases = []
     for one in failed:
@@ -235,7 +233,10 @@ def _evidence(
 ) -> Evidence:
     """Return what logs and recordings say of a round, and what is missing."""
     files, unknown = _logs(run_dir, one, launches)
-    findings = [_of_rank(each, files) for each in _read(files).findings] if files else []
+    findings = [
+        said_in(each, *files.get(Path(each.source.rpartition(":")[0]), (-1, "")))
+        for each in _read(files).findings
+    ]
     unknown += [f"what is in {file}: it may not be read" for file in _closed(files)]
     look = []
     told = told_by(one, launches)
@@ -288,21 +289,6 @@ def _logs(
     return files, [] if files else ["what the ranks have printed: nothing is in their logs"]
 
 
-def _of_rank(one: Finding, files: dict[Path, tuple[int, str]]) -> Finding:
-    """Add rank and node of the file that a finding quotes, where it has none of its own."""
-    rank, node = files.get(Path(one.source.rpartition(":")[0]), (-1, ""))
-    known = CAUSES.get(one.cause)
-    if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
-        return one
-    if one.cause == "mismatch":
-        return one  # who notices it need not have called the wrong collective
-    return replace(one, ranks=(rank,), nodes=(node,) if node else ())
-
-
-def _dumps(run_dir: Path) -> list[Path]:
-    return _sorted_out(run_dir.iterdir()).dumps
-
-
 # --- a folder without a journal -------------------------------------------------------------------
 
 
@@ -330,15 +316,9 @@ def _of_folder(path: Path) -> Page:
         unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
     if not files.logs:
         unknown.append("what the ranks have printed: there are no logs here")
-    if not findings:
-        return Page(path=path, calm=_no_failure(reading, files), problems=problems)
-    case = Case(
-        about=_of_round(reading, findings),
-        findings=tuple(findings),
-        look=tuple(look),
-        unknown=tuple(unknown),
-    )
-    return Page(path=path, rounds=explain([case]), problems=problems)
+    evidence = Evidence(tuple(findings), tuple(look), tuple(unknown))
+    read_from = {"log": len(files.logs), "dump": len(read.recordings)}
+    return page_of_files(path, reading, evidence, read_from, problems)
 
 
 def _nothing(path: Path, problems: Sequence[str]) -> str:
@@ -354,29 +334,6 @@ def _nothing(path: Path, problems: Sequence[str]) -> str:
     )
 
 
-def _of_round(reading: Reading, findings: Sequence[Finding]) -> Round:
-    """Say what is known of a job that did not run under undaunted.
-
-    Of its nodes nothing is: advice is given as if there were enough.
-    """
-    step = None if reading.step is None else int(reading.step)
-    named = {node for one in findings for node in one.nodes}
-    return Round(nodes=(), spare=len(named), iteration=step, progress_known=step is not None)
-
-
-def _no_failure(reading: Reading, files: _Files) -> str:
-    """Say what files are worth that tell of no failure."""
-    kinds = ((files.logs, "log"), (files.dumps, "dump"))
-    read = " and ".join(count(len(found), noun) for found, noun in kinds if found)
-    step = "" if reading.step is None else f" (the last step is {reading.step:g})"
-    if reading.ended:
-        return f"the program came to its end{step}; no failure is told of in {read}"
-    return (
-        f"no failure is told of in {read}{step}: it finished, still runs, hangs, or was killed "
-        "without a word"
-    )
-
-
 def _read(files: Iterable[Path]) -> Reading:
     return read_logs([str(file) for file in files])
 
@@ -385,18 +342,21 @@ def _sorted_out(paths: Iterable[Path]) -> _Files:
     """Sort files by what they look like; folders are passed over."""
     found = sorted(islice(paths, _MOST_FILES))
     files = [each for each in found if each.is_file()]
-    odd = [each for each in found if each not in set(files) and not _is_folder(each)]
-    closed = _closed(files)
+    odd = [each for each in found if not each.is_file() and not _is_folder(each)]
     problems = [
         f"left out: {count(len(left), 'file')} {why}; the first is {left[0]}"
-        for left, why in ((odd, "that is a pipe or a link to no file"), (closed, "not to be read"))
+        for left, why in (
+            (odd, "that is a pipe or a link to no file"),
+            (_closed(files), "not to be read"),
+        )
         if left
     ]
     if len(found) == _MOST_FILES:
         problems.append(f"only {_MOST_FILES} files are read")
-    kinds = {each: _kind(each) for each in files}
-    logs = [each for each in files if kinds[each] == "log"]
-    return _Files(logs, [each for each in files if kinds[each] == "dump"], problems)
+    by_kind: dict[str, list[Path]] = {"log": [], "dump": [], "": []}
+    for each in files:
+        by_kind[_kind(each)].append(each)
+    return _Files(by_kind["log"], by_kind["dump"], problems)
 
 
 def _is_folder(path: Path) -> bool:
