@@ -130,6 +130,22 @@ async def test_after_a_hang_nobody_waits_for_times(monkeypatch: pytest.MonkeyPat
 
 
 @on_loop
+async def test_times_of_a_rank_that_has_no_core_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.0)
+    asked = Recordings()
+    name = asked.open()
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(f"\0{name}")
+        times = asyncio.ensure_future(asked.ask_times([os.getpid()]))
+        await asyncio.to_thread(rank.recv, 2)
+        rank.sendall(bytes([1]) + (4).to_bytes(4, "big") + b"late")
+        assert await times == {os.getpid(): b"late"}
+    asked.close()
+
+
+@on_loop
 async def test_a_round_ends_while_a_rank_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 20.0)
     asked = Recordings()

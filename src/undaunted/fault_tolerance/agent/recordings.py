@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # A rank that has not answered by then holds the interpreter's lock, is stopped, or has no time.
 ANSWER_S = 0.5
+# To dump a full recorder takes 0.05 s of CPU time or more, which is a second where cores are too
+# few. What is not heard is lost, and nothing waits for it.
+_TIMES_S = 5.0
 _BACKLOG = 1024
 _MOST_LINKS = 4096
 
@@ -52,13 +55,13 @@ class Recordings:
         if self._idle is not None:
             self._idle.cancel()
             await asyncio.wait([self._idle])
-        return await self._ask(pids, RECORDING)
+        return await self._ask(pids, RECORDING, ANSWER_S)
 
     async def ask_times(self, pids: Iterable[int]) -> dict[int, bytes | None]:
         """Ask these processes for their `OwnTimes`; a question for recordings goes first."""
         if self._idle is not None:
             return {}
-        self._idle = asyncio.ensure_future(self._ask(pids, TIMES))
+        self._idle = asyncio.ensure_future(self._ask(pids, TIMES, _TIMES_S))
         try:
             await asyncio.wait([self._idle])
             return {} if self._idle.cancelled() else self._idle.result()
@@ -66,12 +69,14 @@ class Recordings:
             self._idle.cancel()
             self._idle = None
 
-    async def _ask(self, pids: Iterable[int], what: bytes) -> dict[int, bytes | None]:
+    async def _ask(
+        self, pids: Iterable[int], what: bytes, limit_s: float
+    ) -> dict[int, bytes | None]:
         for _ in range(_BACKLOG):  # processes that have just connected
             if not self._accept():
                 break
         links = {pid: self._links[pid] for pid in pids if pid in self._links}
-        answers = await asyncio.gather(*(link.ask(what) for link in links.values()))
+        answers = await asyncio.gather(*(link.ask(what, limit_s) for link in links.values()))
         return dict(zip(links, answers, strict=True))
 
     def close(self) -> None:
@@ -116,11 +121,11 @@ class _Link:
             asyncio.get_running_loop().remove_reader(self._sock)
         self._sock.close()
 
-    async def ask(self, what: bytes) -> bytes | None:
+    async def ask(self, what: bytes, limit_s: float) -> bytes | None:
         self._number = (self._number + 1) % 256
         try:
             self._sock.send(bytes([self._number]) + what)
-            return await asyncio.wait_for(self._answer(), ANSWER_S)
+            return await asyncio.wait_for(self._answer(), limit_s)
         except (OSError, asyncio.TimeoutError, TimeoutError):  # two classes until Python 3.11
             return None
 
