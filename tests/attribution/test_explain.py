@@ -207,8 +207,9 @@ def test_an_error_of_the_program_has_one_name() -> None:
     line = "ValueError: corrupt data in shard 17"
     told = replace(ERROR, quote=line)
     seen = Finding("data_error", (1,), quote=f"[rank1]: {line}", source="stderr.log:4")
-    (found,) = joined(told, [seen])
-    assert (found.cause, found.source) == ("program_error", "stderr.log:4")
+    assert joined(told, [seen]) == (told,)
+    raised = replace(seen, quote='raise ValueError("corrupt data in shard 17")')
+    assert joined(told, [raised]) == (told,)
     earlier = replace(seen, quote="shard 17 is truncated")
     assert joined(told, [earlier])[0].cause == "data_error"
 
@@ -237,7 +238,12 @@ def test_what_follows_or_is_of_others_or_unsure_explains_nothing(seen: Finding) 
 def test_the_line_of_a_rank_that_waited_is_not_put_beside_who_was_killed() -> None:
     killed = Finding("terminated", (1,), ("a",), quote="SIGKILL", source="j:1")
     waited = Finding("peer_lost", quote="Connection closed by peer", source="rank0.log:3")
-    assert joined(killed, [waited]) == (killed, waited)
+    (one,) = explain([Case(about=ABOUT, findings=joined(killed, [waited]))])
+    assert one.root is killed
+    named = replace(waited, ranks=(5,))
+    assert joined(killed, [named]) == (killed, named)
+    guess = replace(killed, confidence=0.4)
+    assert joined(guess, [waited]) == (guess, waited)
 
 
 def test_a_rank_that_notices_a_wrong_collective_need_not_have_called_it() -> None:

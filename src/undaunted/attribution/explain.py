@@ -157,13 +157,13 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     """
     if told is None:
         return tuple(seen)
+    seen = [one for one in seen if not _adds_nothing(one, told)]
     for one in worst_first(seen):
         if one.confidence >= SURE and _is_why(one, told):
             # Who gets a wrong collective fails, not who has called it.
             who = one if one.cause == "mismatch" != told.cause else told
             better = replace(
                 one,
-                cause=told.cause if _is_same_line(one, told) else one.cause,
                 ranks=who.ranks or one.ranks,
                 nodes=who.nodes or one.nodes,
                 t=told.t or one.t,
@@ -173,9 +173,15 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
     return (told, *seen)
 
 
-def _is_same_line(one: Finding, told: Finding) -> bool:
+def _adds_nothing(one: Finding, told: Finding) -> bool:
+    """Whether it is only another name for what the launcher says, or what followed from it."""
     line = told.quote.partition("\n")[0]
-    return one.cause in _OWN_WORDS and line != "" and line in one.quote
+    message = line.partition(": ")[2] or line
+    if one.cause in _OWN_WORDS and told.cause == "program_error" and message:
+        return message in one.quote and {*one.ranks} <= {*told.ranks}
+    known, other = CAUSES.get(one.cause), CAUSES.get(told.cause)
+    follow = known is not None and other is not None and known.follows and other.follows
+    return follow and not one.ranks and told.confidence >= SURE and one.cause != told.cause
 
 
 def _is_why(one: Finding, told: Finding) -> bool:
