@@ -22,6 +22,8 @@ SCRIPT = """
     go_on = torch.ones(1)
     while go_on.item():
         undaunted.step(step)
+        if step == 5:
+            os.write(1, f"rank {rank} steps\\n".encode())
         time.sleep(0.06 if rank == 2 else 0.03)  # work
         go_on.fill_(rank != 0 or not os.path.exists("enough"))
         dist.all_reduce(go_on, dist.ReduceOp.MIN)
@@ -64,6 +66,40 @@ def test_all_nodes_say_it(tmp_path: Path) -> None:
         assert [launcher.wait_for(LINE)[1] for launcher in nodes] == ["b", "b"]
         (tmp_path / "enough").touch()
         for launcher in nodes:  # gloo may fail in ranks that others leave
+            launcher.finish()
+
+
+def test_a_job_of_one_node_is_ended_where_that_was_chosen(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "4", "--max-restarts", "3", "--slow-ranks", "stop",
+               "--slow-ranks-after", "0.5s")  # fmt: skip
+    with launched(tmp_path, SCRIPT, *options) as launcher:
+        assert launcher.finish() == 93, launcher.text
+        assert len(launcher.events("round_started")) == 1
+        (ended,) = launcher.events("job_ended")
+    assert ended["outcome"] == "no_restart"
+    assert "rank 2 (node" in str(ended["reason"])
+
+
+SLOW_ON_TWO = "rank == 2 and os.environ['ROLE_NAME'] == 'two' and os.path.exists('spare')"
+
+
+def test_a_spare_takes_the_place_of_a_slow_node(tmp_path: Path) -> None:
+    """It is no restart of those that the job is allowed."""
+    script = SCRIPT.replace("rank == 2", SLOW_ON_TWO)
+    options = ("--nnodes", "2:3", "--nproc-per-node", "2", "--slow-ranks", "exclude",
+               "--slow-ranks-after", "0.5s")  # fmt: skip
+    with nodes_of_a_job(tmp_path, script, *options) as start:
+        one = start("one", "is_host=1", "--role", "one")
+        two = start("two", "is_host=0", "--role", "two")
+        one.wait_for("rank 0 steps")
+        three = start("three", "is_host=0", "--role", "three")
+        one.wait_for("spare nodes: three")
+        (tmp_path / "spare").touch()
+        assert two.finish() == 1, two.text
+        assert "node two is left out: rank 2 " in two.text
+        three.wait_for("rank 2 steps")
+        (tmp_path / "enough").touch()
+        for launcher in (one, three):  # gloo may fail in ranks that others leave
             launcher.finish()
 
 

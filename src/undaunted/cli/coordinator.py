@@ -49,6 +49,8 @@ Example:
         "rdzv-conf",
         "max-restarts",
         "advice",
+        "slow-ranks",
+        "slow-ranks-after",
         "ft-restart-policy",
         "ft-segment",
         "ft-max-no-progress-cycles",
@@ -112,6 +114,8 @@ def build_config(parsed: RunParsed, environ: Mapping[str, str], cwd: str) -> Alo
         stop_timeout_s=options.stop_timeout_s,
         term_timeout_s=options.term_timeout_s,
         advice=options.advice,
+        slow_ranks=options.slow_ranks,
+        slow_ranks_after_s=options.slow_ranks_after_s,
         funnel=funnel,
         cycle_info=cycle_info(parsed, environ, cwd, name, options.ft_per_cycle_applog_prefix),
     )

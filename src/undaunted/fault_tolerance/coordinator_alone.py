@@ -47,6 +47,8 @@ class AloneConfig:
     stop_timeout_s: float | None = None
     term_timeout_s: float = 1800.0
     advice: str = "log"
+    slow_ranks: str = "log"
+    slow_ranks_after_s: float = 300.0
     ft: FaultToleranceConfig
     cycle_info: CycleInfoPlace | None = None
     funnel: FunnelConfig | None = None

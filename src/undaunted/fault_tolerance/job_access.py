@@ -35,6 +35,10 @@ class JobLimits(Protocol):
     def term_timeout_s(self) -> float: ...  # noqa: D102
     @property
     def advice(self) -> str: ...  # noqa: D102
+    @property
+    def slow_ranks(self) -> str: ...  # noqa: D102
+    @property
+    def slow_ranks_after_s(self) -> float: ...  # noqa: D102
 
 
 class Contexts(NamedTuple):
@@ -64,6 +68,8 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
         rule=rule,
         advise=advise,
         act=limits.advice == "act",
+        slow_ranks=limits.slow_ranks,
+        slow_ranks_after_s=limits.slow_ranks_after_s,
         pace=Pace,
     )
 
@@ -74,6 +80,7 @@ def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
         "--elastic": "true" if nodes.elastic else "",
         "--max-restarts": str(limits.max_restarts),
         "--advice": limits.advice,
+        "--slow-ranks": limits.slow_ranks,
         "--ft-restart-policy": nodes.restart_policy,
         "--ft-segment": str(nodes.segment or ""),
         "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),

@@ -47,6 +47,22 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             "= go on without the node, or end the job with 93"
         ),
     ] = "log"
+    slow_ranks: Annotated[
+        Literal["log", "exclude", "stop"],
+        values.one_of("WHAT", "log", "exclude", "stop"),
+        Opt(
+            "When a slow rank costs 10 % of the time or more for long: log = say so; exclude = go "
+            "on without its node, if it can be spared; stop = end the job with 93"
+        ),
+    ] = "log"
+    slow_ranks_after_s: Annotated[
+        Seconds,
+        Opt(
+            "How long a rank must be slow before --slow-ranks does something",
+            name="slow-ranks-after",
+            rare=True,
+        ),
+    ] = 300.0
     worker_start: Annotated[
         Literal["warm", "fresh"],
         values.one_of("HOW", "warm", "fresh"),

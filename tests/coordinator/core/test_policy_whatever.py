@@ -20,10 +20,11 @@ from hypothesis.stateful import (
 from tests.coordinator.core.driving import of
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.advice import Advice, Attempt
-from undaunted.coordinator.core.config import PolicyConfig
+from undaunted.coordinator.core.config import Pace, PolicyConfig
 from undaunted.coordinator.core.examination import Case, Ruling
 from undaunted.coordinator.core.policy import JobPolicy, PolicyState
 from undaunted.coordinator.core.progress import NO_ITERATIONS, Iterations
+from undaunted.coordinator.core.slowness import MOST_EXCLUDED
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -38,6 +39,17 @@ def _advise(action: str, history: bytes, attempt: Attempt) -> Advice:
     nodes = (blamed.node,) if blamed else ()
     advised = m.Advised(attempt.round, action, "so", nodes) if blamed else None
     return Advice(advised, history + b"x" * (attempt.round + 1 - len(history)))
+
+
+def _pace(number: int, places: tuple[m.Place, ...]) -> Pace:
+    """Nodes say which of their ranks are slow, or are no more."""
+    first = {place.node: place.first_rank for place in places}
+
+    def told(node: str, times: bytes) -> list[m.Slow]:
+        over, lost = times == b"over", 0.05 if times == b"little" else 0.3
+        return [m.Slow(number, node, first[node], "so", over, 0.5, lost)] if times else []
+
+    return told
 
 
 CONFIGS = st.builds(
@@ -57,6 +69,8 @@ CONFIGS = st.builds(
         [None, *(partial(_advise, to) for to in ("restart", "exclude", "stop"))]
     ),
     act=st.booleans(),
+    pace=st.sampled_from([None, _pace]),
+    slow_ranks=st.sampled_from(["log", "exclude", "stop"]),
 )
 INFOS = st.builds(
     m.NodeInfo,
@@ -89,8 +103,17 @@ class World:
     started: list[int] = field(default_factory=list)
     blamed: set[int] = field(default_factory=set)
     advised: set[int] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)  # rounds
     ended: m.Outcome | None = None
     quorum: bool = True
+
+    def leave_out_slow(self, node: str) -> None:
+        assert self.config.slow_ranks == "exclude"
+        assert len(self.excluded) < MOST_EXCLUDED
+        assert len(self.started) not in self.left_out, "one in a round"
+        assert len(self.agents.keys() - self.excluded) > self.config.min_nodes
+        self.left_out.add(len(self.started))
+        self.excluded.add(node)
 
     def obey(self, command: m.Command) -> None:
         match command:
@@ -99,6 +122,7 @@ class World:
                 assert number == len(self.started), "rounds are numbered one by one"
                 assert not any(agent.runs is not None for agent in self.agents.values())
                 check_places(places)
+                assert len(places) >= self.config.min_nodes
                 assert {place.node for place in places} <= self.agents.keys() - self.excluded
                 self.prepare = command
             case m.Start():
@@ -148,8 +172,11 @@ class AnyJob(RuleBasedStateMachine):
             self.join(info)
 
     def feed(self, event: m.Event) -> list[m.Command]:
-        was_ended = self.policy.ended
+        was_ended, excluded = self.policy.ended, set(self.policy.excluded)
         commands = self.policy.handle(event)
+        for node in self.policy.excluded.keys() - excluded - self.world.excluded:
+            if "was slow" in self.policy.excluded[node]:
+                self.world.leave_out_slow(node)
         if was_ended:
             assert [type(command) for command in commands] in ([], [m.End])
         starts = of(m.Start, commands)
@@ -234,6 +261,18 @@ class AnyJob(RuleBasedStateMachine):
     @precondition(lambda self: self.runners())
     def show(self, data: st.DataObject) -> None:
         self.feed(m.NodeEvidence(self.pick(data), self.policy.round, b"seen"))
+
+    @rule(data=st.data(), times=st.sampled_from([b"", b"little", b"much", b"much", b"over"]))
+    @precondition(lambda self: self.runners())
+    def tell_times(self, data: st.DataObject, times: bytes) -> None:
+        self.feed(m.NodeTimes(self.pick(data), self.policy.round, times))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.runners() and "slow" in self.world.timers)
+    def slow_for_long(self, data: st.DataObject) -> None:
+        self.fire("slow")
+        for node in self.runners():
+            self.feed(m.NodeTimes(node, self.policy.round, b""))
 
     @rule(data=st.data())
     @precondition(lambda self: self.runners())

@@ -1,11 +1,18 @@
-"""Times of ranks go to a function that the shell hands in; what it says goes to all nodes."""
+"""Times of ranks go to a function that the shell hands in; what it says goes to all nodes.
+
+Only where the user has chosen so, something is done about ranks that are slow for long.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.coordinator.core.driving import Driver, running
+import pytest
+
+from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.examination import Ruling
+from undaunted.coordinator.core.slowness import MOST_EXCLUDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,3 +70,160 @@ def test_strangers_and_jobs_that_compare_nothing() -> None:
     assert job(compares).feed(m.NodeTimes("c", 0, b"slow")) == []
     assert compares.told == []
     assert job(None).feed(m.NodeTimes("a", 0, b"slow")) == []
+
+
+# --- what is done about it --------------------------------------------------------------------
+
+
+def of_round(number: int, places: tuple[m.Place, ...]) -> Callable[..., list[m.Slow]]:
+    """Nodes say how much of the time their first rank costs; 0 = as fast as others again."""
+    first = {place.node: place.first_rank for place in places}
+
+    def told(node: str, times: bytes) -> list[m.Slow]:
+        lost = float(times or 0)
+        one = m.Slow(number, node, first[node], "it is slow", not lost, lost, lost)
+        return [one] if times else []
+
+    return told
+
+
+def acting(*names: str, do: str = "exclude", **config: Any) -> Driver:
+    config = {"min_nodes": 3, "pace": of_round, "slow_ranks": do, **config}
+    return running(*names, slow_ranks_after_s=60.0, **config)
+
+
+def tell(one: Driver, node: str, times: bytes = b"") -> list[m.Command]:
+    return one.feed(m.NodeTimes(node, one.policy.round, times))
+
+
+def slow_for_long(one: Driver, node: str) -> list[m.Command]:
+    tell(one, node, b"0.2")
+    assert one.timers["slow"].delay_s == 60.0
+    assert one.fire("slow") == []
+    return tell(one, node)
+
+
+def stops(one: Driver, commands: list[m.Command]) -> None:
+    """All nodes are told so, gently, and have stopped."""
+    nodes = {stop.node for stop in of(m.Stop, commands)}
+    assert nodes == set(one.table.split())
+    assert {stop.grace_s for stop in of(m.Stop, commands)} == {15.0}
+    one.stop(*sorted(nodes))
+
+
+def test_a_spare_takes_the_place_of_a_slow_node() -> None:
+    one = acting("a", "b", "c", "d")
+    commands = slow_for_long(one, "b")
+    (decided,) = of(m.Decided, commands)
+    assert (decided.action, decided.restarts_left) == ("restart", 0), "it uses no restart"
+    assert "node b" in decided.reason
+    stops(one, commands)
+    assert one.policy.running
+    assert one.table == "a d c"
+    assert one.outcomes == {"b": "excluded"}
+    assert of(m.Blamed, one.said) == [], "nothing has failed"
+
+
+def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
+    one = acting("a", "b", "c", min_nodes=2, max_nodes=3, elastic=True)
+    stops(one, slow_for_long(one, "b"))
+    assert one.policy.running
+    assert one.table == "a c"
+
+
+def test_a_job_that_needs_the_node_goes_on_with_it() -> None:
+    one = acting("a", "b", "c")
+    (said,) = slow_for_long(one, "b")
+    assert isinstance(said, m.Say)
+    assert tell(one, "b") == [], "said once"
+    assert one.policy.running
+    assert one.policy.excluded == {}
+    one.join("d")
+    stops(one, tell(one, "b"))
+    assert one.table == "a d c", "a spare one has come"
+
+
+def test_a_node_that_is_needed_by_now_is_kept() -> None:
+    one = acting("a", "b", "c", "d")
+    slow_for_long(one, "b")
+    one.lose("d")
+    one.stop("a", "b", "c")
+    assert one.policy.running
+    assert one.table == "a b c"
+    assert one.policy.excluded == {}
+
+
+def test_stop_ends_the_job_gently() -> None:
+    one = acting("a", "b", "c", do="stop")
+    stops(one, slow_for_long(one, "b"))
+    assert one.outcomes == dict.fromkeys("abc", "no_restart")
+
+
+@pytest.mark.parametrize("times", [b"0.09", b"0"])
+def test_what_costs_little_or_is_over_ends_nothing(times: bytes) -> None:
+    one = acting("a", "b", "c", "d")
+    tell(one, "b", times)
+    assert "slow" not in one.timers
+    tell(one, "b", b"0.2")
+    tell(one, "b", times)
+    assert one.fire("slow") == []
+    assert tell(one, "b") == []
+    assert one.policy.running
+
+
+def test_the_time_begins_anew_when_another_rank_becomes_slow() -> None:
+    one = acting("a", "b", "c", "d")
+    tell(one, "b", b"0.2")
+    one.timers.pop("slow")
+    tell(one, "c", b"0.3")
+    assert "slow" in one.timers
+
+
+def test_slow_ranks_on_several_nodes_are_not_the_fault_of_one() -> None:
+    one = acting("a", "b", "c", "d")
+    tell(one, "b", b"0.2")
+    tell(one, "c", b"0.3")
+    one.fire("slow")
+    assert tell(one, "b") == tell(one, "c") == []
+
+
+def test_nothing_is_done_while_the_rank_does_not_step() -> None:
+    one = acting("a", "b", "c", "d")
+    tell(one, "b", b"0.2")
+    one.fire("slow")
+    assert tell(one, "a") == [], "it may save a checkpoint, or hang"
+    assert of(m.Stop, tell(one, "b"))
+
+
+def test_who_hangs_comes_before_who_is_slow() -> None:
+    one = acting("a", "b", "c", "d", rule=lambda _: Ruling())
+    tell(one, "b", b"0.2")
+    one.fire("slow")
+    one.feed(m.HangSuspected("a", 0))
+    assert tell(one, "b") == []
+
+
+def test_a_rank_that_is_slow_on_every_node_costs_one_node() -> None:
+    """Rank 2 writes logs, for example."""
+    one = acting("a", "b", "c", "d", "e")
+    stops(one, slow_for_long(one, "b"))
+    assert one.table == "a d c"
+    (said,) = slow_for_long(one, "d")
+    assert isinstance(said, m.Say)
+    assert list(one.policy.excluded) == ["b"]
+
+
+def test_few_nodes_of_a_job_are_left_out() -> None:
+    names = [f"n{number}" for number in range(10)]
+    one = acting(*names, min_nodes=5)
+    for node in names[:MOST_EXCLUDED]:
+        stops(one, slow_for_long(one, node))
+    (said,) = slow_for_long(one, names[MOST_EXCLUDED])
+    assert isinstance(said, m.Say)
+    assert list(one.policy.excluded) == names[:MOST_EXCLUDED]
+
+
+def test_nothing_is_done_unless_it_was_chosen() -> None:
+    one = acting("a", "b", "c", "d", do="log")
+    assert len(tell(one, "b", b"0.2")) == 1
+    assert "slow" not in one.timers

@@ -44,6 +44,9 @@ class PolicyConfig:
         advise: says what is best done after a round that failed, by the history of the job; None =
             there is no history.
         act: do what is advised: leave nodes out, end the job; otherwise it is only said.
+        slow_ranks: what is done about ranks that are slow for long: log = say so, exclude = go on
+            without their node if it can be spared, stop = end the job.
+        slow_ranks_after_s: how long.
     """
 
     min_nodes: int = 1
@@ -64,6 +67,8 @@ class PolicyConfig:
     rule: Rule | None = field(default=None, compare=False)
     advise: Advise | None = field(default=None, compare=False)
     act: bool = False
+    slow_ranks: str = "log"
+    slow_ranks_after_s: float = 300.0
 
     @property
     def most_nodes(self) -> int:

@@ -58,6 +58,7 @@ from undaunted.coordinator.core.messages import (
     Say,
     SetTimer,
     ShutdownRequested,
+    Slow,
     Start,
     Stop,
     TableAccepted,
@@ -70,6 +71,7 @@ from undaunted.coordinator.core.progress import (
     ProgressTracker,
     together,
 )
+from undaunted.coordinator.core.slowness import MOST_EXCLUDED, Slowness
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, KeysView, Mapping
@@ -259,6 +261,7 @@ class JobPolicy:
         blame: what ended the last round.
         examination: of a round in which a limit was passed.
         pace: says who is slow in the round that runs; None = no times have come.
+        slowness: who has been slow for long in that round.
         tracker: whether rounds advance.
         history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
@@ -277,6 +280,7 @@ class JobPolicy:
     blame: Blame = field(default_factory=Blame)
     examination: Examination | None = None
     pace: Pace | None = None
+    slowness: Slowness = field(default_factory=Slowness)
     tracker: ProgressTracker = field(init=False)
     history: bytes = b""
     after: Ending | None = None
@@ -286,6 +290,8 @@ class JobPolicy:
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
     _told: bool = False  # who is to blame for the end of the last round
+    _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
+    _slow_before: set[int] = field(default_factory=set)  # ranks whose node was left out as slow
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -568,7 +574,47 @@ class JobPolicy:
             return []
         if self.pace is None:
             self.pace = self.config.pace(self.round, self.places)
-        return list(self.pace(event.node, event.times))
+        news = list(self.pace(event.node, event.times))
+        return [*news, *self._slow_for_long(event.node, news)]
+
+    def _slow_for_long(self, node: str, news: list[Slow]) -> list[Command]:
+        """Do what the user has chosen when a rank was slow for long and still steps."""
+        if self.config.slow_ranks == "log":
+            return []
+        if self.slowness.note(news):
+            return [SetTimer("slow", self.round, self.config.slow_ranks_after_s)]
+        slow, members = self.slowness.worst, self.members
+        if slow is None or slow.node != node or not members.works(node):
+            return []
+        if members.finished or self.examination is not None:
+            return []
+        why = f"rank {slow.rank} (node {node}) has been slow for "
+        why += f"{format_duration(self.config.slow_ranks_after_s)}, {slow.lost:.0%} of the time "
+        why += "is lost"
+        grace_s = self._grace_s(GRACE_ON_REQUEST_S)
+        if self.config.slow_ranks == "stop":
+            return self._stop_round(why, Ending(Outcome.NO_RESTART, why), grace_s)
+        if kept := self._kept_though(slow):
+            said, self.slowness.said = self.slowness.said, True
+            return [] if said else [Say(f"{why}; node {node} is kept: {kept}")]
+        self._too_slow = slow
+        return self._stop_round(f"{why}: the job goes on without the node", None, grace_s)
+
+    def _kept_though(self, slow: Slow) -> str:
+        """Why a node takes part though it has a slow rank, "" = it need not."""
+        if slow.rank in self._slow_before:
+            return "this rank was slow on another node as well, so its work is slow, not the node"
+        if len(self.roster.excluded) >= MOST_EXCLUDED:
+            return f"{len(self.roster.excluded)} nodes are excluded already"
+        known = dict(self.roster.excluded)
+        fits = self._leave_out([slow.node], "")
+        self.roster.excluded = known
+        return "" if fits else "the job needs it, start a spare one"
+
+    def _without_slow(self, slow: Slow) -> None:
+        """The round is over: leave the node out, unless the job needs it by now."""
+        if self._leave_out([slow.node], f"rank {slow.rank} was slow for long"):
+            self._slow_before.add(slow.rank)
 
     def _blamed(self) -> list[Command]:
         """Tell everybody who is to blame; once in a round."""
@@ -734,6 +780,8 @@ class JobPolicy:
                 return self._prepare_timed_out(event.silent)
             case "joined", PolicyState.RUNNING:
                 return self._grow() or self._name_spares()
+            case "slow", PolicyState.RUNNING:
+                self.slowness.lasted = True  # the next times say whether the rank still steps
             case "evidence", PolicyState.RUNNING:
                 return self._evidence_late()
             case "stop", PolicyState.STOPPING:
@@ -836,7 +884,8 @@ class JobPolicy:
         self.round = self.next_round
         self.state = PolicyState.RUNNING
         self.members = Members(places)
-        self.blame, self.examination, self.pace = Blame(), None, None
+        self.blame, self.examination = Blame(), None
+        self.pace, self.slowness, self._too_slow = None, Slowness(), None
         self.after, self.gone, self._why = None, "", ""
         self._announced = self._counted = self._told = False
         world_size = sum(place.slots for place in places)
@@ -914,6 +963,8 @@ class JobPolicy:
             self.after = self._no_next_round()
         if not finished:
             commands += self._advise()
+        if self.after is None and self._too_slow is not None and not self.no_quorum:
+            self._without_slow(self._too_slow)
         if self.after is None:
             return [*commands, *self._let_go(), *self._form()]
         self.after = self._with_first_cause(self.after)
@@ -983,9 +1034,13 @@ class JobPolicy:
             return True
         if advised.action != "exclude" or not advised.nodes:
             return False
+        return self._leave_out(advised.nodes, advised.reason)
+
+    def _leave_out(self, nodes: Iterable[str], reason: str) -> bool:
+        """Bar nodes if enough are left for a round; return whether that is so."""
         known = dict(self.roster.excluded)
-        for node in advised.nodes:
-            self.roster.excluded[node] = f"node {node} is left out: {advised.reason}"
+        for node in nodes:
+            self.roster.excluded[node] = f"node {node} is left out: {reason}"
         if self._fits():
             return True
         self.roster.excluded = known

@@ -5,9 +5,11 @@ The agent knows the policy only through `Orders`. On one node it runs in the age
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from undaunted import __version__
+from undaunted.base.timers import Timers
 from undaunted.coordinator.core import messages as job
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.policy import JobPolicy
@@ -93,6 +95,7 @@ class OwnOrders:
             self._rounds = OwnRounds(config.cycle_info, say)
         self._info = job.NodeInfo(config.node, config.nproc_per_node)
         self._turns = turns
+        self._timers = Timers()
         self._obey = obey
         self._policy = JobPolicy(
             PolicyConfig(
@@ -103,6 +106,8 @@ class OwnOrders:
                 min_progress_iterations=config.ft.min_progress_iterations,
                 advise=advise,
                 act=config.advice == "act",
+                slow_ranks=config.slow_ranks,
+                slow_ranks_after_s=config.slow_ranks_after_s,
                 pace=Pace,
             )
         )
@@ -122,6 +127,7 @@ class OwnOrders:
 
     async def close(self) -> None:
         """Complete the files about the rounds."""
+        self._timers.cancel()
         if self._rounds is not None:
             self._rounds.close()
 
@@ -132,8 +138,11 @@ class OwnOrders:
             match order:
                 case job.Prepare(round=number):  # nobody else needs to learn the table
                     self.post(job.TableAccepted(number, "", 0))
+                case job.SetTimer("slow", number, delay_s):
+                    fired = job.TimerFired("slow", number)
+                    self._timers.set("slow", delay_s, partial(self.post, fired))
                 case job.SetTimer():
-                    pass  # all are about waiting for other nodes
+                    pass  # the others are about waiting for other nodes
                 case _:
                     if self._rounds is not None:
                         self._rounds.obey(order)
