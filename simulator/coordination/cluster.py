@@ -566,6 +566,8 @@ class Agent:
                 self._run_node(n.StopRound(number, grace_s, signal), now, out)
             case m.Gather(round=number):
                 self._run_node(n.Gather(number), now, out)
+            case m.GoOn(round=number):
+                self._run_node(n.GoOn(number), now, out)
             case m.End(outcome=outcome, reason=reason):
                 self._end(outcome.value, reason, now, out)
             case (
@@ -635,9 +637,9 @@ class Agent:
             case n.ReportEvidence():
                 seen = b"hangs" if ranks is not None and ranks.hung else b"waits"
                 self._report(m.NodeEvidence(self.name, number, seen), now, out)
-            case n.ReportFailed(detail=detail):
-                text = f"node {self.name}: {detail}"
-                failed = m.NodeFailed(self.name, number, text, victim=self._victim)
+            case n.ReportFailed(kind=kind, detail=detail):
+                about = (self.name, number, f"node {self.name}: {detail}")
+                failed = m.NodeFailed(*about, victim=self._victim, hang=kind == "hang")
                 self._report(failed, now, out)
             case n.ReportFinished():
                 self._report(m.NodeFinished(self.name, number), now, out)

@@ -98,7 +98,9 @@ def _rule(case: Case) -> Ruling:
     if not hung or case.round % 3 == 0:
         return Ruling()
     victims = tuple(place.node for place in case.places if place.node not in hung)
-    return Ruling(f"rank hangs on node {hung[0]}", hung[0], victims=victims)
+    ranks = tuple(place.first_rank for place in case.places if place.node in hung)
+    line = f"rank hangs on node {hung[0]}"
+    return Ruling(line, hung[0], ranks, victims=victims, certain=case.round % 2 == 0)
 
 
 def _advise(history: bytes, attempt: Attempt) -> Advice:

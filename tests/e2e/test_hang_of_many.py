@@ -77,6 +77,55 @@ def test_one_verdict_for_the_job(tmp_path: Path, kind: str) -> None:
         assert ("its interpreter does not answer" in told[0]) is (kind == "GIL held")
 
 
+IN_PROCESS = """
+    import os, time
+    from datetime import timedelta
+    import torch, torch.distributed as dist
+    import undaunted
+    from undaunted import inprocess
+    from undaunted.fault_tolerance import RankMonitorClient
+
+    def load_batch():
+        time.sleep(600)
+
+    soft = timedelta(seconds=40)
+
+    @inprocess.Wrapper(soft_timeout=soft, hard_timeout=2 * soft)
+    def train(call: inprocess.CallWrapper):
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", store=call.store, rank=rank, world_size=size)
+        for step in range(4):
+            undaunted.step(step)
+            if call.iteration == 0 and step == 2 and rank == 1:
+                load_batch()
+            dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        print(f"rank {rank} of {size} is done in {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    train()
+    client.shutdown_workload_monitoring()  # the end may take long where a machine is busy
+"""
+
+
+def test_the_victims_of_a_hang_go_on_with_min_healthy(tmp_path: Path) -> None:
+    policy = ("--ft-restart-policy", "min-healthy", "--max-restarts", "0")
+    options = ("--nnodes", "2:3", "--nproc-per-node", "1", "--ft-rank-heartbeat-timeout", "3")
+    names = ("one", "two", "three")
+    with nodes_of_a_job(tmp_path, IN_PROCESS, *options, *policy) as start:
+        hosts = ("is_host=1,last_call_timeout=60", "is_host=0", "is_host=0")
+        launchers = [start(name, host) for name, host in zip(names, hosts, strict=True)]
+        assert [each.finish() for each in launchers] == [0, 0, 0], launchers[0].text
+        texts = "\n".join(each.text for each in launchers)
+    assert "rank 0 of 2 is done in 0" in texts
+    assert "rank 1 of 2 is done in 0" in texts
+    journals = {name: events(tmp_path, name) for name in names}
+    assert all(first(each, "round_blamed")["ranks"] == [1] for each in journals.values())
+    culprit = first(journals["one"], "round_blamed")["node"]
+    assert first(journals[culprit], "round_started")["ranks"] == [1]
+
+
 def events(tmp_path: Path, node: str) -> list[dict[str, Any]]:
     path = tmp_path / "run" / f"journal-{node}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]

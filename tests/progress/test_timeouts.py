@@ -58,6 +58,13 @@ def test_the_limit_is_the_moment_it_expires(age, expired):
     assert bool(look(page, HEARTBEAT).expired) is expired
 
 
+def test_what_lies_before_a_new_beginning_does_not_count():
+    page = PageSnapshot(phase=Phase.STEPPING, heartbeat_ns=ago(12))
+    assert look(page, HEARTBEAT, anew_ns=ago(9)) == Check((), ago(9) + 10 * S)
+    (expired,) = look(page, HEARTBEAT, anew_ns=ago(11)).expired
+    assert (expired.since_ns, expired.age_s, expired.deadline_ns) == (ago(12), 12, ago(1))
+
+
 def test_nothing_came_after_initialisation():
     page = PageSnapshot(phase=Phase.INITIALIZED, initialized_ns=ago(50))
     (expired,) = look(page, HEARTBEAT).expired

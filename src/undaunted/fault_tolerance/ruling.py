@@ -52,7 +52,8 @@ def _rule(case: Case) -> Ruling:
     waiting = set(verdict.waiting)
     victims = {each.node for each in seen if each.rank in waiting}
     victims -= {each.node for each in verdict.suspects}
-    return Ruling(verdict.line, node, verdict.culprits, verdict.cause, tuple(sorted(victims)))
+    about = (verdict.culprits, verdict.cause, tuple(sorted(victims)))
+    return Ruling(verdict.line, node, *about, certain=verdict.certain)
 
 
 def _seen(case: Case, node: str) -> list[Seen]:

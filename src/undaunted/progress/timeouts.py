@@ -74,6 +74,7 @@ def check(
     *,
     now_ns: int,
     started_ns: int,
+    anew_ns: int = 0,
     pauses: Sequence[tuple[int, int]] = (),
     siblings_monitored: bool = False,
 ) -> Check:
@@ -90,6 +91,7 @@ def check(
         limits: what it is held to.
         now_ns: CLOCK_MONOTONIC.
         started_ns: when the process was started.
+        anew_ns: limits that began to count before then count from then on.
         pauses: when the agent itself did not run: end and length of each pause, nanoseconds. One
             that ended after a limit began to count moves its deadline.
         siblings_monitored: another rank has initialised monitoring, so this one is expected to:
@@ -100,8 +102,9 @@ def check(
     expired = []
     looks = [now_ns + _to_ns(limit) for limit in _limits_that_may_begin(limits)]
     for running in _running(page, limits, started_ns, siblings_monitored):
-        paused_ns = sum(length for end, length in pauses if end > running.since_ns)
-        deadline_ns = running.since_ns + _to_ns(running.limit_s) + paused_ns
+        counts_ns = max(running.since_ns, anew_ns)
+        paused_ns = sum(length for end, length in pauses if end > counts_ns)
+        deadline_ns = counts_ns + _to_ns(running.limit_s) + paused_ns
         if now_ns >= deadline_ns:
             expired.append(_expire(running, deadline_ns, now_ns))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.coordinator.core.driving import Driver, of, running
@@ -26,6 +27,11 @@ class Judge:
 class Job(Driver):
     def suspect(self, *names: str) -> list[m.Command]:
         return self.feed(*[m.HangSuspected(name, self.policy.round) for name in names])
+
+    def hang(self, *names: str) -> list[m.Command]:
+        """They have judged their own ranks."""
+        number = self.policy.round
+        return self.feed(*[m.NodeFailed(name, number, "hangs", hang=True) for name in names])
 
     def show(self, *names: str, evidence: bytes = b"seen") -> list[m.Command]:
         return self.feed(*[m.NodeEvidence(name, self.policy.round, evidence) for name in names])
@@ -207,6 +213,80 @@ def test_healthy_nodes_go_on_after_the_answer() -> None:
     one.show("b", "c")
     one.fail("b", "rank 2 hangs")
     assert len(of(m.Blamed, one.said)) == 1, "once in a round"
+
+
+class TestWithMinHealthy:
+    """Only the nodes to blame fail; their victims go on."""
+
+    ON_C = Ruling("rank 4 (node c) hangs: in load", "c", (4,), "host_lag", ("a", "b"), certain=True)
+
+    def job(self, ruling: Ruling = ON_C, *, min_nodes: int = 2) -> Job:
+        known = running(
+            "a",
+            "b",
+            "c",
+            slots=2,
+            min_nodes=min_nodes,
+            max_nodes=3,
+            min_healthy=True,
+            max_restarts=3,
+            rule=Judge(ruling),
+        )
+        return Job(known.policy)
+
+    def hang(self, one: Job, *names: str) -> list[m.Command]:
+        one.suspect(*names)
+        one.show("a", "b", "c")
+        return one.hang(*names)
+
+    def test_victims_that_have_passed_a_limit_go_on(self) -> None:
+        one = self.job()
+        self.hang(one, "a", "b", "c")
+        assert of(m.Decided, one.said) == []
+        assert [stop.node for stop in of(m.Stop, one.said)] == ["c"]
+        assert of(m.GoOn, one.said) == [m.GoOn("a", 0), m.GoOn("b", 0)]
+        assert one.policy.members.healthy == 2
+        one.stop("c")
+        assert one.policy.running
+
+    def test_a_culprit_within_its_limits_is_stopped_too(self) -> None:
+        one = self.job()
+        commands = self.hang(one, "b")
+        assert [stop.node for stop in of(m.Stop, commands)] == ["c"]
+        assert of(m.GoOn, commands) == [m.GoOn("b", 0)]
+        assert one.hang("c") == [], "it is being stopped"
+
+    def test_a_victim_whose_limit_passes_later_goes_on_once(self) -> None:
+        one = self.job()
+        self.hang(one, "c")
+        assert one.suspect("a") == []
+        assert one.show("a") == []
+        assert one.hang("a") == [m.GoOn("a", 0)]
+        assert one.suspect("a") == [m.Gather("b", 0)]
+
+    def test_a_crash_of_a_victim_is_a_failure(self) -> None:
+        one = self.job()
+        self.hang(one, "c")
+        assert of(m.Decided, one.fail("a", "rank 0: exit code 1"))[0].action == "restart"
+
+    def test_all_are_restarted_if_too_few_are_left(self) -> None:
+        one = self.job(min_nodes=3)
+        commands = self.hang(one, "a", "b", "c")
+        assert {stop.node for stop in of(m.Stop, one.said)} == {"a", "b", "c"}
+        assert of(m.GoOn, commands) == []
+
+    def test_whoever_has_passed_a_limit_fails_if_the_answer_is_not_certain(self) -> None:
+        for ruling in (replace(self.ON_C, certain=False), Ruling()):
+            one = self.job(ruling)
+            commands = self.hang(one, "a", "b")
+            assert of(m.GoOn, one.said) == []
+            assert of(m.Decided, commands)[0].action == "restart"
+
+    def test_both_of_two_that_are_to_blame_are_stopped(self) -> None:
+        ruling = replace(self.ON_C, ranks=(4, 2), victims=("a",))
+        one = self.job(ruling, min_nodes=1)
+        self.hang(one, "a", "b", "c")
+        assert {stop.node for stop in of(m.Stop, one.said)} == {"b", "c"}
 
 
 def test_evidence_that_is_too_long_counts_as_none() -> None:

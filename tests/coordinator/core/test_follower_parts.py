@@ -55,6 +55,19 @@ def test_of_evidence_which_may_be_long_only_the_newest_is_kept() -> None:
     assert kept == [m.HangSuspected("a", 0), m.NodeEvidence("a", 0, b"new")]
 
 
+def test_a_hang_after_which_the_node_goes_on_is_not_told_to_the_next_leader() -> None:
+    reports = Reports()
+    for event in (
+        m.HangSuspected("a", 0),
+        m.NodeEvidence("a", 0, b"seen"),
+        m.NodeFailed("a", 0, "hangs", hang=True),
+        m.NodeFinished("a", 0),
+    ):
+        reports.add(event)
+    reports.forget_hang()
+    assert numbers(reports, new_leader=True) == [4]
+
+
 def test_as_many_are_kept_as_a_round_may_have() -> None:
     reports = Reports()
     for _ in range(KEPT_REPORTS + 10):

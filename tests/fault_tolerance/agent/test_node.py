@@ -259,6 +259,41 @@ def test_a_hang_gathers_evidence_before_anything_is_killed() -> None:
     assert m.SignalRanks((1,), 9) in machine.handle(STOP)
 
 
+class TestAVictimOfAHang:
+    """Another node is to blame: the coordinator has this one go on."""
+
+    def hung(self) -> n.Node:
+        machine = running()
+        machine.handle(m.LimitPassed(1, "heartbeat"))
+        machine.handle(m.HangJudged(0, (1,), "rank 1 hangs"))
+        return machine
+
+    def test_it_goes_on_and_its_limits_count_anew(self) -> None:
+        machine = self.hung()
+        assert machine.handle(m.GoOn(0)) == [m.Watch(on=True, anew=True)]
+        assert machine.state is n.State.RUNNING
+        assert machine.handle(m.GoOn(0)) == []
+        assert m.ReportSuspected("heartbeat") in machine.handle(m.LimitPassed(1, "heartbeat"))
+
+    def test_what_happened_meanwhile_is_judged_then(self) -> None:
+        machine = self.hung()
+        machine.handle(m.RankExited(0, 0))
+        machine.handle(m.RankExited(1, 1))
+        assert m.ReportFailed("crash", 1, "exit code 1") in machine.handle(m.GoOn(0))
+        assert machine.handle(m.GoOn(0)) == [], "that is no hang"
+
+    def test_who_was_suspected_before_gets_no_signal_of_a_hang(self) -> None:
+        machine = self.hung()
+        machine.handle(m.GoOn(0))
+        assert m.SignalRanks((1,), 9) not in machine.handle(STOP)
+
+    def test_a_round_that_is_being_stopped_is(self) -> None:
+        machine = self.hung()
+        machine.handle(STOP)
+        assert machine.handle(m.GoOn(0)) == []
+        assert machine.state is n.State.STOPPING
+
+
 def test_the_termination_signal_of_hung_ranks_can_be_chosen() -> None:
     machine = running(rank_termination_signal=6)
     machine.handle(m.LimitPassed(1, "heartbeat"))

@@ -285,7 +285,7 @@ async def test_only_ranks_that_run_are_held_to_limits(
 ) -> None:
     held: list[Any] = []
     monkeypatch.setattr(
-        type(node.ranks.watch), "hold_to_limits", lambda _self, *about: held.append(about)
+        type(node.ranks.watch), "hold_to_limits", lambda _self, *about, **_: held.append(about)
     )
     node.all[0].code = 0
     node.ranks.hold_to_limits(on=True)

@@ -250,6 +250,18 @@ class TestWhoHangsInAJobOfSeveralNodes:
         it.close()
         assert capfd.readouterr().err.count("no rank of this node") == 1
 
+    def test_of_a_victim_that_goes_on_nothing_is_left(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        it = of_several_nodes(tmp_path)
+        it.round_started(a_round(0))
+        it.verdict(self.hung())
+        it.verdict_withdrawn()
+        assert it.verdict_of(0) == ("", False)
+        it.job_ended(job.End("a", job.Outcome.FINISHED, "every rank exited with 0"))
+        it.close()
+        assert "no rank of this node" not in capfd.readouterr().err
+
 
 def crash(traceback: str) -> Any:
     verdict = e.Verdict(

@@ -49,6 +49,7 @@ class Ruling:
         ranks: to blame.
         cause: its name in `attribution.findings`, "" = none of these.
         victims: nodes whose ranks only wait.
+        certain: whether ``ranks`` are to blame for sure, not just most likely.
         problem: why there is no answer, if something is wrong with the function.
     """
 
@@ -57,6 +58,7 @@ class Ruling:
     ranks: tuple[int, ...] = ()
     cause: str = ""
     victims: tuple[str, ...] = ()
+    certain: bool = False
     problem: str = ""
 
 
@@ -72,14 +74,14 @@ class Examination:
         asked: nodes that worked when it began.
         suspects: nodes that have passed a limit, the first one first.
         evidence: see `Case`.
-        failed: the first of the suspects that has reported its failure, "" = none has.
+        failed: suspects that have reported their failure, the first one first.
         over: the time is up.
     """
 
     asked: Collection[str]
     suspects: dict[str, None] = field(default_factory=dict)
     evidence: dict[str, bytes] = field(default_factory=dict)
-    failed: str = ""
+    failed: dict[str, None] = field(default_factory=dict)
     over: bool = False
 
     def answered(self, node: str, evidence: bytes) -> None:

@@ -256,6 +256,8 @@ class Follower:
                 return self._start(start, replaceable=change.replaceable, now=now)
             case m.Stop(round=number), p.Stopped() as change:
                 self.knows.stopped(order.epoch, number, change)
+            case m.GoOn(), _:
+                self._reports.forget_hang()
             case m.End(), _:
                 self.state = FollowerState.ENDED
                 return [f.Deliver(order.command), f.Hangup(self._link)]
@@ -523,6 +525,16 @@ class Reports:
     def forget_before(self, number: int) -> None:
         """Round ``number`` begins; nobody asks for earlier ones."""
         self._kept = [each for each in self._kept if _round(each.event) >= number]
+
+    def forget_hang(self) -> None:
+        """The node goes on: a leader who takes over must not think that it has failed."""
+        kinds = m.HangSuspected | m.NodeEvidence
+        self._kept = [
+            each
+            for each in self._kept
+            if not isinstance(each.event, kinds)
+            and not (isinstance(each.event, m.NodeFailed) and each.event.hang)
+        ]
 
     def to_send(self, *, new_leader: bool) -> list[p.Report]:
         """The reports that a leader needs: all, or what has not been acknowledged."""

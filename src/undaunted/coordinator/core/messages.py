@@ -72,6 +72,10 @@ class Place(_Message, frozen=True):
     first_rank: int
     slots: int
 
+    def has_any(self, ranks: tuple[int, ...]) -> bool:
+        """Whether one of these ranks is on the node."""
+        return any(0 <= rank - self.first_rank < self.slots for rank in ranks)
+
 
 # --- events -------------------------------------------------------------------------------------
 
@@ -118,12 +122,14 @@ class NodeFailed(_Message, frozen=True):
     """A rank of the node crashed or hangs, or its workers could not be started.
 
     ``victim``: as far as the node can tell, only because ranks of another node are gone.
+    ``hang``: a limit was passed, see `HangSuspected`, and nothing has ended.
     """
 
     node: str
     round: int
     detail: str
     victim: bool = False
+    hang: bool = False
 
 
 class HangSuspected(_Message, frozen=True):
@@ -312,6 +318,16 @@ class Gather(_Message, frozen=True):
     round: int
 
 
+class GoOn(_Message, frozen=True):
+    """Another node is to blame for the hang that ``node`` has reported: its ranks go on.
+
+    Limits count from now on. The answer to a `NodeFailed` of a hang.
+    """
+
+    node: str
+    round: int
+
+
 class Decided(_Message, frozen=True):
     """For journal and user of every node: ``restart`` or ``end``. The last of a round holds."""
 
@@ -406,5 +422,5 @@ class SetTimer(_Message, frozen=True):
 # What all nodes are to know; it changes nothing.
 Note = Decided | Blamed | Advised | Slow | Say
 # What a node is told to do or to know.
-NodeCommand = Start | Stop | Gather | End | Note
+NodeCommand = Start | Stop | Gather | GoOn | End | Note
 Command = NodeCommand | Prepare | SetTimer

@@ -38,6 +38,7 @@ from undaunted.coordinator.core.messages import (
     Event,
     ExclusionRequested,
     Gather,
+    GoOn,
     HangSuspected,
     NodeEvidence,
     NodeFailed,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, KeysView, Mapping
 
     from undaunted.coordinator.core.config import Pace, PolicyConfig
+    from undaunted.coordinator.core.examination import Ruling
     from undaunted.coordinator.core.formation import Roster
 
 # SIGTERM to SIGKILL when nothing is lost by being quick: a peer is dead or hung, so the others
@@ -289,6 +291,7 @@ class JobPolicy:
     _why: str = ""  # the reason for which the last round was stopped
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
+    _spared: set[str] = field(default_factory=set)  # victims of a hang: their next one is of it
     _told: bool = False  # who is to blame for the end of the last round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
     _slow_before: set[int] = field(default_factory=set)  # ranks whose node was left out as slow
@@ -475,8 +478,7 @@ class JobPolicy:
             self.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
             return self._over_if_stopped()
-        down = worked or node == self._held
-        return self._node_down(node, event.reason) if down else self._finish_if_done()
+        return self._nodes_down([node], event.reason) if worked else self._finish_if_done()
 
     def _preempted(self, event: Preempted) -> list[Command]:
         node = event.node
@@ -529,18 +531,21 @@ class JobPolicy:
         self.blame.failed(node, event.detail, victim=event.victim)
         if self.state is not PolicyState.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
-        self.members.fail(node)
         if self.examination is not None and node in self.examination.suspects:
-            self.examination.failed = self.examination.failed or node
+            self.examination.failed[node] = None
             return []  # until all nodes have been looked at
-        return self._node_down(node, self._cause_text(Cause(node, event.detail)))
+        if event.hang and node in self._spared:
+            self._spared.remove(node)
+            return [GoOn(node, self.round)]
+        self.members.fail(node)
+        return self._nodes_down([node], self._cause_text(Cause(node, event.detail)))
 
     def _suspected(self, event: HangSuspected) -> list[Command]:
         """A limit was passed: have all nodes looked at."""
         working = self.members.working
         if self.state is not PolicyState.RUNNING or event.node not in working:
             return []
-        if self.config.rule is None:
+        if self.config.rule is None or event.node in self._spared:
             return []
         known = self.examination
         suspects = {} if known is None else known.suspects
@@ -555,18 +560,34 @@ class JobPolicy:
     def _rule(self, examination: Examination) -> list[Command]:
         """All nodes have been looked at: say who it was, and go on as after any failure."""
         self.examination = None
-        node, rule = examination.failed, self.config.rule
+        failed, rule = tuple(examination.failed), self.config.rule
         assert rule is not None, "nothing is examined otherwise"
         blame, places = self.blame, self.places
         case = Case(self.round, places, examination.evidence, blame.losses, blame.reports)
         ruling = rule(case)
         self.blame.ruled(ruling)
-        line = ruling.line or blame.reports[node]
-        why = self._cause_text(Cause(ruling.node if ruling.line else node, line))
+        line = ruling.line or blame.reports[failed[0]]
+        why = self._cause_text(Cause(ruling.node if ruling.line else failed[0], line))
         told: list[Command] = self._blamed() if ruling.line else []
         if ruling.problem:
             told.append(Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
-        return [*told, *self._node_down(node, why)]
+        return [*told, *self._hung(failed, ruling, why)]
+
+    def _hung(self, failed: Collection[str], ruling: Ruling, why: str) -> list[Command]:
+        """Nodes have reported a hang: it is their own, or they are victims of nodes that work."""
+        working = self.members.working
+        culprits = {place.node for place in self.places if place.has_any(ruling.ranks)}
+        known = ruling.certain and not culprits.isdisjoint(working)
+        victims = working & set(ruling.victims) if known else set()
+        down = [node for node in working if node in culprits or node in failed] if known else failed
+        down = [node for node in down if node not in victims]
+        for node in down:
+            self.members.fail(node)
+        commands = self._nodes_down(down, why)
+        if self.state is not PolicyState.RUNNING:
+            return commands
+        self._spared = victims.difference(failed)
+        return [*commands, *(GoOn(node, self.round) for node in failed if node in victims)]
 
     def _timed(self, event: NodeTimes) -> list[Command]:
         """A node has told how long its ranks have worked in the last steps."""
@@ -622,11 +643,6 @@ class JobPolicy:
         self._told = self._told or blamed is not None
         return [] if blamed is None else [blamed]
 
-    @property
-    def _held(self) -> str:
-        """A node whose failure is known, and not acted upon until all nodes were looked at."""
-        return "" if self.examination is None else self.examination.failed
-
     def _rank_lost(self, event: RankLost) -> list[Command]:
         if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
             return []
@@ -657,7 +673,7 @@ class JobPolicy:
         if worked:
             detail = event.verdict or "its ranks were stopped"
             self.blame.failed(node, detail, victim=event.victim)
-            return self._node_down(node, self._cause_text(Cause(node, detail)))
+            return self._nodes_down([node], self._cause_text(Cause(node, detail)))
         if reason := self.roster.barred(node):
             return self._dismiss(node, Outcome.EXCLUDED, reason)
         return self._finish_if_done()
@@ -687,23 +703,23 @@ class JobPolicy:
         self.members.fail(node)
         if ending is not None and not self._enough_healthy():
             return self._stop_round(reason, ending, grace_s)
-        return self._node_down(node, reason, grace_s, Outcome.EXCLUDED)
+        return self._nodes_down([node], reason, grace_s, Outcome.EXCLUDED)
 
     # --- what follows ---------------------------------------------------------------------------
 
-    def _node_down(
+    def _nodes_down(
         self,
-        node: str,
+        nodes: Iterable[str],
         why: str,
         grace_s: float | None = None,
         outcome: Outcome = Outcome.FAILED,
     ) -> list[Command]:
-        """A node does not work any more: go on without it, or restart, or end the job."""
+        """Nodes do not work any more: go on without them, or restart, or end the job."""
         if grace_s is None:
             grace_s = self._grace_s(GRACE_AFTER_FAILURE_S)
         if not self._enough_healthy():
             return self._restart(why, grace_s, outcome)
-        stops = self.members.stops([node], self.round, why, grace_s, 15)
+        stops = self.members.stops(nodes, self.round, why, grace_s, 15)
         text = f"{why}; {self._healthy} go on"
         return [*stops, Say(text), *self._finish_if_done()]
 
@@ -725,7 +741,7 @@ class JobPolicy:
         return self._stop_round(why, None, grace_s, counted=True)
 
     def _finish_if_done(self) -> list[Command]:
-        if self.members.working or self._held:
+        if self.members.working:
             return []
         reason = "every rank exited with 0"
         if self.members.finished < len(self.members):
@@ -887,6 +903,7 @@ class JobPolicy:
         self.blame, self.examination = Blame(), None
         self.pace, self.slowness, self._too_slow = None, Slowness(), None
         self.after, self.gone, self._why = None, "", ""
+        self._spared = set()
         self._announced = self._counted = self._told = False
         world_size = sum(place.slots for place in places)
         return [

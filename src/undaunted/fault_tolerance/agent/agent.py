@@ -225,7 +225,7 @@ class Agent:
         for command in self._node.handle(event):
             self._carry_out(command)
 
-    def _obey(self, order: job.Command) -> None:
+    def _obey(self, order: job.Command) -> None:  # noqa: C901 - one case each
         """Carry out a command of the job policy."""
         match order:
             case job.Start():
@@ -239,6 +239,9 @@ class Agent:
                 self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
             case job.Gather(round=number):
                 self._post(m.Gather(number))
+            case job.GoOn(round=number):
+                self._scribe.verdict_withdrawn()
+                self._post(m.GoOn(number))
             case job.Decided():
                 self._restart_decided = order.action == "restart"
                 self._inprocess.begin_stop()
@@ -271,8 +274,8 @@ class Agent:
                 self._tasks.start(self._spawn())
             case m.CallOffSpawn():
                 self._spawner.call_off()
-            case m.Watch(on=on):
-                self._ranks.hold_to_limits(on=on)
+            case m.Watch(on=on, anew=anew):
+                self._ranks.hold_to_limits(on=on, anew=anew)
             case m.GoOnWithout(local_rank=rank, detail=detail):
                 self._rank_lost(rank, detail)
             case m.StartAgain(local_rank=rank):
@@ -364,8 +367,8 @@ class Agent:
             detail = f"rank {self._this_round().rank(report.local_rank)}: {detail}"
             self._ranks.crash_detected(report.local_rank, report.detail)
         _, victim = self._scribe.verdict_of(self._node.round)
-        event = job.NodeFailed(self._config.node, self._node.round, detail, victim=victim)
-        self._orders.post(event)
+        about = (self._config.node, self._node.round, detail)
+        self._orders.post(job.NodeFailed(*about, victim=victim, hang=report.kind == "hang"))
 
     def _rank_exited(self, worker: Worker) -> None:
         self._ranks.exited(worker)

@@ -19,6 +19,9 @@ A rank that fails while others go on with the function that they have called tog
 that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
 is being started again and has not joined the others when all of them have exited with 0.
 
+When ranks of another node are to blame for a hang, the coordinator may have this node go on: FAILED
+becomes RUNNING again, and what has happened meanwhile is judged then.
+
 Ranks that hang are signalled when the round is stopped, so that all nodes can be looked at before.
 
 A round is left only through KILLING, so that no process of one round sees the next one. CLEARING is
@@ -130,6 +133,13 @@ class HangJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Another node is to blame for the hang that was reported in ``round``."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopRound:
     """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``.
 
@@ -184,6 +194,7 @@ Event = (
     | EvidenceGathered
     | CrashUnclear
     | HangJudged
+    | GoOn
     | StopRound
     | NoRestart
     | NodeClear
@@ -213,9 +224,10 @@ class CallOffSpawn:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Hold the ranks to their limits, or stop doing so."""
+    """Hold the ranks to their limits, or stop doing so. ``anew``: limits begin to count now."""
 
     on: bool
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +404,7 @@ class Node:
     _lost: set[int] = field(default_factory=set)
     _crash_to_judge: bool = False
     _gathering: bool = False  # evidence
+    _hung: bool = False  # what has failed is that a limit was passed
     _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _stop: StopRound | None = None  # that waits until the processes are known
@@ -429,6 +442,8 @@ class Node:
                 return []
             case HangJudged():
                 return self._hang_judged(event)
+            case GoOn():
+                return self._go_on(event)
             case StopRound():
                 return self._stop_round(event)
             case NoRestart():
@@ -451,7 +466,7 @@ class Node:
         self._exited.clear()
         self._lost.clear()
         self._errored.clear()
-        self._crash_to_judge = self._gathering = False
+        self._crash_to_judge = self._gathering = self._hung = False
         self._culprits = ()
         self._stop = None
         self._restart = self._unkillable = self._look_again = False
@@ -465,8 +480,11 @@ class Node:
         if self._stop is not None:
             linger = [SetTimer("linger", LINGER_S)] if self._errored else []
             return [*linger, *self._begin_stop(self._stop)]
-        commands: list[Command] = [Watch(on=True)]
-        # Exits that were seen while the others were still being started.
+        return [Watch(on=True), *self._judge_what_was_seen()]
+
+    def _judge_what_was_seen(self) -> list[Command]:
+        """Judge what ranks did while this node could not: it was starting, or looked at a hang."""
+        commands: list[Command] = []
         for local_rank, code in list(self._exited.items()):
             commands += self._judge_exit(local_rank, code)
         for local_rank, detail in self._errored.items():
@@ -577,9 +595,16 @@ class Node:
             self.state = State.FINISHED  # it was slow, and the work is done meanwhile
             return [ReportFinished(len(self._lost))]
         self.state = State.FAILED
-        self._culprits = event.culprits
+        self._hung, self._culprits = True, event.culprits
         first = event.culprits[0] if event.culprits else -1
         return [ReportFailed("hang", first, event.line)]
+
+    def _go_on(self, event: GoOn) -> list[Command]:
+        if event.round != self.round or self.state is not State.FAILED or not self._hung:
+            return []
+        self.state = State.RUNNING
+        self._hung, self._culprits = False, ()
+        return [Watch(on=True, anew=True), *self._judge_what_was_seen()]
 
     def _stop_round(self, event: StopRound) -> list[Command]:
         if event.round != self.round:

@@ -104,12 +104,13 @@ class Ranks:
 
     # --- what the node commands ------------------------------------------------------------------
 
-    def hold_to_limits(self, *, on: bool) -> None:
-        """Watch all ranks of the round that still run; or none."""
+    def hold_to_limits(self, *, on: bool, anew: bool = False) -> None:
+        """Watch all ranks of the round that still run; or none. ``anew``: limits count from now."""
         workers = self._workers.all if on else []
         self.watch.hold_to_limits(
             [worker.spawned_ns for worker in workers],
             [worker.local_rank for worker in workers if worker.code is not None],
+            anew_ns=time.monotonic_ns() if anew else 0,
         )
 
     def crash_detected(self, local_rank: int, detail: str) -> None:

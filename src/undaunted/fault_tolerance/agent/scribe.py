@@ -432,6 +432,10 @@ class Scribe:
             self.say(self._unsaid, level=ERROR)
         self._unsaid = ""
 
+    def verdict_withdrawn(self) -> None:
+        """Another node was to blame, and the round goes on."""
+        self.root_cause, self._unsaid, self._last_traceback = None, "", ""
+
     def verdict_of(self, number: int) -> tuple[str, bool]:
         """What was found out about round ``number``, "" = nothing; and whether only victims are."""
         judged, event = self.root_cause, self.verdict_event(number)

@@ -62,6 +62,7 @@ class PageWatch:
     configured: Limits = field(init=False)
     pauses: list[tuple[int, int]] = field(default_factory=list)  # (end, length), nanoseconds
     _started_ns: list[int] = field(default_factory=list)
+    _anew_ns: int = 0
     _ended: set[int] = field(default_factory=set)
     _deadline_timer: asyncio.TimerHandle | None = None
     _tick_timer: asyncio.TimerHandle | None = None
@@ -82,14 +83,17 @@ class PageWatch:
         asyncio.get_running_loop().remove_reader(self.area.kick_fd)
         self.hold_to_limits([])
 
-    def hold_to_limits(self, started_ns: list[int], ended: Collection[int] = ()) -> None:
+    def hold_to_limits(
+        self, started_ns: list[int], ended: Collection[int] = (), *, anew_ns: int = 0
+    ) -> None:
         """Apply the limits to local ranks started at these times; ``[]`` = to nobody.
 
         Args:
             started_ns: by local rank.
             ended: local ranks whose processes have ended already.
+            anew_ns: what ranks did before then is not held against them.
         """
-        self._started_ns = started_ns
+        self._started_ns, self._anew_ns = started_ns, anew_ns
         timers = (
             self._deadline_timer,
             self._tick_timer,
@@ -180,6 +184,7 @@ class PageWatch:
             self._limits_for(page),
             now_ns=time.monotonic_ns(),
             started_ns=started_ns,
+            anew_ns=self._anew_ns,
             pauses=self.pauses,
             siblings_monitored=self._api_seen or self._initial_limit_given,
         )
