@@ -240,6 +240,27 @@ class TestWhoHangsInAJobOfSeveralNodes:
         (blamed,) = events(tmp_path, "round_blamed")
         assert (verdict["rank"], blamed["ranks"], blamed["cause"]) == (3, [7], "host_lag")
 
+    @pytest.mark.parametrize("nodes", [1, 2])
+    def test_the_end_does_not_say_the_whole_line_again(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], nodes: int
+    ) -> None:
+        line, reason = "rank 3 (node b, pid 7) hangs: in load", "--max-restarts is 0"
+        one = msgspec.structs.replace(CONFIG, run_dir=str(tmp_path))
+        it = of_several_nodes(tmp_path) if nodes > 1 else OpenScribe(one)
+        it.round_started(a_round(0))
+        event = e.Verdict(
+            t=1, kind="hang", rank=3, local_rank=0, pid=7, line=f"{line}; stacks: run/stacks.txt"
+        )
+        it.verdict(Judgement(event, (0,), certain=True, report=ErrorReport(line, "", 0)))
+        if nodes > 1:
+            it.blamed(job.Blamed(0, "b", line, (), (3,)))
+        it.job_ended(job.End("a", job.Outcome.FAILED, f"{line}; {reason}"))
+        it.close()
+        said = capfd.readouterr().err
+        assert said.count("in load") == 1
+        assert f"failed: rank 3 (node b, pid 7) hangs, see above; {reason}" in said
+        assert events(tmp_path, "job_ended")[0]["reason"] == f"{line}; {reason}"
+
     def test_its_own_is_said_if_there_is_none(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:

@@ -693,7 +693,7 @@ def _waited_for(
 def _at(t: float) -> str:
     if not 0 < t < 1e11:
         return ""
-    return f", called at {datetime.fromtimestamp(t, timezone.utc):%H:%M:%S} UTC"
+    return f", called at {datetime.fromtimestamp(t, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _ring(

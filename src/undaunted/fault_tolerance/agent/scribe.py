@@ -53,6 +53,7 @@ class Scribe:
         self._heartbeats_missed = False
         self._stopped_by = ""  # the first signal to the launcher
         self._why = ""  # a round is stopped, and nobody is blamed for it
+        self._said = ""  # the last line about who is to blame
         self._blamed: int | None = None  # the last round of which it was said who is to blame
         self._unsaid = ""  # who hangs on this node, until it is known who does in the job
         self.root_cause: Judgement | None = None
@@ -117,7 +118,7 @@ class Scribe:
         label = outcome.value.replace("_", " ")
         if self._stopped_by == "SIGINT" and label == "preempted":  # a person has pressed Ctrl-C
             label = "interrupted"
-        text = f"{label}{again}: {end.reason}"
+        text = f"{label}{again}: {self._without_said(end.reason)}"
         self.say(text, level=ERROR if outcome.exit_code else INFO)
 
     def decided(self, decided: job.Decided) -> None:
@@ -150,6 +151,7 @@ class Scribe:
             )
         )
         self._why, self._unsaid, self._blamed = "", "", blamed.round
+        self._said = blamed.line
         if blamed.node != self._config.node:
             self._last_traceback = ""  # of a victim
             if blamed.ranks and self.root_cause is not None:
@@ -430,7 +432,14 @@ class Scribe:
         """Say the verdict of this node, unless there was one of the job."""
         if self._unsaid:
             self.say(self._unsaid, level=ERROR)
+            self._said = self._unsaid
         self._unsaid = ""
+
+    def _without_said(self, reason: str) -> str:
+        """Shorten the line of a hang, which is long, if people have just read it."""
+        line = self._said.partition("; stacks: ")[0]
+        who, hangs, _ = line.partition(" hangs: ")
+        return reason.replace(line, f"{who} hangs, see above") if hangs else reason
 
     def verdict_withdrawn(self) -> None:
         """Another node was to blame, and the round goes on."""
