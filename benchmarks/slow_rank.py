@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_rank", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="with a slow rank, and without (50)")
     parser.add_argument("--each", type=int, default=5, help="rounds of one launcher (5)")
-    parser.add_argument("--work", choices=("sleep", "cpu"), default="sleep")
+    parser.add_argument("--work", choices=("sleep", "cpu", "matrices"), default="sleep")
     parser.add_argument("--under", default="", help="command that runs each launcher, such as nice")
     args = parser.parse_args()
     print("| 8 ranks, 200 steps | rounds | right rank | another rank | nobody | failed |")
