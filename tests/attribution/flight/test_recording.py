@@ -40,6 +40,33 @@ def test_where_a_rank_is() -> None:
     assert not group.came_to(5)
 
 
+def made_anew(before: Rank) -> Rank:
+    """The same rank after a restart inside its process: names as before, numbers go on."""
+    after = Rank(before.rank, before.groups)
+    after.ids = {name: number + len(before.ids) for name, number in before.ids.items()}
+    after.entries = list(before.entries)
+    return after
+
+
+def test_groups_of_before_a_restart_inside_the_process_are_left_out() -> None:
+    before = Rank(0, {"0": [0, 1], "1": [0, 1]}).call("1")
+    for _ in range(4):
+        before.call("0", state="scheduled", size=(8,))
+    recording = reduce(made_anew(before).call("0").call("0", state="scheduled").dump())
+    group = group_of(recording, "0")
+
+    assert (group.enqueued, group.oldest) == (2, 2)
+    assert str(recording.calls[group.call_at(2)]) == "all_reduce Float [4]"
+    assert group_of(recording, "1").enqueued == -1
+
+
+def test_a_group_that_was_made_anew_shows_that_all_others_are_over() -> None:
+    before = Rank(0, {"0": [0, 1], "1": [0, 1]}).call("0").call("1").call("0")
+    recording = reduce(made_anew(before).call("1").dump())
+
+    assert [(one.name, one.enqueued) for one in recording.groups] == [("1", 1), ("0", -1)]
+
+
 def test_it_is_small() -> None:
     ranks = list(range(4096))
     rank = Rank(0, {"0": ranks, "1": ranks[::8], "2": ranks[:8]})

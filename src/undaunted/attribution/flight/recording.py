@@ -14,6 +14,7 @@ What differs between dumps, as seen with torch 2.5 to 2.13:
   entry ``coalesced`` with the same number has the state of all.
 * The counters of ``pg_status`` count transfers as well where a group has some, and with gloo
   always: they are of use only for a group of collectives.
+* After a restart inside the process, groups of the same names have higher numbers.
 * The JSON form has numbers as strings.
 """
 
@@ -244,6 +245,7 @@ class _Reduction:
             if (known := self.by_group.get(name)) is None:
                 known = self.by_group[name] = []
             known.append(entry)
+        self.by_group = _of_last_start(self.by_group)
         self.transfers: list[Transfer] = []
         self.pairs: list[Pair] = []
         self.whole = _is_whole(self.entries)
@@ -475,6 +477,29 @@ def _strange(entries: Sequence[dict[Any, Any]], pending: Sequence[Group | Transf
         if (names[place - 2], names[place - 1], names[place]) not in seen:
             return _number(entries[place].get("record_id"))
     return -1
+
+
+def _of_last_start(
+    by_group: dict[str, list[dict[Any, Any]]],
+) -> dict[str, list[dict[Any, Any]]]:
+    """Leave out groups of before a restart inside the process.
+
+    torch counts names up from "0" again then, while its numbers go on. All groups are over that
+    have a lower number than the newest "0", or none above that of one which was made anew. (A
+    name that is no number may be used again without a restart.)
+    """
+    over = -1
+    for name, entries in by_group.items():
+        if name.isdecimal() and entries[0].get("pg_id") != entries[-1].get("pg_id"):
+            *older, newest = sorted({_number(entry.get("pg_id")) for entry in entries})
+            over = max(over, newest - 1 if name == "0" else older[-1])
+    if over < 0:
+        return by_group
+    kept = {
+        name: [entry for entry in entries if _number(entry.get("pg_id")) > over]
+        for name, entries in by_group.items()
+    }
+    return {name: entries for name, entries in kept.items() if entries}
 
 
 def _is_whole(entries: Sequence[dict[Any, Any]]) -> bool:
