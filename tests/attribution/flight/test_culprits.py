@@ -366,5 +366,13 @@ def test_any_recordings(recordings: list[Recording]) -> None:
     assert all(one.cause in CAUSES for one in found.findings())
 
 
+def test_a_circle_with_a_rank_that_waits_for_itself() -> None:
+    send, waits = Transfer("1", True, 1, 5), Wait("recv", 2)
+    itself = Recording(1, (Group("1"),), transfers=(send,), strange=5, waits=waits)
+    other = Recording(2, (Group("1", members=((0, 3, 1),), enqueued=3, oldest=3, order=18),))
+
+    assert {one.cause for one in analyse([itself, other]).culprits} == {"mismatch"}
+
+
 def test_a_dump_of_a_rank_that_cannot_be_costs_nothing() -> None:
     assert analyse([Recording(1 << 60), Recording(0, world_size=1 << 60)]).culprits == []

@@ -722,7 +722,9 @@ def _ring(
     for rank in sorted(blamed):
         own = at[rank]
         others = [one for one in sorted(inside & set(own.absent)) if at[one] is not own]
-        theirs = f", which {'waits' if len(others) == 1 else 'wait'} in {at[others[0]]}"
+        theirs = ""
+        if others:
+            theirs = f", which {'waits' if len(others) == 1 else 'wait'} in {at[others[0]]}"
         found.append(
             Culprit(
                 rank=rank,
@@ -730,7 +732,7 @@ def _ring(
                 cause="mismatch",
                 group=own.view.name if own.view else "",
                 evidence=f"waits in {own} for {_named(others or ring)}"
-                f"{theirs if others else ''}: not all call in the same order",
+                f"{theirs}: not all call in the same order",
                 confidence=_LIKELY if certain else _GUESS,
             )
         )
