@@ -67,6 +67,21 @@ def test_a_group_that_was_made_anew_shows_that_all_others_are_over() -> None:
     assert [(one.name, one.enqueued) for one in recording.groups] == [("1", 1), ("0", -1)]
 
 
+@pytest.mark.parametrize("number", [None, "x", -7, 1 << 70, [1]])
+def test_numbers_that_are_none_leave_nothing_out(number) -> None:
+    dump = Rank(0, {"1": [0, 1]}).call("1").call("1").dump()
+    dump["entries"][0]["pg_id"], dump["entries"][1]["pg_id"] = number, "none"
+
+    assert group_of(reduce(dump), "1").enqueued == 2
+
+
+def test_members_that_are_no_text() -> None:
+    dump = job(2)[0].dump()
+    dump["pg_config"]["0"]["ranks"] = "\ud800"
+
+    assert group_of(reduce(dump), "0").members == ()
+
+
 def test_it_is_small() -> None:
     ranks = list(range(4096))
     rank = Rank(0, {"0": ranks, "1": ranks[::8], "2": ranks[:8]})

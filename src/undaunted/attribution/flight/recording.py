@@ -491,8 +491,8 @@ def _of_last_start(
     over = -1
     for name, entries in by_group.items():
         if name.isdecimal() and entries[0].get("pg_id") != entries[-1].get("pg_id"):
-            *older, newest = sorted({_number(entry.get("pg_id")) for entry in entries})
-            over = max(over, newest - 1 if name == "0" else older[-1])
+            numbers = sorted({_number(entry.get("pg_id")) for entry in entries})
+            over = max(over, *numbers[:-1], numbers[-1] - 1 if name == "0" else -1)
     if over < 0:
         return by_group
     kept = {
@@ -638,7 +638,7 @@ def _ranks(value: object) -> tuple[int, ...]:
 def _parse_ranks(text: str) -> tuple[int, ...]:
     try:
         ranks = msgspec.json.decode(text, type=list[int])
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
         return ()
     return tuple(one for one in ranks[:MOST_RANKS] if 0 <= one < MOST_RANKS)
 
