@@ -503,7 +503,7 @@ def _mismatched(
         cause="mismatch",
         group=view.name,
         evidence=f"called {own} where {_named(others)} called {most} "
-        f"(number {number} of {view.label})",
+        f"(number {number} of {view.label}); their calls part there or earlier",
         confidence=_SURE if certain else _GUESS,
         t=view.seen[rank].t,
     )
