@@ -53,6 +53,30 @@ def test_groups_are_gone_and_the_recorder_was_dumped(
 
 
 @pytest.mark.torch
+def test_a_dump_has_only_what_was_called_since_the_abort_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "100")
+    monkeypatch.setattr(recorder, "_forgotten_ns", 0)
+    entries = [{"time_created_ns": 1, "pg_id": 0}, {"time_created_ns": 1 << 62, "pg_id": 2}]
+    held = {"entries": entries, "pg_status": {"0": {}, "2": {}}}
+    for _ in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.all_reduce(torch.ones(1))
+        abort.AbortTorchDistributed()(STATE)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    found = recorder.dump(empty=True)
+    monkeypatch.setattr(recorder, "_texts", lambda _: [json.dumps(held)])
+    later = recorder.dump()
+    abort.AbortTorchDistributed()(STATE)
+    assert found is None or (found["entries"], found["pg_status"]) == ([], {})
+    assert later is not None
+    assert (later["entries"], later["pg_status"]) == (entries[1:], {"2": {}})
+
+
+@pytest.mark.torch
 def test_nothing_is_fatal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

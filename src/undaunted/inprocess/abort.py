@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _DUMP_DEADLINE_S = 10.0
 
-# Set once groups of this process have been aborted. Those that follow have the same names, so that
-# the Flight Recorder's entries of both cannot be told apart.
+# Set once groups of this process have been aborted. Ranks may have other numbers from then on than
+# the ones by which the agent knows them: recordings of such a process count for no verdict.
 aborted = threading.Event()
 _checkpoint_workers: list[Callable[[], None]] = []
 
@@ -67,6 +67,7 @@ class AbortTorchDistributed(Abort):
         registry.run("Abort of the making of process groups", creation.abort)
         registry.abort(c10d.backends())  # none is made any more
         registry.run("Destruction of process groups", c10d.destroy_groups)
+        recorder.forget()
         return state
 
     def _dump(self, state: FrozenState) -> None:

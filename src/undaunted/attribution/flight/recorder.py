@@ -13,6 +13,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _TRANSFERS = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}
 _FILE = "torch/distributed/distributed_c10d.py"
 _MOST_FRAMES = 200
-
+_forgotten_ns = 0  # what was recorded until then is of groups that are gone
 
 # torch reads the first of these that it knows.
 _SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -36,6 +37,15 @@ _SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 def is_on(environment: Mapping[str, str]) -> bool:
     """Return whether an environment asks for a recorder of some size."""
     return any(environment.get(name, "").strip().lstrip("0").isdigit() for name in _SIZES)
+
+
+def forget() -> None:
+    """Leave out from now on what is recorded until now: its groups are gone.
+
+    torch goes on with the same recorder, and gives groups that are made anew the same names.
+    """
+    global _forgotten_ns  # noqa: PLW0603 - as there is one recorder
+    _forgotten_ns = time.time_ns()
 
 
 def dump(*, empty: bool = False) -> dict[str, Any] | None:
@@ -130,12 +140,21 @@ def _written(inner: object, *, empty: bool = False) -> dict[str, Any] | None:
     """Return what the first recorder holds that holds anything."""
     nothing = None
     for text in _texts(inner):
-        found = msgspec.json.decode(text)
+        found = _without_forgotten(msgspec.json.decode(text))
         if isinstance(found, dict):
             if found.get("entries"):
                 return found
             nothing = {**found, "entries": []}
     return nothing if empty else None
+
+
+def _without_forgotten(found: Any) -> Any:
+    if not _forgotten_ns or not found.get("entries"):
+        return found
+    entries = [one for one in found["entries"] if int(one["time_created_ns"]) > _forgotten_ns]
+    numbers = {str(one["pg_id"]) for one in entries}
+    status = {key: one for key, one in found.get("pg_status", {}).items() if key in numbers}
+    return {**found, "entries": entries, "pg_status": status}
 
 
 def _texts(inner: object) -> Iterator[str | bytes]:

@@ -88,7 +88,7 @@ def _let_the_rank_fork() -> None:
 
 
 def _are_mixed() -> bool:
-    """Whether groups were aborted and made again under the same names: then nothing is sure."""
+    """Whether groups were aborted and made anew, maybe of other ranks: then nothing is sure."""
     abort = sys.modules.get("undaunted.inprocess.abort")
     return abort is not None and abort.aborted.is_set()
 
