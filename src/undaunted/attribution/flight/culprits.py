@@ -154,7 +154,7 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
 
 def _culprits(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     found = (
-        _mismatches(job, operations)
+        _mismatches(job, [(one.view, one.number) for one in operations])
         or _ends(job, operations)
         or _mismatches(job, _last(job))  # operations that do not match may have failed everywhere
         or _idle(job, operations)
@@ -167,15 +167,21 @@ def _culprits(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
 # --- the job --------------------------------------------------------------------------------------
 
 
-class _View:
-    """One group as its members see it."""
+class _View(msgspec.Struct, eq=False):
+    """One group as its members see it.
 
-    def __init__(self, name: str, description: str) -> None:
-        self.name = name
-        self.description = description
-        self.order: tuple[int, ...] = ()  # members by their rank inside the group
-        self.members: frozenset[int] = frozenset()
-        self.seen: dict[int, Group] = {}  # by rank
+    Attributes:
+        name, description: as torch has them.
+        order: members by their rank inside the group.
+        members: the same as a set.
+        seen: what each rank says of it.
+    """
+
+    name: str
+    description: str
+    order: tuple[int, ...] = ()
+    members: frozenset[int] = frozenset()
+    seen: dict[int, Group] = {}
 
     @property
     def label(self) -> str:
@@ -268,35 +274,40 @@ class _Job:
         return one.node if one else ""
 
 
-class _Operation:
+class _Operation(msgspec.Struct, eq=False):
     """Something that ranks wait in, and for whom.
 
     Attributes:
         view: the group, None for a wait that only the main thread shows.
         number: of the collective, -1 = a transfer.
+        call: what was called.
+        failed: it has ended on those who "wait": with an error, as others never came.
         waiting: ranks that are in it.
         absent: ranks they wait for; empty = not known.
         lagging: ranks whose device has not finished what those of peers have.
         begun: of `waiting`, ranks whose device is known to be in it.
         some_ended: it has ended on some members.
-        call: what was called.
         orders: place among all operations of the rank, by waiting rank.
-        failed: it has ended on those who "wait": with an error, as others never came.
     """
 
-    def __init__(
-        self, view: _View | None, number: int, call: Call, *, failed: bool = False
-    ) -> None:
-        self.failed = failed
-        self.view = view
-        self.number = number
-        self.call = call
-        self.waiting: list[int] = []
-        self.absent: list[int] = []
-        self.lagging: list[int] = []
-        self.begun: list[int] = []
-        self.some_ended = False
-        self.orders: dict[int, int] = {}
+    view: _View | None
+    number: int
+    call: Call
+    failed: bool = False
+    waiting: list[int] = []
+    absent: list[int] = []
+    lagging: list[int] = []
+    begun: list[int] = []
+    some_ended: bool = False
+    orders: dict[int, int] = {}
+
+    @property
+    def group(self) -> str:
+        return self.view.name if self.view else ""
+
+    def seen(self, rank: int) -> Group | None:
+        """Return what a rank says of the group."""
+        return self.view.seen.get(rank) if self.view else None
 
     def __str__(self) -> str:
         if self.view is None:
@@ -319,34 +330,36 @@ def _operations(job: _Job) -> list[_Operation]:
     recorded = {rank for one in found for rank in one.waiting}
     for rank, one in job.by_rank.items():
         if one.waits is not None and (one.waits.peer >= 0 or rank not in recorded):
-            operation = _Operation(None, -1, Call(one.waits.name))
-            operation.waiting = [rank]
-            operation.orders = {rank: 1 << 62}
-            operation.absent = [one.waits.peer] if one.waits.peer in job.world else []
-            found.append(operation)
+            absent = [one.waits.peer] if one.waits.peer in job.world else []
+            call, orders = Call(one.waits.name), {rank: 1 << 62}
+            found.append(_Operation(None, -1, call, waiting=[rank], absent=absent, orders=orders))
     _add_busy(found)
     return found
 
 
 def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Operation:
+    """Find out who keeps a collective from ending: rules 1 to 4 of the page, one after another."""
     first = view.seen[waiting[0]]
     operation = _Operation(view, number, job.call(waiting[0], first, number) or _SOME_CALL)
     operation.waiting = sorted(waiting)
     operation.orders = {rank: view.seen[rank].order for rank in waiting}
     others = {rank: group for rank, group in view.seen.items() if group.enqueued != UNKNOWN}
     operation.absent = sorted(rank for rank, group in others.items() if not group.came_to(number))
-    lacking = job.lacking(view)
-    one_sided = operation.call.name.lstrip("_").startswith(_ONE_SIDED)
-    if not operation.absent:
-        operation.some_ended = any(group.ended(number) for group in others.values())
-        if lacking:
-            operation.absent = lacking
-        elif operation.some_ended and not one_sided:
-            operation.lagging = operation.waiting
-        else:
-            operation.begun = [rank for rank in waiting if view.seen[rank].started >= number]
-            operation.absent = _not_begun(operation)
+    if operation.absent:
+        return operation
+    operation.some_ended = any(group.ended(number) for group in others.values())
+    if lacking := job.lacking(view):
+        operation.absent = lacking
+    elif operation.some_ended and not _is_one_sided(operation.call):
+        operation.lagging = operation.waiting
+    else:
+        operation.begun = [rank for rank in waiting if view.seen[rank].started >= number]
+        operation.absent = _not_begun(operation)
     return operation
+
+
+def _is_one_sided(call: Call) -> bool:
+    return call.name.lstrip("_").startswith(_ONE_SIDED)
 
 
 def _not_begun(operation: _Operation) -> list[int]:
@@ -423,22 +436,16 @@ def _add_busy(operations: Sequence[_Operation]) -> None:
 # --- arguments that do not match ------------------------------------------------------------------
 
 
-def _mismatches(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
-    """Blame members that called something else than most others did at the same number."""
-    found: list[tuple[float, list[Culprit]]] = []
-    looked: set[int] = set()
-    for operation in operations:
-        view = operation.view
-        if view is None or operation.number < 0 or id(view) in looked:
-            continue
-        looked.add(id(view))
-        last = max(one.number for one in operations if one.view is view)
-        if culprits := _mismatch(job, view, operation.number, last):
-            found.append((min(one.t for one in culprits), culprits))
-    if not found:
-        return []
+def _mismatches(job: _Job, called: Iterable[tuple[_View | None, int]]) -> list[Culprit]:
+    """Blame members that called something else than most others did at one of these numbers."""
+    numbers: dict[_View, list[int]] = {}
+    for view, number in called:
+        if view is not None and number >= 0:
+            numbers.setdefault(view, []).append(number)
+    found = [_mismatch(job, view, each[0], max(each)) for view, each in numbers.items()]
     # One that called the wrong thing in one group is out of step in others.
-    return min(found, key=lambda one: one[0])[1]
+    first = min(filter(None, found), key=lambda all_of: min(one.t for one in all_of), default=None)
+    return first or []
 
 
 def _mismatch(job: _Job, view: _View, first: int, last: int) -> list[Culprit]:
@@ -514,7 +521,7 @@ def _mismatched(
 
 def _failed(job: _Job) -> list[_Operation]:
     """Return what failed: ranks with nothing pending whose last call others never came to."""
-    found: dict[tuple[int, int], _Operation] = {}
+    found: dict[tuple[_View, int], _Operation] = {}
     last: dict[int, tuple[_View, Group]] = {}
     pending = {
         rank for view in job.views.values() for rank, one in view.seen.items() if one.oldest >= 0
@@ -527,11 +534,11 @@ def _failed(job: _Job) -> list[_Operation]:
     for rank, (view, group) in last.items():
         number = group.enqueued
         call = job.call(rank, group, number)
-        if group.backend == "nccl" or call is None or call.name.lstrip("_").startswith(_ONE_SIDED):
+        if group.backend == "nccl" or call is None or _is_one_sided(call):
             continue
-        operation = found.get((id(view), number))
+        operation = found.get((view, number))
         if operation is None:
-            operation = found[id(view), number] = _Operation(view, number, call, failed=True)
+            operation = found[view, number] = _Operation(view, number, call, failed=True)
             others = {one: each for one, each in view.seen.items() if each.enqueued != UNKNOWN}
             operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
             if not operation.absent and group.backend == "gloo":
@@ -540,13 +547,13 @@ def _failed(job: _Job) -> list[_Operation]:
     return [one for one in found.values() if one.absent]
 
 
-def _last(job: _Job) -> list[_Operation]:
-    """Return the last collective of each group that has members at the same one."""
-    found = []
-    for view in job.views.values():
-        numbers = {one.enqueued for one in view.seen.values() if one.enqueued >= 0}
-        found += [_Operation(view, number, _SOME_CALL, failed=True) for number in sorted(numbers)]
-    return found
+def _last(job: _Job) -> list[tuple[_View, int]]:
+    """Return the number of the last collective of each group, as each of its members has it."""
+    return [
+        (view, number)
+        for view in job.views.values()
+        for number in sorted({one.enqueued for one in view.seen.values() if one.enqueued >= 0})
+    ]
 
 
 def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
@@ -594,7 +601,7 @@ def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
         for rank in one.waiting:
             text = f"{_named(one.waiting)} are in {one}, and nobody is missing: one of them"
             found[rank] = Culprit(
-                rank, job.node(rank), "device_lag", one.view.name, f"{text}, or a link", _GUESS
+                rank, job.node(rank), "device_lag", one.group, f"{text}, or a link", _GUESS
             )
     return list(found.values())
 
@@ -643,15 +650,14 @@ def _lagging(
 
 
 def _lags(job: _Job, rank: int, operation: _Operation, *, certain: bool = True) -> Culprit:
-    view = operation.view
-    group = view.seen.get(rank) if view else None
+    group = operation.seen(rank)
     later = group.enqueued - operation.number if group and operation.number >= 0 else 0
     more = f"; {count(later, 'call')} of its own {'is' if later == 1 else 'are'} queued behind it"
     return Culprit(
         rank=rank,
         node=job.node(rank),
         cause="device_lag",
-        group=view.name if view else "",
+        group=operation.group,
         evidence=f"peers have {'begun' if operation.begun else 'finished'} {operation}, its device "
         f"has not{more if later > 0 else ''}",
         confidence=_SURE if certain else _GUESS,
@@ -664,8 +670,7 @@ def _waited_for(
 ) -> Culprit:
     """Blame a rank that `operations` wait for; it waits in its `own` for nobody."""
     foremost = max(operations, key=lambda one: (not one.failed, len(one.waiting)))
-    view = foremost.view
-    group = view.seen.get(rank) if view else None
+    group = foremost.seen(rank)
     others = [one for one in foremost.waiting if one != rank]
     lead = f"{_named(others)} {'waits' if len(others) == 1 else 'wait'} in {foremost}"
     if foremost.failed:
@@ -683,7 +688,7 @@ def _waited_for(
         rank=rank,
         node=job.node(rank),
         cause=cause,
-        group=view.name if view else "",
+        group=foremost.group,
         evidence=f"{lead}; {text}",
         confidence=_LIKELY if foremost.failed else _SURE,
         t=group.t if group else 0.0,
@@ -730,7 +735,7 @@ def _ring(
                 rank=rank,
                 node=job.node(rank),
                 cause="mismatch",
-                group=own.view.name if own.view else "",
+                group=own.group,
                 evidence=f"waits in {own} for {_named(others or ring)}"
                 f"{theirs}: not all call in the same order",
                 confidence=_LIKELY if certain else _GUESS,
@@ -753,64 +758,53 @@ def _strange(job: _Job, ranks: Iterable[int]) -> list[int]:
 
 
 def _terminal(edges: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return the strongly connected parts of a graph that no edge leaves."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
+    """Return the strongly connected parts of a graph that no edge leaves (Kosaraju)."""
+    back: dict[int, list[int]] = defaultdict(list)
+    for node, others in edges.items():
+        for other in others:
+            back[other].append(node)
     part: dict[int, int] = {}
-    parts: list[list[int]] = []
-    for root in list(edges):
-        if root in index:
+    found = []
+    for root in reversed(_by_end(back, edges.keys() | back.keys())):
+        if root in part:
             continue
-        _enter(root, index, low, stack, on_stack)
-        todo = [(root, iter(edges.get(root, ())))]
+        part[root] = root
+        nodes = [root]
+        leaves = False
+        for node in nodes:  # more are added
+            for other in edges.get(node, ()):
+                if other not in part:
+                    part[other] = root
+                    nodes.append(other)
+                leaves = leaves or part[other] != root
+        if not leaves:
+            found.append(nodes)
+    return found
+
+
+def _by_end(edges: Mapping[int, Sequence[int]], nodes: Iterable[int]) -> list[int]:
+    """Return nodes in the order in which a search in depth leaves them."""
+    seen: set[int] = set()
+    left = []
+    for root in nodes:
+        todo = [] if root in seen else [(root, iter(edges.get(root, ())))]
+        seen.add(root)
         while todo:
             node, rest = todo[-1]
-            following = next(rest, None)
+            following = next((one for one in rest if one not in seen), None)
             if following is None:
+                left.append(node)
                 todo.pop()
-                if todo:
-                    low[todo[-1][0]] = min(low[todo[-1][0]], low[node])
-                if low[node] == index[node]:
-                    _leave(node, stack, on_stack, part, parts)
-            elif following not in index:
-                _enter(following, index, low, stack, on_stack)
+            else:
+                seen.add(following)
                 todo.append((following, iter(edges.get(following, ()))))
-            elif following in on_stack:
-                low[node] = min(low[node], index[following])
-    left = {
-        part[one] for one, others in edges.items() for other in others if part[other] != part[one]
-    }
-    return [sorted(nodes) for place, nodes in enumerate(parts) if place not in left]
-
-
-def _enter(
-    node: int, index: dict[int, int], low: dict[int, int], stack: list[int], on_stack: set[int]
-) -> None:
-    index[node] = low[node] = len(index)
-    stack.append(node)
-    on_stack.add(node)
-
-
-def _leave(
-    node: int, stack: list[int], on_stack: set[int], part: dict[int, int], parts: list[list[int]]
-) -> None:
-    nodes = []
-    while True:
-        one = stack.pop()
-        on_stack.discard(one)
-        part[one] = len(parts)
-        nodes.append(one)
-        if one == node:
-            break
-    parts.append(nodes)
+    return left
 
 
 def _state(operation: _Operation) -> GroupState:
     view = operation.view
     return GroupState(
-        name=view.name if view else "",
+        name=operation.group,
         description=view.description if view else "",
         size=len(view.members) if view else 2,
         number=operation.number,
