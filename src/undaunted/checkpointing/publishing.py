@@ -21,7 +21,7 @@ from undaunted.checkpointing.snapshot import Report, merged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.agreement.alone import Agreeing
     from undaunted.checkpointing.agreement.messages import Failure
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.keeping.copies import Snapshot as Copied

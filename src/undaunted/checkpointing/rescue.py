@@ -22,7 +22,7 @@ from undaunted.checkpointing.snapshot import Report
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.agreement.alone import Agreeing
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.keeping.copies import Copies
 

@@ -22,7 +22,7 @@ from undaunted.checkpointing.rescue import rescue
 from undaunted.checkpointing.shown import Shown
 
 if TYPE_CHECKING:
-    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.agreement.alone import Agreeing
     from undaunted.checkpointing.files.storage import Storage
     from undaunted.checkpointing.format.manifest import Manifest
     from undaunted.checkpointing.keeping.client import ShelfClient

@@ -22,32 +22,7 @@ from undaunted.checkpointing.errors import CheckpointError, SaveError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Agreement", "Agreeing", "Failure", "Link"]
-
-
-class Agreeing(Protocol):
-    """What `Agreement` and `Alone` have in common."""
-
-    rank: int
-    world_size: int
-    session: str
-
-    def round(
-        self,
-        name: str,
-        contribution: bytes | Failure,
-        decide: Callable[[Sequence[bytes]], bytes],
-        timeout_s: float,
-        *,
-        join_later: bool = False,
-    ) -> bytes:
-        """See `Agreement.round`."""
-
-    def abort(self) -> None:
-        """See `Agreement.abort`."""
-
-    def close(self) -> None:
-        """See `Agreement.close`."""
+__all__ = ["Agreement", "Failure", "Link"]
 
 
 class Link(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from undaunted.checkpointing.agreement.agreement import Agreement
 from undaunted.checkpointing.agreement.messages import Failure, Verdict
 from undaunted.checkpointing.errors import CheckpointError
 
@@ -53,3 +54,6 @@ class Alone:
 
     def close(self) -> None:
         """There is nothing to give back."""
+
+
+Agreeing = Agreement | Alone

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.checkpointing.agreement import address
-from undaunted.checkpointing.agreement.agreement import Agreeing, Agreement
-from undaunted.checkpointing.agreement.alone import Alone
+from undaunted.checkpointing.agreement.agreement import Agreement
+from undaunted.checkpointing.agreement.alone import Agreeing, Alone
 from undaunted.checkpointing.agreement.store_link import StoreLink
 from undaunted.checkpointing.errors import SaveError
 

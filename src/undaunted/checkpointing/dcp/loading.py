@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import Metadata
 
-    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.agreement.alone import Agreeing
     from undaunted.checkpointing.files.storage import Readable
     from undaunted.checkpointing.format.manifest import Manifest
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
-    from undaunted.checkpointing.agreement.agreement import Agreeing
+    from undaunted.checkpointing.agreement.alone import Agreeing
     from undaunted.checkpointing.format.image import Image
     from undaunted.checkpointing.staging.arena import Arena
 
