@@ -69,8 +69,8 @@ CONFIGS = st.builds(
         [None, *(partial(_advise, to) for to in ("restart", "exclude", "stop"))]
     ),
     act=st.booleans(),
-    pace=st.sampled_from([None, _pace]),
-    slow_ranks=st.sampled_from(["log", "exclude", "stop"]),
+    pace=st.sampled_from([None, _pace, _pace]),
+    slow_ranks=st.sampled_from(["log", "exclude", "exclude", "stop"]),
 )
 INFOS = st.builds(
     m.NodeInfo,
@@ -268,9 +268,11 @@ class AnyJob(RuleBasedStateMachine):
         self.feed(m.NodeTimes(self.pick(data), self.policy.round, times))
 
     @rule(data=st.data())
-    @precondition(lambda self: self.runners() and "slow" in self.world.timers)
+    @precondition(lambda self: self.runners())
     def slow_for_long(self, data: st.DataObject) -> None:
-        self.fire("slow")
+        self.feed(m.NodeTimes(self.pick(data), self.policy.round, b"much"))
+        if "slow" in self.world.timers:
+            self.fire("slow")
         for node in self.runners():
             self.feed(m.NodeTimes(node, self.policy.round, b""))
 

@@ -5,6 +5,7 @@ Only where the user has chosen so, something is done about ranks that are slow f
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -227,3 +228,27 @@ def test_nothing_is_done_unless_it_was_chosen() -> None:
     one = acting("a", "b", "c", "d", do="log")
     assert len(tell(one, "b", b"0.2")) == 1
     assert "slow" not in one.timers
+
+
+def test_whoever_is_slow_a_job_goes_on_with_enough_nodes() -> None:
+    left_out = 0
+    for seed in range(200):
+        rng = Random(seed)
+        few, names = rng.randint(2, 4), [f"n{number}" for number in range(rng.randint(4, 9))]
+        elastic = {"elastic": True, "max_nodes": len(names)} if rng.random() < 0.5 else {}
+        one = acting(*names, min_nodes=few, **elastic)
+        for _ in range(40):
+            before = set(one.policy.excluded)
+            node = rng.choice(one.table.split())
+            commands = tell(one, node, rng.choice([b"", b"", b"0", b"0.05", b"0.2", b"0.5"]))
+            if "slow" in one.timers and rng.random() < 0.3:
+                one.fire("slow")
+            if of(m.Stop, commands):
+                stops(one, commands)
+                assert before < set(one.policy.excluded), "no round ends for nothing"
+            assert one.policy.running
+            assert len(one.table.split()) >= few
+            assert len(one.policy.excluded.keys() - before) <= 1
+        left_out += len(one.policy.excluded)
+        assert len(one.policy.excluded) <= MOST_EXCLUDED
+    assert left_out > 20, "or nothing was tried"
