@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 DEADLINE_S = 110
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests before this one have aborted in this process."""
+    monkeypatch.setattr(recorder, "_forgotten_ns", 0)
+
+
 def inject(kind: str, size: int, culprit: int, directory: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.attribution.flight.injector"]
     command += [kind, str(size), str(culprit), str(directory)]

@@ -200,6 +200,7 @@ print("goes on")
 
 FAKE_PAGE = """
 import json, os
+CHUNK = 5
 class PageWriter:
     attached = True
     reason = ""
