@@ -65,6 +65,17 @@ def test_a_slow_rank_is_named_once_with_its_node() -> None:
     assert slow.beside == ()
 
 
+def test_a_rank_that_becomes_much_slower_is_named_again() -> None:
+    pace = Pace(0, PLACES)
+    (begin,) = said(pace, 7, slow=5)
+    (again,) = said(pace, 20, first=7, slow=5, factor=1.6)
+    assert again.rank == 5
+    assert again.lost > 2 * begin.lost
+    assert not again.over
+    (end,) = said(pace, 20, first=27)
+    assert end.over
+
+
 def test_nobody_is_named_in_noise() -> None:
     for seed in range(20):
         assert said(Pace(0, PLACES), 10, noise=0.2, seed=seed) == []

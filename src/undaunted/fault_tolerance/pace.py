@@ -23,6 +23,7 @@ _MOST_SLOW = 8  # lines of one round
 # Where the usual rank of a node waits for a core more than this share of its time, the node has
 # too few cores for its ranks, and whose turn it is says nothing about a rank.
 _CROWDED = 0.02
+_WORSE = 2.0  # a rank is named again when it costs so many times of what was said
 _BESIDE = 0.02  # share of its time that a rank spends on something more than others do
 _KINDS = {
     "gc": "Python's garbage collector takes",
@@ -66,7 +67,7 @@ class Pace:
         self._newest: dict[int, int] = {}  # number of the last chunk that a rank has told
         self._own, self._computing = SlowRanks(), SlowRanks()
         self._last: dict[int, RankTimes] = {}  # without the chunks
-        self._named: set[int] = set()
+        self._named: dict[int, float] = {}  # what was said that they cost
         self._lines = 0
 
     def __call__(self, node: str, data: bytes) -> list[Slow]:
@@ -112,19 +113,24 @@ class Pace:
 
     def _changes(self) -> Iterable[Slow]:
         slow = self._own.slow | self._computing.slow
-        for rank in sorted(slow - self._named):
-            if self._lines < _MOST_SLOW:
+        for rank in sorted(slow):
+            _, lost = self._of(rank)
+            new = rank not in self._named or lost > _WORSE * self._named[rank]
+            if new and self._lines < _MOST_SLOW:
                 self._lines += 1
-                self._named.add(rank)
+                self._named[rank] = lost
                 yield self._slow(rank)
-        for rank in sorted(self._named - slow):
-            self._named.discard(rank)
+        for rank in sorted(self._named.keys() - slow):
+            del self._named[rank]
             line = f"rank {rank} (node {self._nodes[rank]}) is as fast as the other ranks again"
             yield Slow(self._round, self._nodes[rank], rank, line, over=True)
 
-    def _slow(self, rank: int) -> Slow:
+    def _of(self, rank: int) -> tuple[float, float]:
         ranks = self._computing if rank in self._computing.slow else self._own
-        slower, lost = ranks.of(rank)
+        return ranks.of(rank)
+
+    def _slow(self, rank: int) -> Slow:
+        slower, lost = self._of(rank)
         node = self._nodes[rank]
         beside = self._beside(rank)
         line = (
