@@ -50,7 +50,7 @@ def line_at(source: str) -> str:
 
 
 def test_a_crash_that_comes_again(tmp_path: Path) -> None:
-    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--redirects", "3")
+    options = ("--nproc-per-node", "2", "--max-restarts", "2", "--redirects", "3")
     with launched(tmp_path, CRASHES, *options) as launcher:
         assert launcher.finish() == 1, launcher.text
         found = explain(launcher.run_dir)
@@ -58,7 +58,7 @@ def test_a_crash_that_comes_again(tmp_path: Path) -> None:
     conclusion = found["conclusion"]
     assert (conclusion["cause"], conclusion["ranks"]) == ("program_error", [1])
     assert conclusion["action"] == "stop"
-    assert [one["iteration"] for one in found["rounds"]] == [3, 3]
+    assert [one["iteration"] for one in found["rounds"]] == [3, 3, 3]
     for one in found["rounds"]:
         root = one["findings"][0]
         assert root["quote"] == "ValueError: bad batch 17"

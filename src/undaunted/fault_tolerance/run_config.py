@@ -43,16 +43,16 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         Literal["log", "act"],
         values.one_of("WHAT", "log", "act"),
         Opt(
-            "When a node fails again and again, or the program in the same way: log = say so; act "
-            "= go on without the node, or end the job with 93"
+            "When a node, or the program in the same way, fails again and again: log = say so; "
+            "act = leave out the node, or end the job with 93"
         ),
     ] = "log"
     slow_ranks: Annotated[
         Literal["log", "exclude", "stop"],
         values.one_of("WHAT", "log", "exclude", "stop"),
         Opt(
-            "When a slow rank costs 10 % of the time or more for long: log = say so; exclude = go "
-            "on without its node, if it can be spared; stop = end the job with 93"
+            "When a slow rank costs 10 % or more for long: log = say so; exclude = leave out its "
+            "node if it can be spared; stop = end the job with 93"
         ),
     ] = "log"
     slow_ranks_after_s: Annotated[
