@@ -75,7 +75,11 @@ JOBS = {
         faults=FAULTS_OF_NODES,
         count=20,
         setup=lambda options, seed: of_nodes.vary(
-            seed, options.nodes, options.spares, elastic=options.elastic
+            seed,
+            options.nodes,
+            options.spares,
+            elastic=options.elastic,
+            min_healthy=options.min_healthy,
         ),
         run=of_nodes.run,
         rounds="rounds",
@@ -131,6 +135,7 @@ def _parser(kind: Kind) -> argparse.ArgumentParser:
         add(f"--{size}", type=_count(least), default=default, help=f"{meaning} [{default}]")
     if kind is JOBS["coordination"]:
         add("--elastic", action="store_true", help="every job is elastic [three of ten are]")
+        add("--min-healthy", action="store_true", help="every job goes on with healthy nodes")
     add("--seed", type=_count(0), default=0, help="of the one run [0]")
     add("--seeds", type=_span, metavar="FROM:TO", help="many runs: seeds FROM to TO - 1")
     add(
@@ -184,8 +189,11 @@ def _kinds_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
 def _again(kind: Kind, options: argparse.Namespace, seed: int) -> str:
     """Return the command that shows every event of a run."""
     words = [kind.command, *(f"--{size} {getattr(options, size)}" for size in kind.sizes)]
-    if getattr(options, "elastic", False):
-        words.append("--elastic")
+    words += [
+        f"--{switch.replace('_', '-')}"
+        for switch in ("elastic", "min_healthy")
+        if getattr(options, switch, False)
+    ]
     if options.faults != tuple(kind.faults):
         words.append(f"--faults {','.join(options.faults)}")
     if options.count != kind.count:

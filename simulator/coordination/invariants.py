@@ -92,7 +92,7 @@ class Checker:
         self._running: dict[Seat, int] = {}  # which round, if all ranks run and none shall stop
         self._stopped: dict[Seat, int] = {}  # last round that it was told to stop
         self._suspended: dict[Seat, int] = {}  # how many times it stands still
-        self._whole: set[int] = set()  # rounds all of whose ranks run, and shall
+        self._whole: set[int] = set()  # rounds whose ranks run on enough nodes, and shall
         self._processes: dict[int, set[Seat]] = {}  # where all ranks of a round are alive
         self._ranks: dict[int, dict[Seat, int]] = {}  # rank to who has a process of it: which round
         self._excused_until: dict[str, int] = {}  # nodes whose ranks may end late
@@ -125,12 +125,12 @@ class Checker:
 
     @property
     def job_runs(self) -> bool:
-        """Whether all ranks of a round run."""
+        """Whether all ranks of a round run, or of as many nodes as it needs."""
         return bool(self._whole)
 
     @property
     def idle_s(self) -> float:
-        """For how long no round had all its ranks at work, in seconds."""
+        """For how long no round had the ranks of enough nodes at work, in seconds."""
         more_ns = 0 if self._whole else self._simulation.now - self._idle_since
         return (self._idle_ns + more_ns) / _NS
 
@@ -457,7 +457,7 @@ class Checker:
     def _join_world(self, number: int) -> None:
         world = self._rounds[number]
         world.up += 1
-        if world.up == len(world.table):
+        if world.up == self._enough(world):
             if not self._whole:
                 self._idle_ns += self._simulation.now - self._idle_since
             self._whole.add(number)
@@ -488,11 +488,18 @@ class Checker:
 
     def _leave_world(self, seat: Seat) -> None:
         number = self._running.get(seat)
-        if number is not None:
-            self._rounds[number].up -= 1
+        if number is None:
+            return
+        world = self._rounds[number]
+        world.up -= 1
+        if world.up < self._enough(world):
             if self._whole == {number}:
                 self._idle_since = self._simulation.now
             self._whole.discard(number)
+
+    def _enough(self, world: _Round) -> int:
+        """So many nodes of a round do its work: all, or what a job needs that may lose some."""
+        return self._setup.nodes if self._setup.min_healthy else len(world.table)
 
     def _fail(self, text: str) -> None:
         raise InvariantError(text)

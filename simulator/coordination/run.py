@@ -17,6 +17,7 @@ from simulator.coordination.setup import (
 )
 from simulator.run import NS, InvariantError, Result
 from undaunted.coordinator.core.preparation import FENCE_MARGIN_S
+from undaunted.fault_tolerance.agent.node import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,13 +33,24 @@ ENDS_S = 30.0
 GIVES_UP_S = 2 * (JOIN_TIMEOUT_S + GIVE_UP_S) + AWAY_TIMEOUT_S
 
 
-def vary(seed: int, nodes: int, spares: int, *, elastic: bool = False) -> Setup:
-    """Choose for a seed what is not fixed: the kind of job. ``elastic``: every job is."""
+def vary(
+    seed: int, nodes: int, spares: int, *, elastic: bool = False, min_healthy: bool = False
+) -> Setup:
+    """Choose for a seed what is not fixed: the kind of job.
+
+    Args:
+        seed: what the choice depends on.
+        nodes: see `Setup`.
+        spares: see `Setup`.
+        elastic: every job is.
+        min_healthy: every job goes on with the nodes that are healthy.
+    """
     chance = Random(f"setup {seed}")  # noqa: S311 - to be repeated
     return Setup(
         nodes,
         spares,
         elastic=chance.random() < 0.3 or elastic,
+        min_healthy=min_healthy,
         standalone=chance.random() < 0.2,
         ordered=chance.random() < 0.5,
         max_restarts=chance.choice((3, 100, 100, 100)),
@@ -136,6 +148,9 @@ def _astray(cluster: Cluster) -> str:
     behind = [a.name for a in agents if not a.outcome and a.follows and a.knows_round != newest]
     if behind:
         return f"{', '.join(behind)} do not know of round {newest}"
+    failed = [a.name for a in agents if not a.outcome and a.node.state is State.FAILED]
+    if failed:
+        return f"{', '.join(failed)} have failed, and nobody stops them or has them go on"
     if len(set(follows.values())) > 1:
         return "not all follow the same leader: " + ", ".join(
             f"{n} {e}" for n, e in follows.items()

@@ -36,6 +36,7 @@ class Setup:
         nodes: nodes a round needs (MIN of ``--nnodes MIN:MAX``).
         spares: further nodes (MAX - MIN).
         elastic: as many nodes as there are take part.
+        min_healthy: so they do, and a round goes on while ``nodes`` of them have all their ranks.
         standalone: the coordinator has a host of its own; otherwise the first node leads at first.
         ordered: nodes have infrastructure ranks.
         slots: ranks per node.
@@ -45,6 +46,7 @@ class Setup:
     nodes: int
     spares: int = 0
     elastic: bool = False
+    min_healthy: bool = False
     standalone: bool = False
     ordered: bool = False
     slots: int = 2
@@ -82,6 +84,7 @@ class Setup:
             min_nodes=self.nodes,
             max_nodes=self.nodes + self.spares,
             elastic=self.elastic,
+            min_healthy=self.min_healthy,
             max_restarts=self.max_restarts,
             max_no_progress_cycles=0,
             term_timeout_s=TERM_TIMEOUT_S,
@@ -93,14 +96,16 @@ class Setup:
 
 
 def _rule(case: Case) -> Ruling:
-    """Name the first node that says that a rank hangs; in every third round nobody is named."""
-    hung = [place.node for place in case.places if case.evidence.get(place.node) == b"hangs"]
-    if not hung or case.round % 3 == 0:
+    """Name the first node that says that a rank hangs: for sure, most likely, or not at all."""
+    hung = [place for place in case.places if case.evidence.get(place.node) == b"hangs"]
+    how = (case.round + hung[0].group_rank) % 3 if hung else 0
+    if how == 0:
         return Ruling()
-    victims = tuple(place.node for place in case.places if place.node not in hung)
-    ranks = tuple(place.first_rank for place in case.places if place.node in hung)
-    line = f"rank hangs on node {hung[0]}"
-    return Ruling(line, hung[0], ranks, victims=victims, certain=case.round % 2 == 0)
+    node = hung[0].node
+    ranks = tuple(place.first_rank for place in hung)
+    victims = tuple(place.node for place in case.places if place not in hung)
+    line = f"rank hangs on node {node}"
+    return Ruling(line, node, ranks, victims=victims, certain=how == 1)
 
 
 def _advise(history: bytes, attempt: Attempt) -> Advice:

@@ -15,6 +15,7 @@ from undaunted.coordinator.core import (
     placement,
     preparation,
 )
+from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.policy import JobPolicy
 
 if TYPE_CHECKING:
@@ -97,6 +98,15 @@ def a_lost_disk_makes_a_new_job(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(knowledge.Knowledge, "should_join", lambda _self, _other: False)
 
 
+def victims_of_a_hang_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    hung = JobPolicy._hung
+
+    def forgetful(self: JobPolicy, *args: Any) -> list[Any]:
+        return [each for each in hung(self, *args) if not isinstance(each, m.GoOn)]
+
+    patch.setattr(JobPolicy, "_hung", forgetful)
+
+
 BUGS = [
     Bug(
         "take-over without a majority",
@@ -170,5 +180,13 @@ BUGS = [
         "the job runs again",
         Setup(4, 2),
         ("power",),
+    ),
+    Bug(
+        "nobody has the victims of a hang go on",
+        victims_of_a_hang_are_forgotten,
+        "the job runs again",
+        Setup(2, 3, min_healthy=True),
+        ("hang",),
+        faults=6,
     ),
 ]

@@ -46,6 +46,15 @@ def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int, seed: int) 
     assert not run(vary(seed, nodes, spares), seed).problem
 
 
+@pytest.mark.parametrize("kinds", [tuple(KINDS), ("hang", "reset", "kill", "coordinator")])
+@pytest.mark.parametrize(("nodes", "spares"), [(2, 3), (4, 2)])
+def test_a_job_that_goes_on_with_healthy_nodes(
+    nodes: int, spares: int, kinds: tuple[str, ...]
+) -> None:
+    for seed in range(15):
+        assert not run(vary(seed, nodes, spares, min_healthy=True), seed, kinds=kinds).problem, seed
+
+
 # What was found once: each of them was a bug.
 @pytest.mark.parametrize(
     ("nodes", "spares", "seed"),
