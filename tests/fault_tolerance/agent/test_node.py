@@ -282,6 +282,40 @@ class TestAVictimOfAHang:
         assert m.ReportFailed("crash", 1, "exit code 1") in machine.handle(m.GoOn(0))
         assert machine.handle(m.GoOn(0)) == [], "that is no hang"
 
+    def test_what_was_judged_before_is_not_judged_again(self) -> None:
+        machine = running(slots=3)
+        machine.handle(m.RankErrored(0, "raised X", others_go_on=True))
+        lost = m.RankExited(0, 1, others_go_on=True)
+        assert machine.handle(lost) == [m.GoOnWithout(0, "raised X")]
+        machine.handle(m.LimitPassed(1, "heartbeat"))
+        machine.handle(m.HangJudged(0, (1,), "rank 1 hangs"))
+        assert machine.handle(m.GoOn(0)) == [m.Watch(on=True, anew=True)]
+
+    def test_a_rank_that_announced_its_end_meanwhile_is_lost_when_it_has_ended(self) -> None:
+        machine = self.hung()
+        machine.handle(m.RankErrored(0, "raised X", others_go_on=True))
+        commands = machine.handle(m.GoOn(0))
+        assert kinds(commands) == [m.Watch, m.SetTimer]
+        lost = m.RankExited(0, 1, others_go_on=True)
+        assert machine.handle(lost) == [m.GoOnWithout(0, "raised X")]
+
+    def test_ranks_that_were_lost_meanwhile_are_started_again(self) -> None:
+        machine = running(slots=3)
+        machine.handle(m.LimitPassed(2, "heartbeat"))
+        machine.handle(m.RankExited(0, -9, others_go_on=True, may_return=True))
+        machine.handle(m.HangJudged(0, (2,), "rank 2 hangs"))
+        machine.handle(m.RankErrored(1, "raised X", others_go_on=True))
+        machine.handle(m.RankExited(1, 1, others_go_on=True, may_return=True))
+        commands = machine.handle(m.GoOn(0))
+        assert [each for each in commands if not isinstance(each, m.SetTimer)] == [
+            m.Watch(on=True, anew=True),
+            m.GoOnWithout(0, "killed by SIGKILL"),
+            m.StartAgain(0),
+            m.GoOnWithout(1, "raised X"),
+            m.StartAgain(1),
+        ]
+        assert machine.alive == (0, 1, 2)
+
     def test_who_was_suspected_before_gets_no_signal_of_a_hang(self) -> None:
         machine = self.hung()
         machine.handle(m.GoOn(0))

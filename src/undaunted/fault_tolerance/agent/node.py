@@ -407,6 +407,7 @@ class Node:
     _hung: bool = False  # what has failed is that a limit was passed
     _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
+    _unjudged: list[RankExited | RankErrored] = field(default_factory=list)  # seen meanwhile
     _stop: StopRound | None = None  # that waits until the processes are known
     _grace_s: float = 0.0  # of the stop that is under way
     _restart: bool = False  # another round follows
@@ -466,6 +467,7 @@ class Node:
         self._exited.clear()
         self._lost.clear()
         self._errored.clear()
+        self._unjudged.clear()
         self._crash_to_judge = self._gathering = self._hung = False
         self._culprits = ()
         self._stop = None
@@ -485,10 +487,12 @@ class Node:
     def _judge_what_was_seen(self) -> list[Command]:
         """Judge what ranks did while this node could not: it was starting, or looked at a hang."""
         commands: list[Command] = []
-        for local_rank, code in list(self._exited.items()):
-            commands += self._judge_exit(local_rank, code)
-        for local_rank, detail in self._errored.items():
-            commands += [SetTimer("linger", LINGER_S), *self._crashed(local_rank, detail)]
+        while self._unjudged and self.state is State.RUNNING:
+            event = self._unjudged.pop(0)
+            if isinstance(event, RankExited):
+                commands += self._judge_exit(event)
+            else:
+                commands += self._judge_error(event)
         return commands
 
     def _spawn_failed(self, event: SpawnFailed) -> list[Command]:
@@ -511,8 +515,8 @@ class Node:
         if event.absent.issuperset(self.alive) and 0 in self._exited.values():
             self._lost.update(self.alive)  # the others have finished without them
         if self.state is State.RUNNING:
-            commands = self._judge_exit(event.local_rank, event.code)
-            return commands + self._replace(event) if event.may_return else commands
+            return self._judge_exit(event)
+        self._unjudged.append(event)
         if self.alive:
             return []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
@@ -525,35 +529,38 @@ class Node:
         if event.local_rank in self._errored or event.local_rank in self._exited:
             return []
         self._errored[event.local_rank] = event.detail
+        if self.state is State.RUNNING:
+            return self._judge_error(event)
+        self._unjudged.append(event)
+        return [SetTimer("linger", LINGER_S)]
+
+    def _judge_error(self, event: RankErrored) -> list[Command]:
         linger = SetTimer("linger", LINGER_S)
         if event.others_go_on:
             return [linger]  # what becomes of the round is decided when it has ended
         return [linger, *self._crashed(event.local_rank, event.detail)]
 
-    def _judge_exit(self, local_rank: int, code: int) -> list[Command]:
+    def _judge_exit(self, event: RankExited) -> list[Command]:
+        local_rank, code = event.local_rank, event.code
         lost, detail = local_rank in self._lost, describe_exit(code)
         if code != 0 and not (lost and (self.alive or self._has_worked)):
             more = "; it was the last one that was left of its node" if lost else ""
             return self._crashed(local_rank, detail + more)
         detail = self._errored.get(local_rank, detail)
         commands: list[Command] = [GoOnWithout(local_rank, detail)] if lost else []
-        if self.state is not State.RUNNING or not self._has_worked:
-            return commands
-        self.state = State.FINISHED
-        return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
+        if self._has_worked:
+            self.state = State.FINISHED
+            return [*commands, Watch(on=False), ReportFinished(len(self._lost))]
+        return commands + self._replace(local_rank) if lost and event.may_return else commands
 
-    def _replace(self, event: RankExited) -> list[Command]:
-        """Have a lost rank come back, as long as there are others that it could join."""
-        if self.state is not State.RUNNING or event.local_rank not in self._lost:
-            return []
-        self._lost.discard(event.local_rank)
-        self._errored.pop(event.local_rank, None)
-        del self._exited[event.local_rank]
-        return [StartAgain(event.local_rank)]
+    def _replace(self, local_rank: int) -> list[Command]:
+        """Have a lost rank come back: there are others that it could join."""
+        self._lost.discard(local_rank)
+        self._errored.pop(local_rank, None)
+        del self._exited[local_rank]
+        return [StartAgain(local_rank)]
 
     def _crashed(self, local_rank: int, detail: str) -> list[Command]:
-        if self.state is not State.RUNNING:
-            return []
         self.state = State.FAILED
         self._crash_to_judge = True
         commands: list[Command] = [
