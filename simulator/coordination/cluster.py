@@ -578,7 +578,7 @@ class Agent:
             ):
                 if isinstance(command, m.Blamed):
                     epoch = self.follower.knows.epoch
-                    self._cluster.checker.blamed(self.seat, epoch, command.round)
+                    self._cluster.checker.blamed(self.seat, epoch, command.round, text)
                 self._cluster.note(self.name, f"{type(command).__name__.lower()}: {text}")
 
     # --- leader ---------------------------------------------------------------------------------

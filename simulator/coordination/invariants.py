@@ -105,7 +105,7 @@ class Checker:
         self._launched_at: dict[str, int] = {}
         self._ended_by, self._ended_at = "", 0
         self._idle_ns, self._idle_since = 0, 0
-        self._blamed: set[tuple[Seat, int, int]] = set()
+        self._blamed: set[tuple[Seat, int, int, str]] = set()
         self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property
@@ -276,11 +276,11 @@ class Checker:
         if p.newer(ledger, self.ledger):
             self.ledger = ledger
 
-    def blamed(self, seat: Seat, epoch: int, number: int) -> None:
-        """A node hears what was the first cause of the end of a round."""
-        if (seat, epoch, number) in self._blamed:
+    def blamed(self, seat: Seat, epoch: int, number: int, line: str) -> None:
+        """A node hears who is to blame for a hang, or for the end of a round."""
+        if (seat, epoch, number, line) in self._blamed:
             self._fail(f"one cause: {seat[0]} is told twice in epoch {epoch} who ended {number}")
-        self._blamed.add((seat, epoch, number))
+        self._blamed.add((seat, epoch, number, line))
 
     def examines(self, node: str, examination: Examination | None) -> None:
         """A leader waits for what nodes have seen, after a limit was passed; None = it does not."""

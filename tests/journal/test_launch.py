@@ -203,6 +203,12 @@ def test_a_node_that_is_blamed_is_not_this_one() -> None:
     assert after(blamed, *RUN[:2]).node == "n0"
 
 
+def test_who_was_blamed_last_in_a_round_has_ended_it() -> None:
+    hang = e.RoundBlamed(t=30 * MS, round=0, number=0, node="a", line="rank 0 hangs")
+    crash = e.RoundBlamed(t=90 * MS, round=0, number=0, node="b", line="exit code 1")
+    assert after(*RUN[:2], *begin(10, 0), hang, crash).current.first(e.RoundBlamed) == crash
+
+
 def test_a_late_verdict_is_not_of_this_round() -> None:
     late = at(2000, e.Verdict, 0, kind="crash", rank=1, local_rank=1, pid=1, line="late")
     state = after(*RUN[:2], *begin(10, 1), late)

@@ -220,7 +220,7 @@ class RoundState:
     def _add_judged(self, events: Sequence[e.RoundBlamed | e.RoundAdvised], _thin: bool) -> None:
         for event in events:
             if event.number == self.number:
-                self._once.setdefault(type(event), event)
+                self._once[type(event)] = event  # of a hang before it, a round may have gone on
 
     def _add_progress(self, events: Sequence[e.RoundProgress], thin: bool) -> None:
         self.iteration = events[-1]

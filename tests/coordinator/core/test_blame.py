@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from undaunted.coordinator.core.blame import Blame, Cause
+from undaunted.coordinator.core.examination import Ruling
 from undaunted.coordinator.core.messages import Blamed
 
 
@@ -47,6 +48,24 @@ def test_what_a_node_finds_out_later_counts() -> None:
     blame.judged("a", "lost its peer", victim=True)
     blame.judged("b", "rank 9 (node b) raised ValueError", victim=False)
     assert blame.verdict(0) == Blamed(0, "b", "rank 9 (node b) raised ValueError", ("a",))
+
+
+def test_what_fails_after_healthy_nodes_have_gone_on() -> None:
+    blame = Blame()
+    blame.lost("f", "node f is lost: silence")
+    blame.failed("a", "rank 0 hangs")
+    blame.ruled(Ruling("rank 3 (node d) hangs", "d", (3,), "host_lag", ("a", "b", "c"), True))
+    hang = blame.verdict(0)
+    assert hang is not None
+    blame.gone_on(["d"])
+    blame.judged("d", "rank 3 (node d) hangs in load", victim=False)
+    assert blame.verdict(0) == hang
+    blame.failed("a", "connection reset", victim=True)
+    assert blame.verdict(0) == hang
+    blame.lost("c", "node c is lost: silence")
+    assert blame.verdict(0) == Blamed(0, "c", "node c is lost: silence", ("a",))
+    blame.failed("b", "signal 11")
+    assert blame.verdict(0) == Blamed(0, "b", "node b: signal 11", ("a",))
 
 
 def test_a_cause_names_its_node_once() -> None:

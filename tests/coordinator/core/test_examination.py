@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.coordinator.core.driving import Driver, of, running
 from undaunted.coordinator.core import messages as m
+from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Examination, Ruling
 
 ON_B = Ruling("rank 3 (node b) hangs: in load", "b", (3,), "host_lag", ("a",))
@@ -220,18 +221,9 @@ class TestWithMinHealthy:
 
     ON_C = Ruling("rank 4 (node c) hangs: in load", "c", (4,), "host_lag", ("a", "b"), certain=True)
 
-    def job(self, ruling: Ruling = ON_C, *, min_nodes: int = 2) -> Job:
-        known = running(
-            "a",
-            "b",
-            "c",
-            slots=2,
-            min_nodes=min_nodes,
-            max_nodes=3,
-            min_healthy=True,
-            max_restarts=3,
-            rule=Judge(ruling),
-        )
+    def job(self, ruling: Ruling = ON_C, *, min_nodes: int = 2, **config: Any) -> Job:
+        chosen = {"max_nodes": 3, "min_healthy": True, "max_restarts": 3, "rule": Judge(ruling)}
+        known = running("a", "b", "c", slots=2, min_nodes=min_nodes, **{**chosen, **config})
         return Job(known.policy)
 
     def hang(self, one: Job, *names: str) -> list[m.Command]:
@@ -268,6 +260,54 @@ class TestWithMinHealthy:
         one = self.job()
         self.hang(one, "c")
         assert of(m.Decided, one.fail("a", "rank 0: exit code 1"))[0].action == "restart"
+
+    def test_what_happens_later_is_to_blame_for_the_end_of_the_round(self) -> None:
+        attempts: list[Attempt] = []
+
+        def advise(_history: bytes, attempt: Attempt) -> Advice:
+            attempts.append(attempt)
+            return Advice(None, b"")
+
+        one = self.job(advise=advise, max_restarts=0)
+        self.hang(one, "a", "b", "c")
+        one.stop("c", verdict="rank 4 (node c) hangs: in load")
+        one.fail("b", "rank 2: exit code 1")
+        one.stop("a", verdict="rank 0 lost its peer", victim=True)
+        one.stop("b", verdict="rank 2 raised ValueError")
+        assert [blamed.node for blamed in of(m.Blamed, one.said)] == ["c", "b"]
+        assert attempts[0].blamed is not None
+        assert (attempts[0].blamed.node, attempts[0].blamed.ranks) == ("b", ())
+        assert "rank 2 raised ValueError" in one.ends["a"].reason
+
+    def test_victims_that_fail_later_are_victims_of_that_hang(self) -> None:
+        one = self.job()
+        self.hang(one, "a", "b", "c")
+        one.stop("c")
+        one.fail("b", "rank 2 lost its peer", victim=True)
+        one.stop("a", "b")
+        assert [blamed.node for blamed in of(m.Blamed, one.said)] == ["c"]
+        assert one.policy.round == 1
+
+    def test_victims_that_hang_once_more_are_victims_of_that_hang(self) -> None:
+        ruling = Ruling("rank 2 (node b) most likely hangs", "b", (2,), "", ("a",))
+        judge = Judge(self.ON_C)
+        one = self.job(rule=judge)
+        self.hang(one, "a", "b", "c")
+        judge.ruling = ruling
+        self.hang(one, "a", "b")
+        assert m.Say(ruling.line) in one.said, "people see why the round ends"
+        one.stop("a", "b", "c")
+        assert [blamed.node for blamed in of(m.Blamed, one.said)] == ["c"]
+
+    def test_another_hang_for_which_a_node_is_to_blame_for_sure(self) -> None:
+        ruling = Ruling("rank 2 (node b) hangs", "b", (2,), "", ("a",), certain=True)
+        judge = Judge(self.ON_C)
+        one = self.job(rule=judge)
+        self.hang(one, "a", "b", "c")
+        judge.ruling = ruling
+        self.hang(one, "a", "b")
+        one.stop("a", "b", "c")
+        assert [blamed.node for blamed in of(m.Blamed, one.said)] == ["c", "b"]
 
     def test_all_are_restarted_if_too_few_are_left(self) -> None:
         one = self.job(min_nodes=3)

@@ -416,8 +416,9 @@ def test_a_hang_is_judged_in_time_unless_its_leader_stood_still() -> None:
 
 def test_who_ended_a_round_is_told_once() -> None:
     made = checker()
-    made.blamed(("a", "1"), 7, 0)
-    made.blamed(("b", "1"), 7, 0)
-    made.blamed(("a", "1"), 8, 0)
+    made.blamed(("a", "1"), 7, 0, "rank 3 hangs")
+    made.blamed(("b", "1"), 7, 0, "rank 3 hangs")
+    made.blamed(("a", "1"), 8, 0, "rank 3 hangs")
+    made.blamed(("a", "1"), 7, 0, "rank 1: exit code 1")  # hours after the hang
     with pytest.raises(InvariantError, match="one cause: a"):
-        made.blamed(("a", "1"), 7, 0)
+        made.blamed(("a", "1"), 7, 0, "rank 3 hangs")

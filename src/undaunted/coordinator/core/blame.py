@@ -3,6 +3,9 @@
 What was ruled after all nodes had been looked at comes before all that they say of themselves.
 The first report that is not of a victim is the first cause. Where all who failed are victims, as
 far as they can tell, a node that is lost is the cause; otherwise the first victim has to do.
+
+Healthy nodes may go on after a ruling. What fails after that is the cause of the end; but if only
+victims do, they are victims of the hang that was ruled about.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from undaunted.coordinator.core.formation import name_some
 from undaunted.coordinator.core.messages import Blamed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from undaunted.coordinator.core.examination import Ruling
 
 
@@ -49,21 +54,38 @@ class Blame:
     _reports: dict[str, _Report] = field(default_factory=dict)  # by node, first report first
     _lost: list[Cause] = field(default_factory=list)
     _ruling: Ruling | None = None
+    _gone_on: bool = False  # after the ruling
+    _without: set[str] = field(default_factory=set)  # nodes that have failed before that
+    _lost_before: int = 0  # of ``_lost``
 
     def ruled(self, ruling: Ruling) -> None:
-        """All nodes were looked at; the first answer of a round holds."""
-        if ruling.line and self._ruling is None:
+        """All nodes were looked at.
+
+        The first answer of a round holds: if nodes that have gone on hang again, it may be for the
+        same reason, unless another node is to blame for sure.
+        """
+        another, self._gone_on = self._gone_on and ruling.certain, False
+        if ruling.line and (self._ruling is None or another):
             self._ruling = ruling
+
+    def gone_on(self, without: Iterable[str]) -> None:
+        """Healthy nodes go on after the ruling, which explains all that was reported before."""
+        self._gone_on = True
+        self._reports.clear()
+        self._without.update(without)
+        self._lost_before = len(self._lost)
 
     def failed(self, node: str, line: str, *, victim: bool = False) -> None:
         """A node reports a failure; later ones about itself change nothing."""
-        self._reports.setdefault(node, _Report(Cause(node, line), victim))
+        if node not in self._without:
+            self._reports.setdefault(node, _Report(Cause(node, line), victim))
 
     def judged(self, node: str, verdict: str, *, victim: bool, finding: bytes = b"") -> None:
         """A node has found out what its failure was; "" = it has not."""
         if verdict:
-            self._reports[node] = _Report(Cause(node, verdict), victim)
             self.findings[node] = finding
+            if node not in self._without:
+                self._reports[node] = _Report(Cause(node, verdict), victim)
 
     def lost(self, node: str, line: str) -> None:
         """A node, or with "" several, cannot be reached."""
@@ -82,19 +104,25 @@ class Blame:
     @property
     def first_cause(self) -> Cause | None:
         """None = nothing has failed."""
-        if self._ruling is not None:
-            return Cause(self._ruling.node, self._ruling.line)
+        if self._ruling is not None and not self._gone_on:
+            return self._ruled
         culprits = [report.cause for report in self._reports.values() if not report.victim]
         victims = [report.cause for report in self._reports.values() if report.victim]
-        losses = [_together(self._lost)] if self._lost else []
-        return next(iter([*culprits, *losses, *victims]), None)
+        lost = self._lost[self._lost_before :]
+        losses = [_together(lost)] if lost else []
+        ruled = [] if self._ruled is None else [self._ruled]
+        return next(iter([*culprits, *losses, *ruled, *victims]), None)
+
+    @property
+    def _ruled(self) -> Cause | None:
+        return None if self._ruling is None else Cause(self._ruling.node, self._ruling.line)
 
     def verdict(self, round_number: int) -> Blamed | None:
         """The first cause and its victims, for all nodes; None = nothing has failed."""
         cause = self.first_cause
         if cause is None:
             return None
-        if (ruling := self._ruling) is not None:
+        if (ruling := self._ruling) is not None and cause == self._ruled:
             about = (ruling.victims, ruling.ranks, ruling.cause)
             return Blamed(round_number, cause.node, cause.text, *about)
         victims = [node for node, report in self._reports.items() if report.victim]

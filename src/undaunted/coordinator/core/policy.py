@@ -32,6 +32,7 @@ from undaunted.coordinator.core.examination import EVIDENCE_S, Case, Examination
 from undaunted.coordinator.core.formation import Formation, name_some
 from undaunted.coordinator.core.messages import (
     Advised,
+    Blamed,
     Command,
     Decided,
     End,
@@ -292,7 +293,7 @@ class JobPolicy:
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
     _spared: set[str] = field(default_factory=set)  # victims of a hang: their next one is of it
-    _told: bool = False  # who is to blame for the end of the last round
+    _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
     _slow_before: set[int] = field(default_factory=set)  # ranks whose node was left out as slow
 
@@ -528,15 +529,16 @@ class JobPolicy:
 
     def _failed(self, event: NodeFailed) -> list[Command]:
         node = event.node
+        works = self.state is PolicyState.RUNNING and self.members.works(node)
+        if works and event.hang and node in self._spared:
+            self._spared.remove(node)
+            return [GoOn(node, self.round)]
         self.blame.failed(node, event.detail, victim=event.victim)
-        if self.state is not PolicyState.RUNNING or not self.members.works(node):
+        if not works:
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
             self.examination.failed[node] = None
             return []  # until all nodes have been looked at
-        if event.hang and node in self._spared:
-            self._spared.remove(node)
-            return [GoOn(node, self.round)]
         self.members.fail(node)
         return self._nodes_down([node], self._cause_text(Cause(node, event.detail)))
 
@@ -568,7 +570,9 @@ class JobPolicy:
         self.blame.ruled(ruling)
         line = ruling.line or blame.reports[failed[0]]
         why = self._cause_text(Cause(ruling.node if ruling.line else failed[0], line))
-        told: list[Command] = self._blamed() if ruling.line else []
+        told: list[Command] = []
+        if ruling.line:
+            told += self._blamed() or [Say(ruling.line)]  # it changes nothing, but is the reason
         if ruling.problem:
             told.append(Say(f"who hangs is not known, since judging it failed: {ruling.problem}"))
         return [*told, *self._hung(failed, ruling, why)]
@@ -586,6 +590,8 @@ class JobPolicy:
         commands = self._nodes_down(down, why)
         if self.state is not PolicyState.RUNNING:
             return commands
+        if ruling.line:
+            self.blame.gone_on(down)
         self._spared = victims.difference(failed)
         return [*commands, *(GoOn(node, self.round) for node in failed if node in victims)]
 
@@ -638,10 +644,12 @@ class JobPolicy:
             self._slow_before.add(slow.rank)
 
     def _blamed(self) -> list[Command]:
-        """Tell everybody who is to blame; once in a round."""
-        blamed = None if self._told else self.blame.verdict(self.round)
-        self._told = self._told or blamed is not None
-        return [] if blamed is None else [blamed]
+        """Tell everybody who is to blame, unless that was said before in this round."""
+        blamed = self.blame.verdict(self.round)
+        if blamed is None or blamed == self._told:
+            return []
+        self._told = blamed
+        return [blamed]
 
     def _rank_lost(self, event: RankLost) -> list[Command]:
         if self.state is not PolicyState.RUNNING or not self.members.works(event.node):
@@ -903,8 +911,8 @@ class JobPolicy:
         self.blame, self.examination = Blame(), None
         self.pace, self.slowness, self._too_slow = None, Slowness(), None
         self.after, self.gone, self._why = None, "", ""
-        self._spared = set()
-        self._announced = self._counted = self._told = False
+        self._spared, self._told = set(), None
+        self._announced = self._counted = False
         world_size = sum(place.slots for place in places)
         return [
             Start(
