@@ -176,6 +176,20 @@ def test_limits_are_not_applied_to_nobody(watched):
     watched(test, Limits())
 
 
+def test_limits_that_began_anew_have_when_evidence_is_gathered(watched):
+    async def test(watch, writer, told):
+        writer.heartbeat()
+        began = [time.monotonic_ns()] * 2
+        soon_ns = began[0] + DEADLINE_S * 10**9
+        watch.hold_to_limits(began, anew_ns=soon_ns)
+        watch.hold_to_limits([])  # another rank has passed one
+        assert watch.expired_now(began) == [(), ()]
+        watch.hold_to_limits(began)  # the next round
+        await told.wait("limit_passed")
+
+    watched(test, Limits(heartbeat_s=1e-6))
+
+
 def test_a_rank_found_to_have_ended_does_not_end_the_watch_over_the_others(watched):
     """On a busy machine, word of a rank's end may come after its limit."""
 

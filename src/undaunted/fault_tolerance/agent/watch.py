@@ -93,7 +93,7 @@ class PageWatch:
             ended: local ranks whose processes have ended already.
             anew_ns: what ranks did before then is not held against them.
         """
-        self._started_ns, self._anew_ns = started_ns, anew_ns
+        self._started_ns = started_ns
         timers = (
             self._deadline_timer,
             self._tick_timer,
@@ -106,8 +106,8 @@ class PageWatch:
         self._deadline_timer = self._tick_timer = self._kickless_timer = self._heartbeat_timer = (
             None
         )
-        if started_ns:
-            self._ended = set(ended)
+        if started_ns:  # else what the ranks did is still judged by the limits of before
+            self._ended, self._anew_ns = set(ended), anew_ns
             self.pauses.clear()
             self._last_tick_ns = time.monotonic_ns()
             self._schedule_tick()
