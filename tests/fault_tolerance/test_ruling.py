@@ -22,9 +22,9 @@ def hangs(rank: int, node: str) -> Seen:
     return Seen(rank, node, 100 + rank, Standing.BUSY, "S", "load (t.py:9)", expired=LATE)
 
 
-def case(evidence: dict[str, bytes], lost: dict[str, str] | None = None) -> Case:
-    places = tuple(Place(node, n, 2 * n, 2) for n, node in enumerate("ab"))
-    return Case(3, places, evidence, lost or {}, {})
+def case(evidence: dict[str, bytes], nodes: str = "ab") -> Case:
+    places = tuple(Place(node, n, 2 * n, 2) for n, node in enumerate(nodes))
+    return Case(3, places, evidence)
 
 
 def test_the_culprit_of_another_node_and_its_victims() -> None:
@@ -46,7 +46,23 @@ def test_a_node_that_says_nothing_is_named_where_all_others_wait() -> None:
     found = ruling.rule(case({"a": of_a, "b": b""}))
     assert (found.node, found.ranks) == ("b", ())
     assert "nothing is known of node b" in found.line
-    assert "nothing is known" not in ruling.rule(case({"a": of_a}, {"b": "it is lost"})).line
+    assert "nothing is known" not in ruling.rule(case({"a": of_a}, "a")).line
+
+
+@pytest.mark.parametrize("nothing", [b"", b"\xc1"])
+def test_who_it_is_is_not_certain_as_long_as_a_node_says_nothing(nothing: bytes) -> None:
+    known = {"a": ruling.encode([waits(0, "a"), waits(1, "a")])}
+    known["b"] = ruling.encode([waits(2, "b"), hangs(3, "b")])
+    assert ruling.rule(case(known)).certain
+    found = ruling.rule(case({**known, "c": nothing}, "abc"))
+    assert (found.ranks, found.certain) == ((3,), False)
+    assert "nothing is known of node c" in found.line
+
+
+def test_a_node_speaks_for_its_own_ranks_only() -> None:
+    known = {"a": ruling.encode([waits(0, "a"), waits(1, "a"), hangs(3, "a"), hangs(-1, "a")])}
+    known["b"] = ruling.encode([waits(2, "b"), waits(3, "b")])
+    assert ruling.rule(case(known)).ranks == ()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x93\x01", ruling.encode([hangs(3, "b")])])

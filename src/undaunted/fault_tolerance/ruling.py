@@ -18,6 +18,8 @@ from undaunted.coordinator.core.examination import MOST_EVIDENCE, Case, Ruling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from undaunted.coordinator.core.messages import Place
+
 _DECODER = msgspec.msgpack.Decoder(list[Seen])
 
 
@@ -38,28 +40,29 @@ def rule(case: Case) -> Ruling:
 
 
 def _rule(case: Case) -> Ruling:
-    seen = [each for place in case.places for each in _seen(case, place.node)]
+    by_node = {place.node: _seen(case, place) for place in case.places}
+    seen = [each for ranks in by_node.values() for each in ranks]
     if not seen:
         return Ruling()
     verdict = hang.judge(seen, whole_job=True)
-    unseen = [place.node for place in case.places if not case.evidence.get(place.node)]
-    unseen = [node for node in unseen if node not in case.lost]
+    line, unseen = verdict.line, [node for node, ranks in by_node.items() if not ranks]
+    if unseen:
+        line += f"; nothing is known of node{'s' * (len(unseen) > 1)} {', '.join(unseen[:4])}"
     if not verdict.known:
-        silent = unseen[0] if len(unseen) == 1 else ""
-        missing = f"; nothing is known of node{'s' * (len(unseen) > 1)} {', '.join(unseen[:4])}"
-        return Ruling(verdict.line + (missing if unseen else ""), silent)
+        return Ruling(line, unseen[0] if len(unseen) == 1 else "")
     node = verdict.suspects[0].node
     waiting = set(verdict.waiting)
     victims = {each.node for each in seen if each.rank in waiting}
     victims -= {each.node for each in verdict.suspects}
     about = (verdict.culprits, verdict.cause, tuple(sorted(victims)))
-    return Ruling(verdict.line, node, *about, certain=verdict.certain)
+    # The one that all wait for may be on a node of which nothing is known.
+    return Ruling(line, node, *about, certain=verdict.certain and not unseen)
 
 
-def _seen(case: Case, node: str) -> list[Seen]:
+def _seen(case: Case, place: Place) -> list[Seen]:
     """What a node says of its own ranks."""
-    data = case.evidence.get(node, b"")
     try:
-        return [each for each in _DECODER.decode(data) if each.node == node] if data else []
+        seen = _DECODER.decode(case.evidence.get(place.node) or b"\x90")
     except msgspec.MsgspecError:
         return []
+    return [each for each in seen if each.node == place.node and place.has_any((each.rank,))]

@@ -64,7 +64,6 @@ def test_the_round_is_stopped_for_what_was_ruled_once_all_have_answered() -> Non
     (case,) = judge.asked
     assert case.evidence == {"a": b"of a", "b": b"of b"}
     assert [place.node for place in case.places] == ["a", "b"]
-    assert case.reports == {"a": "rank 0 waits"}
     assert commands[0] == m.Blamed(0, "b", ON_B.line, ("a",), (3,), "host_lag")
     (decided,) = of(m.Decided, commands)
     assert decided.reason == ON_B.line
@@ -95,6 +94,19 @@ def test_whoever_does_not_answer_is_waited_for_until_the_timer() -> None:
     commands = one.fire("evidence")
     assert of(m.Stop, commands)
     assert judge.asked[0].evidence == {"a": b"seen"}
+
+
+def test_nodes_that_went_before_are_no_part_of_the_case_unless_they_were_looked_at() -> None:
+    judge = Judge()
+    about = {"min_nodes": 1, "max_nodes": 4, "min_healthy": True, "rule": judge}
+    one = Job(running("a", "b", "c", "d", **about).policy)
+    one.fail("d")
+    one.suspect("a")
+    one.show("a", "b")
+    one.fail("b")
+    one.hang("a")
+    one.lose("c")
+    assert [place.node for place in judge.asked[0].places] == ["a", "b"]
 
 
 def test_a_suspect_that_is_late_is_ruled_about_when_it_reports() -> None:

@@ -26,17 +26,13 @@ class Case:
 
     Attributes:
         round: its number.
-        places: which ranks are where.
+        places: which ranks are where, of nodes that work or have been looked at.
         evidence: what each node has seen of its ranks; b"" = nothing.
-        lost: nodes that cannot be reached, and why.
-        reports: what nodes have said of their own failures.
     """
 
     round: int
     places: tuple[Place, ...]
     evidence: Mapping[str, bytes]
-    lost: Mapping[str, str]
-    reports: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -564,9 +564,9 @@ class JobPolicy:
         self.examination = None
         failed, rule = tuple(examination.failed), self.config.rule
         assert rule is not None, "nothing is examined otherwise"
-        blame, places = self.blame, self.places
-        case = Case(self.round, places, examination.evidence, blame.losses, blame.reports)
-        ruling = rule(case)
+        blame, known = self.blame, self.members.working | examination.evidence.keys()
+        places = tuple(place for place in self.places if place.node in known)
+        ruling = rule(Case(self.round, places, examination.evidence))
         self.blame.ruled(ruling)
         line = ruling.line or blame.reports[failed[0]]
         why = self._cause_text(Cause(ruling.node if ruling.line else failed[0], line))
