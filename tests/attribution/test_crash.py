@@ -183,6 +183,15 @@ def test_a_rank_that_was_ended_for_its_hang_was_not_ended_by_somebody() -> None:
     assert "SIGTERM" not in found.line
 
 
+def test_who_has_only_lost_a_rank_that_ended_with_0_is_told_so() -> None:
+    lost = [failure(1, error=error("RuntimeError", GLOO, 100, PEER_LOST))]
+    found = judge(lost, node="a", finished=[5, 2], whole_job=True)
+    assert not found.certain
+    assert "ranks 2,5 had ended with 0" in found.line
+    alone = judge(lost, node="a", whole_job=True)
+    assert "another node" not in found.line + alone.line
+
+
 def test_a_download_that_lost_its_server_is_no_lost_peer() -> None:
     lost = error("ConnectionResetError", "[Errno 104] Connection reset by peer", 100, TRACEBACK)
     assert origin_of(failure(0, error=lost)) == Origin.OWN

@@ -152,12 +152,20 @@ class CrashVerdict:
     frame: str = ""
 
 
-def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
+def judge(
+    failures: Sequence[RankFailure],
+    *,
+    node: str,
+    finished: Sequence[int] = (),
+    whole_job: bool = False,
+) -> CrashVerdict:
     """Find the first cause.
 
     Args:
         failures: of every rank of this node that failed, at least one.
         node: name of the node, for the line.
+        finished: ranks of this node that exited with 0.
+        whole_job: no other node has ranks.
     """
     failures = _with_what_peers_say(failures)
     origins = {failure.rank: origin_of(failure) for failure in failures}
@@ -166,12 +174,14 @@ def judge(failures: Sequence[RankFailure], *, node: str) -> CrashVerdict:
     victims = sorted(rank for rank in victims if rank != root.rank)
     certain = origins[root.rank] in (Origin.OWN, Origin.IN_COMMUNICATION)
     frame = innermost_user_frame(parse_traceback(root.traceback))
+    line = _line(root, victims, node, str(frame) if frame else "")
+    if origins[root.rank] == Origin.PEER_LOST:
+        line += _not_its_own(finished, whole_job=whole_job)
     return CrashVerdict(
         root=root,
         victims=tuple(victims),
         certain=certain,
-        line=_line(root, victims, origins[root.rank], node, str(frame) if frame else "")
-        + _killed_together(root, failures, origins),
+        line=line + _killed_together(root, failures, origins),
         signal=exits.signal_name(root.died_of) if root.died_of is not None else "",
         exception=root.exception,
         traceback="" if root.exits_with_text else root.traceback,
@@ -217,7 +227,7 @@ def _blamed(failure: RankFailure) -> int | None:
     return None if rank == failure.rank else rank
 
 
-def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, frame: str) -> str:
+def _line(root: RankFailure, victims: list[int], node: str, frame: str) -> str:
     line = f"rank {root.rank} (node {node}, pid {root.pid}) {_what(root)}"
     if root.iteration is not None:
         line += f", at iteration {root.iteration}"
@@ -229,9 +239,16 @@ def _line(root: RankFailure, victims: list[int], origin: Origin, node: str, fram
         line += f"; injected fault {root.fault}"
     if victims:
         line += f"; {name_ranks(victims)} failed because a peer had failed"
-    if origin == Origin.PEER_LOST:
-        line += "; no rank of this node failed of its own: the cause may be on another node"
     return line
+
+
+def _not_its_own(finished: Sequence[int], *, whole_job: bool) -> str:
+    """Say where the cause may be, if the ranks that failed have only lost a peer."""
+    if finished:
+        return f"; none failed of its own: {name_ranks(sorted(finished))} had ended with 0 before"
+    if whole_job:
+        return "; none failed of its own: one has perhaps ended its process group before the others"
+    return "; no rank of this node failed of its own: the cause may be on another node"
 
 
 def _killed_together(

@@ -79,7 +79,12 @@ def judge_crash(
         _failure(current, worker, pages[worker.local_rank], oom_kills, lines=lines)
         for worker, lines in zip(failed, last, strict=True)
     ]
-    verdict = crash.judge(failures, node=config.node)
+    verdict = crash.judge(
+        failures,
+        node=config.node,
+        finished=[current.rank(worker.local_rank) for worker in workers if worker.code == 0],
+        whole_job=len(workers) == current.start.world_size,
+    )
     root, line = verdict.root, verdict.line + full_disk(config, verdict.root)
     event = Verdict(
         t=time.monotonic_ns(),
