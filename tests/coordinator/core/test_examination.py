@@ -26,13 +26,16 @@ class Judge:
 
 
 class Job(Driver):
+    gone_on = 0  # how often nodes have been told to
+
     def suspect(self, *names: str) -> list[m.Command]:
-        return self.feed(*[m.HangSuspected(name, self.policy.round) for name in names])
+        about = {"round": self.policy.round, "gone_on": self.gone_on}
+        return self.feed(*[m.HangSuspected(name, **about) for name in names])
 
     def hang(self, *names: str) -> list[m.Command]:
         """They have judged their own ranks."""
-        number = self.policy.round
-        return self.feed(*[m.NodeFailed(name, number, "hangs", hang=True) for name in names])
+        about = {"round": self.policy.round, "detail": "hangs", "gone_on": self.gone_on}
+        return self.feed(*[m.NodeFailed(name, hang=True, **about) for name in names])
 
     def show(self, *names: str, evidence: bytes = b"seen") -> list[m.Command]:
         return self.feed(*[m.NodeEvidence(name, self.policy.round, evidence) for name in names])
@@ -257,15 +260,23 @@ class TestWithMinHealthy:
         one = self.job()
         commands = self.hang(one, "b")
         assert [stop.node for stop in of(m.Stop, commands)] == ["c"]
-        assert of(m.GoOn, commands) == [m.GoOn("b", 0)]
+        assert of(m.GoOn, commands) == [m.GoOn("a", 0), m.GoOn("b", 0)], "limits count anew for all"
         assert one.hang("c") == [], "it is being stopped"
 
-    def test_a_victim_whose_limit_passes_later_goes_on_once(self) -> None:
+    def test_a_limit_that_was_passed_before_a_victim_heard_that_it_goes_on_counts_no_more(
+        self,
+    ) -> None:
         one = self.job()
         self.hang(one, "c")
         assert one.suspect("a") == []
         assert one.show("a") == []
-        assert one.hang("a") == [m.GoOn("a", 0)]
+        assert one.hang("a") == []
+        assert one.policy.members.healthy == 2
+
+    def test_the_next_hang_of_a_victim_is_looked_at(self) -> None:
+        one = self.job()
+        self.hang(one, "c")
+        one.gone_on = 1
         assert one.suspect("a") == [m.Gather("b", 0)]
 
     def test_a_crash_of_a_victim_is_a_failure(self) -> None:
@@ -305,7 +316,7 @@ class TestWithMinHealthy:
         judge = Judge(self.ON_C)
         one = self.job(rule=judge)
         self.hang(one, "a", "b", "c")
-        judge.ruling = ruling
+        judge.ruling, one.gone_on = ruling, 1
         self.hang(one, "a", "b")
         assert m.Say(ruling.line) in one.said, "people see why the round ends"
         one.stop("a", "b", "c")
@@ -316,7 +327,7 @@ class TestWithMinHealthy:
         judge = Judge(self.ON_C)
         one = self.job(rule=judge)
         self.hang(one, "a", "b", "c")
-        judge.ruling = ruling
+        judge.ruling, one.gone_on = ruling, 1
         self.hang(one, "a", "b")
         one.stop("a", "b", "c")
         assert [blamed.node for blamed in of(m.Blamed, one.said)] == ["c", "b"]

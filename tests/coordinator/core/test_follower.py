@@ -353,6 +353,21 @@ def test_it_is_carried_out_when_it_comes_again_after_the_ledger():
     assert kinds(harness.start(number=5))["Deliver"] == 1
 
 
+def test_what_is_said_of_a_hang_says_how_often_the_node_has_gone_on():
+    harness = Harness().running()
+    hang, failure = m.HangSuspected("b", 0), m.NodeFailed("b", 0, "hangs", hang=True)
+
+    def told():
+        sent = [*harness.handle(f.Tell(hang)), *harness.handle(f.Tell(failure))]
+        return [each.message.event.gone_on for each in sent]
+
+    assert told() == [0, 0]
+    go_on = p.Order(number=7, epoch=EPOCH, command=m.GoOn("b", 0))
+    assert kinds(harness.says(go_on)) == {"Deliver": 1}
+    assert harness.says(go_on) == []
+    assert told() == [1, 1]
+
+
 def test_an_order_of_another_epoch_than_the_ledger_changes_nothing_in_it():
     """Members have not agreed to the leader yet; versions of two leaders say nothing."""
     harness = Harness().running()

@@ -272,8 +272,18 @@ class TestAVictimOfAHang:
         machine = self.hung()
         assert machine.handle(m.GoOn(0)) == [m.Watch(on=True, anew=True)]
         assert machine.state is n.State.RUNNING
-        assert machine.handle(m.GoOn(0)) == []
         assert m.ReportSuspected("heartbeat") in machine.handle(m.LimitPassed(1, "heartbeat"))
+
+    def test_one_that_has_passed_no_limit_yet_has_them_count_anew(self) -> None:
+        assert running().handle(m.GoOn(0)) == [m.Watch(on=True, anew=True)]
+
+    def test_one_that_is_still_examined_goes_on(self) -> None:
+        machine = running()
+        machine.handle(m.LimitPassed(1, "heartbeat"))
+        machine.handle(m.RankExited(0, 1))
+        assert m.ReportFailed("crash", 0, "exit code 1") in machine.handle(m.GoOn(0))
+        assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence()]
+        assert machine.handle(m.HangJudged(0, (1,), "rank 1 hangs")) == []
 
     def test_what_happened_meanwhile_is_judged_then(self) -> None:
         machine = self.hung()

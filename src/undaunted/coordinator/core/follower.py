@@ -83,6 +83,7 @@ class Follower:
     _last_order: int = 0
     _reports: Reports = field(init=False)
     _told_to_stop: m.Preempted | None = None  # by a signal to the launcher
+    _gone_on: int = 0  # orders to go on after a hang of others, in this round
 
     def __post_init__(self) -> None:
         """A leader says later what the lease really is."""
@@ -257,6 +258,7 @@ class Follower:
             case m.Stop(round=number), p.Stopped() as change:
                 self.knows.stopped(order.epoch, number, change)
             case m.GoOn(), _:
+                self._gone_on += 1
                 self._reports.forget_hang()
             case m.End(), _:
                 self.state = FollowerState.ENDED
@@ -276,6 +278,7 @@ class Follower:
         if not self.knows.is_mine(self.knows.table, start.group_rank):
             return []
         self.round, self.running, self._replaceable = start.round, True, replaceable
+        self._gone_on = 0
         self._reports.forget_before(self.round)
         # The leader waits to hear that it has begun.
         return [f.Deliver(start), *self._renew(now)]
@@ -288,6 +291,8 @@ class Follower:
     # --- what the node says ---------------------------------------------------------------------
 
     def _tell(self, event: m.NodeEvent, now: int) -> list[f.Command]:
+        if isinstance(event, m.HangSuspected | m.NodeFailed):
+            event = msgspec.structs.replace(event, gone_on=self._gone_on)
         report = self._reports.add(event)
         if isinstance(event, m.Preempted):
             self._told_to_stop = event

@@ -122,7 +122,7 @@ class NodeFailed(_Message, frozen=True):
     """A rank of the node crashed or hangs, or its workers could not be started.
 
     ``victim``: as far as the node can tell, only because ranks of another node are gone.
-    ``hang``: a limit was passed, see `HangSuspected`, and nothing has ended.
+    ``hang``: a limit was passed, and nothing has ended; ``gone_on`` as in `HangSuspected`.
     """
 
     node: str
@@ -130,14 +130,19 @@ class NodeFailed(_Message, frozen=True):
     detail: str
     victim: bool = False
     hang: bool = False
+    gone_on: int = 0
 
 
 class HangSuspected(_Message, frozen=True):
-    """A rank of the node has passed a limit; who is to blame is looked at."""
+    """A rank of the node has passed a limit; who is to blame is looked at.
+
+    ``gone_on``: how often the node had been told in this round to go on; see `GoOn`.
+    """
 
     node: str
     round: int
     detail: str = ""
+    gone_on: int = 0
 
 
 class NodeEvidence(_Message, frozen=True):
@@ -319,9 +324,10 @@ class Gather(_Message, frozen=True):
 
 
 class GoOn(_Message, frozen=True):
-    """Another node is to blame for the hang that ``node`` has reported: its ranks go on.
+    """Another node is to blame for a hang, for which ranks of ``node`` wait: these go on.
 
-    Limits count from now on. The answer to a `NodeFailed` of a hang.
+    Limits count from now on, whether or not one was passed. What the node has said of a hang before
+    it heard of this counts no more.
     """
 
     node: str

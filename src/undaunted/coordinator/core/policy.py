@@ -19,6 +19,7 @@ node that joins is told the outcome; nothing else is heard.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -292,7 +293,7 @@ class JobPolicy:
     _why: str = ""  # the reason for which the last round was stopped
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
-    _spared: set[str] = field(default_factory=set)  # victims of a hang: their next one is of it
+    _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
     _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
     _slow_before: set[int] = field(default_factory=set)  # ranks whose node was left out as slow
@@ -529,12 +530,10 @@ class JobPolicy:
 
     def _failed(self, event: NodeFailed) -> list[Command]:
         node = event.node
-        works = self.state is PolicyState.RUNNING and self.members.works(node)
-        if works and event.hang and node in self._spared:
-            self._spared.remove(node)
-            return [GoOn(node, self.round)]
+        if event.hang and event.gone_on < self._go_ons[node]:
+            return []  # it had not heard yet that it goes on
         self.blame.failed(node, event.detail, victim=event.victim)
-        if not works:
+        if self.state is not PolicyState.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
             self.examination.failed[node] = None
@@ -547,7 +546,7 @@ class JobPolicy:
         working = self.members.working
         if self.state is not PolicyState.RUNNING or event.node not in working:
             return []
-        if self.config.rule is None or event.node in self._spared:
+        if self.config.rule is None or event.gone_on < self._go_ons[event.node]:
             return []
         known = self.examination
         suspects = {} if known is None else known.suspects
@@ -582,7 +581,7 @@ class JobPolicy:
         working = self.members.working
         culprits = {place.node for place in self.places if place.has_any(ruling.ranks)}
         known = ruling.certain and not culprits.isdisjoint(working)
-        victims = working & set(ruling.victims) if known else set()
+        victims = [node for node in working if node in ruling.victims] if known else []
         down = [node for node in working if node in culprits or node in failed] if known else failed
         down = [node for node in down if node not in victims]
         for node in down:
@@ -592,8 +591,8 @@ class JobPolicy:
             return commands
         if ruling.line:
             self.blame.gone_on(down)
-        self._spared = victims.difference(failed)
-        return [*commands, *(GoOn(node, self.round) for node in failed if node in victims)]
+        self._go_ons.update(victims)
+        return [*commands, *(GoOn(node, self.round) for node in victims)]
 
     def _timed(self, event: NodeTimes) -> list[Command]:
         """A node has told how long its ranks have worked in the last steps."""
@@ -911,7 +910,7 @@ class JobPolicy:
         self.blame, self.examination = Blame(), None
         self.pace, self.slowness, self._too_slow = None, Slowness(), None
         self.after, self.gone, self._why = None, "", ""
-        self._spared, self._told = set(), None
+        self._go_ons, self._told = Counter(), None
         self._announced = self._counted = False
         world_size = sum(place.slots for place in places)
         return [

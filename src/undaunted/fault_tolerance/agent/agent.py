@@ -240,7 +240,6 @@ class Agent:
             case job.Gather(round=number):
                 self._post(m.Gather(number))
             case job.GoOn(round=number):
-                self._scribe.verdict_withdrawn()
                 self._post(m.GoOn(number))
             case job.Decided():
                 self._restart_decided = order.action == "restart"
@@ -275,6 +274,8 @@ class Agent:
             case m.CallOffSpawn():
                 self._spawner.call_off()
             case m.Watch(on=on, anew=anew):
+                if anew:
+                    self._scribe.verdict_withdrawn()
                 self._ranks.hold_to_limits(on=on, anew=anew)
             case m.GoOnWithout(local_rank=rank, detail=detail):
                 self._rank_lost(rank, detail)

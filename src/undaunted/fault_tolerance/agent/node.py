@@ -19,8 +19,8 @@ A rank that fails while others go on with the function that they have called tog
 that is no failure of the round as long as another rank lives, or has exited with 0. So is one that
 is being started again and has not joined the others when all of them have exited with 0.
 
-When ranks of another node are to blame for a hang, the coordinator may have this node go on: FAILED
-becomes RUNNING again, and what has happened meanwhile is judged then.
+When ranks of another node are to blame for a hang, the coordinator may have this node go on: limits
+count anew, EXAMINING or FAILED becomes RUNNING again, and what happened meanwhile is judged then.
 
 Ranks that hang are signalled when the round is stopped, so that all nodes can be looked at before.
 
@@ -134,7 +134,7 @@ class HangJudged:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Another node is to blame for the hang that was reported in ``round``."""
+    """Another node is to blame for the hang in ``round``, for which ranks of this one wait."""
 
     round: int
 
@@ -607,7 +607,10 @@ class Node:
         return [ReportFailed("hang", first, event.line)]
 
     def _go_on(self, event: GoOn) -> list[Command]:
-        if event.round != self.round or self.state is not State.FAILED or not self._hung:
+        going_on = self.state in {State.RUNNING, State.EXAMINING} or (
+            self.state is State.FAILED and self._hung
+        )
+        if event.round != self.round or not going_on:
             return []
         self.state = State.RUNNING
         self._hung, self._culprits = False, ()
