@@ -344,9 +344,9 @@ def _sorted_out(paths: Iterable[Path]) -> _Files:
     files = [each for each in found if each.is_file()]
     odd = [each for each in found if not each.is_file() and not _is_folder(each)]
     problems = [
-        f"left out: {count(len(left), 'file')} {why}; the first is {left[0]}"
+        f"left out: {count(len(left), 'file')} ({why}); the first is {left[0]}"
         for left, why in (
-            (odd, "that is a pipe or a link to no file"),
+            (odd, "pipe, device, or link to nothing"),
             (_closed(files), "not to be read"),
         )
         if left
