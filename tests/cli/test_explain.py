@@ -250,7 +250,7 @@ def test_logs_that_may_not_be_read_are_said(
     make_log(tmp_path, "rank0.log", f"{XID}\n")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     (problem,) = explained(capsys, tmp_path)["problems"]
-    assert "1 file not to be read" in problem
+    assert "1 file (not to be read)" in problem
     log = make_log(tmp_path / "run", "logs/attempt_0/1/stderr.log", "x\n")
     (first, _) = explained(capsys, make_run(tmp_path / "run", log_dir="logs"))["rounds"]
     assert f"what is in {log}: it may not be read" in first["unknown"]
