@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 from tests.fault_tolerance.agent.devices import device, devices, provider
+from undaunted.base import process
 from undaunted.fault_tolerance.agent import throttling
 from undaunted.fault_tolerance.agent.clearing import PROVIDER_VARIABLE
-from undaunted.fault_tolerance.agent.throttling import throttled
+from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.health import device_memory
 
 if TYPE_CHECKING:
@@ -23,7 +25,11 @@ HOT = {"throttled": ["HW Thermal Slowdown"]}
 def found(directory: Path, *answers: dict[str, Any] | str) -> list[int]:
     """The devices of process 77 that have low clocks."""
     environ = {**os.environ, PROVIDER_VARIABLE: provider(directory, *answers)}
-    return [each.index for each in asyncio.run(throttled(environ, 77))]
+    throttling = Throttling(environ)
+    try:
+        return [each.index for each in asyncio.run(throttling.devices(77))]
+    finally:
+        throttling.close()
 
 
 def test_of_the_process_only(tmp_path: Path) -> None:
@@ -44,6 +50,23 @@ def test_a_driver_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found(tmp_path, "hang") == []
 
 
+def test_a_provider_that_the_driver_holds_up_belongs_to_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttling, "_ANSWER_S", 0.1)
+    asked = Throttling({**os.environ, PROVIDER_VARIABLE: provider(tmp_path, "hang")})
+    with monkeypatch.context() as held_up:
+        held_up.setattr(process, "signal_pidfd", lambda *_: None)
+        for _ in range(throttling._MOST + 1):
+            asyncio.run(asked.devices(77))
+    stuck = asked.pids()
+    assert len(stuck) == throttling._MOST
+    for pid in stuck:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert asked.pids() == set()
+
+
 def test_a_node_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_memory, "present", lambda: False)
-    assert asyncio.run(throttled({}, 77)) == []
+    assert asyncio.run(Throttling({}).devices(77)) == []

@@ -34,7 +34,7 @@ from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.step_times import StepTimes
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
-from undaunted.fault_tolerance.agent.throttling import throttled
+from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.job_logs import JobLogs
 from undaunted.fault_tolerance.output.messages import Messages
 from undaunted.fault_tolerance.simulated_faults import injected
@@ -83,7 +83,6 @@ class Agent:
         self._scribe = Scribe(config, self._journal, self._messages)
         # --- what is made once, and serves every round ---
         self._area = begun.area
-        self._environment = begun.environment
         self._pipes = begun.pipes
         self._spawner = begun.spawner
         self._spawner.report_to(self._scribe.workers_start_fresh, self._scribe.template_ready, say)
@@ -103,6 +102,7 @@ class Agent:
         self._tree = Tree(self._workers, self._kept_processes, partial(self._post, m.TreeEmpty()))
         self._health = NodeHealth(config, begun.environment, self._journal, say)
         self._clearing = Clearing(config, begun.environment, self._journal, say, self._health)
+        self._throttling = Throttling(begun.environment)
         self._rounds = RoundFactory(config, begun, self._logs.open, self._shelf.name)
         self._inprocess = InProcess(config, self._journal, say)
         self._orders = find_orders(
@@ -184,6 +184,7 @@ class Agent:
         self._timers.cancel()
         await self._tasks.cancel()
         self._clearing.close()
+        self._throttling.close()
         self._health.close()
         await self._orders.close()
         await self._spawner.close()
@@ -263,7 +264,7 @@ class Agent:
         current = self._round
         for worker in self._workers.all if current is not None else ():
             if current is not None and current.rank(worker.local_rank) == rank:
-                for device in await throttled(self._environment, worker.pid):
+                for device in await self._throttling.devices(worker.pid):
                     self._scribe.gpu_throttled(rank, device.index, device.throttled)
 
     def _carry_out(self, command: m.Command) -> None:  # noqa: C901, PLR0912 - one case each
@@ -389,7 +390,7 @@ class Agent:
     def _kept_processes(self) -> set[int]:
         """Processes that belong to no round."""
         own = self._spawner.pids() | self._clearing.pids() | self._health.pids()
-        return own | {pid for pid, _ in self._logs.processes()}
+        return own | self._throttling.pids() | {pid for pid, _ in self._logs.processes()}
 
     async def _clear(self, number: int) -> None:
         problem = await self._clearing.clear(number, self._workers.pids)
