@@ -634,9 +634,9 @@ class Agent:
         match command:
             case n.ReportSuspected(detail=detail):
                 self._report(m.HangSuspected(self.name, number, detail), now, out)
-            case n.ReportEvidence():
+            case n.ReportEvidence(gathered=gathered):
                 seen = b"hangs" if ranks is not None and ranks.hung else b"waits"
-                self._report(m.NodeEvidence(self.name, number, seen), now, out)
+                self._report(m.NodeEvidence(self.name, number, seen if gathered else b""), now, out)
             case n.ReportFailed(kind=kind, detail=detail):
                 about = (self.name, number, f"node {self.name}: {detail}")
                 failed = m.NodeFailed(*about, victim=self._victim, hang=kind == "hang")

@@ -326,6 +326,13 @@ class TestAVictimOfAHang:
         ]
         assert machine.alive == (0, 1, 2)
 
+    def test_what_was_seen_of_one_hang_is_no_evidence_of_the_next(self) -> None:
+        machine = self.hung()
+        assert machine.handle(m.Gather(0)) == [m.ReportEvidence()], "of this hang"
+        machine.handle(m.GoOn(0))
+        machine.handle(m.RankExited(0, 1))
+        assert machine.handle(m.Gather(0)) == [m.ReportEvidence(gathered=False)]
+
     def test_who_was_suspected_before_gets_no_signal_of_a_hang(self) -> None:
         machine = self.hung()
         machine.handle(m.GoOn(0))
@@ -373,7 +380,7 @@ def test_a_limit_that_is_passed_meanwhile_is_judged_by_the_same_evidence() -> No
 def test_there_is_nothing_to_look_at_before_ranks_run() -> None:
     machine = n.Node()
     machine.handle(m.StartRound(0, 2))
-    assert machine.handle(m.Gather(0)) == [m.ReportEvidence()]
+    assert machine.handle(m.Gather(0)) == [m.ReportEvidence(gathered=False)]
     assert machine.handle(m.Gather(1)) == []
 
 
@@ -382,7 +389,7 @@ def test_a_stop_does_not_wait_for_the_evidence_and_nothing_is_judged_after_it() 
     machine.handle(m.LimitPassed(1, "heartbeat"))
     assert m.SignalRanks((0, 1), STOP.signal) in machine.handle(STOP)
     assert machine.handle(m.EvidenceGathered(0)) == [m.ReportEvidence()]
-    assert machine.handle(m.Gather(0)) == [m.ReportEvidence()]
+    assert machine.handle(m.Gather(0)) == [m.ReportEvidence(gathered=False)]
 
 
 def test_evidence_of_the_round_before_does_not_end_the_gathering_of_this_one() -> None:

@@ -302,9 +302,10 @@ class Agent:
             case m.ReportSuspected(detail=detail):
                 about = (self._config.node, self._node.round)
                 self._orders.post(job.HangSuspected(*about, detail))
-            case m.ReportEvidence():
+            case m.ReportEvidence(gathered=gathered):
                 about = (self._config.node, self._node.round)
-                self._orders.post(job.NodeEvidence(*about, self._ranks.evidence()))
+                seen = self._ranks.evidence() if gathered else b""
+                self._orders.post(job.NodeEvidence(*about, seen))
             case m.ReportFailed():
                 self._report_failed(command)
             case m.ReportFinished(lost=lost):

@@ -264,7 +264,12 @@ class ReportSuspected:
 
 @dataclass(frozen=True, slots=True)
 class ReportEvidence:
-    """Tell the coordinator what was gathered in this round, or that nothing was."""
+    """Tell the coordinator what was gathered last.
+
+    ``gathered``: False = nothing was for this hang; what is there may be of an earlier one.
+    """
+
+    gathered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +586,7 @@ class Node:
             return []
         if self.state in {State.RUNNING, State.EXAMINING}:
             return self._look()
-        return [ReportEvidence()]
+        return [ReportEvidence(gathered=self._hung)]
 
     def _look(self) -> list[Command]:
         """Gather evidence, once at a time."""
