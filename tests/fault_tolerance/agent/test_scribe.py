@@ -154,6 +154,19 @@ def test_why_a_round_was_stopped_is_said_where_nobody_is_blamed(
     assert "round 1 was stopped" not in said
 
 
+def test_why_a_round_was_stopped_is_said_where_it_had_gone_on_after_a_hang(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    it = of_several_nodes(tmp_path)
+    it.round_started(a_round(0))
+    it.blamed(job.Blamed(0, "b", "rank 7 hangs", (CONFIG.node,), (7,), "host_lag"))
+    it.decided(job.Decided(0, "restart", "the launcher on node c received SIGTERM", 1))
+    it.round_started(a_round(1))
+    it.close()
+    said = "round 0 was stopped: the launcher on node c received SIGTERM"
+    assert said in capfd.readouterr().err
+
+
 def test_a_node_that_joins_later_counts_the_restarts_of_the_job(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -346,6 +346,7 @@ class Decided(_Message, frozen=True):
 class Blamed(_Message, frozen=True):
     """For journal and user of every node: the first cause of the end of a round, as a line.
 
+    Or of a hang after which healthy nodes go on; of what ends the round later there is another one.
     ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
     ``ranks`` and ``cause`` are known where all nodes were looked at, see `examination.Ruling`.
     """

@@ -123,7 +123,7 @@ class Scribe:
 
     def decided(self, decided: job.Decided) -> None:
         """The job policy decided to restart or to end."""
-        if decided.round != self._blamed:
+        if decided.round != self._blamed or self._said not in decided.reason:
             self._why = f"round {decided.round} was stopped: {decided.reason}"
         self.journal.record(
             e.Decision(
