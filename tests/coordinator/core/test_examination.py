@@ -332,6 +332,17 @@ class TestWithMinHealthy:
         one.stop("a", "b", "c")
         assert [blamed.node for blamed in of(m.Blamed, one.said)] == ["c", "b"]
 
+    def test_a_node_that_is_being_stopped_is_no_witness_of_the_next_hang(self) -> None:
+        judge = Judge(self.ON_C)
+        one = self.job(rule=judge)
+        self.hang(one, "a", "b", "c")
+        one.gone_on = 1
+        one.suspect("a")
+        one.show("c", evidence=b"of the hang before")
+        one.show("a", "b")
+        one.hang("a")
+        assert judge.asked[1].evidence.keys() == {"a", "b"}
+
     def test_all_are_restarted_if_too_few_are_left(self) -> None:
         one = self.job(min_nodes=3)
         commands = self.hang(one, "a", "b", "c")

@@ -431,7 +431,7 @@ class JobPolicy:
             case HangSuspected():
                 return self._suspected(event)
             case NodeEvidence(node=node, evidence=evidence):
-                if self.examination is not None:
+                if self.examination is not None and self.members.works(node):
                     self.examination.answered(node, evidence)
                 return []
             case NodeTimes():
