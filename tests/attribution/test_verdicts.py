@@ -44,3 +44,13 @@ def test_who_is_aborted_may_be_a_victim() -> None:
     cause, confidence = cause_seen("crash", verdict("crash", signal="SIGABRT"))
     assert (cause, confidence < SURE) == ("native_crash", True)
     assert cause_seen("crash", verdict("crash", signal="SIGSEGV")) == ("native_crash", 1.0)
+
+
+def test_who_most_likely_hangs_is_not_sure() -> None:
+    def told(*, certain: bool) -> e.RoundBlamed:
+        about = {"ranks": [1], "cause": "host_lag", "certain": certain}
+        return e.RoundBlamed(t=1, number=0, node="a", line="x", **about)
+
+    cause, confidence = cause_seen("hang", None, told(certain=False))
+    assert (cause, confidence < SURE) == ("host_lag", True)
+    assert cause_seen("hang", None, told(certain=True)) == ("host_lag", 1.0)

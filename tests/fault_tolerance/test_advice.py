@@ -43,9 +43,10 @@ def failed(
     spare: int = 1,
     iteration: int | None = 7,
     lost: bool = False,
+    certain: bool = True,
 ) -> Attempt:
     """A round that fails on a node; findings are of this node and of those after it."""
-    blamed = Blamed(0, node, "rank 2 failed", (), (2,) if cause else (), cause)
+    blamed = Blamed(0, node, "rank 2 failed", (), (2,) if cause else (), cause, certain)
     first = NODES.index(node)
     findings = {NODES[(first + n) % 3]: each for n, each in enumerate(finding)}
     return Attempt(0, NODES, spare, iteration, blamed, lost, findings)
@@ -144,6 +145,10 @@ def test_a_hang_has_the_cause_that_was_ruled() -> None:
     assert last(hang).action == "restart"
     assert (last(hang, hang).action, last(hang, hang).nodes) == ("exclude", ("b",))
     assert last(*[failed(found(kind="hang"))] * 9).action == "restart"  # a guess
+
+
+def test_who_most_likely_hangs_is_never_left_out() -> None:
+    assert last(*[failed(cause="device_lag", certain=False)] * 9).action == "restart"
 
 
 def test_the_loss_of_a_quorum_or_an_unknown_cause_is_a_restart() -> None:

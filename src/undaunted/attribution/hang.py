@@ -235,13 +235,15 @@ def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
         return finding
     # A rank that is seen to wait had no time to answer: that it has no recording says nothing.
     waits = {each.rank for each in seen if each.standing == Standing.WAITING}
-    found = analyse(recordings).culprits
-    blamed = [one for one in found if one.cause != "no_dump" or one.rank not in waits]
+    culprits = analyse(recordings).culprits
+    blamed = [one for one in culprits if one.cause != "no_dump" or one.rank not in waits]
     of_rank = {one.rank: one for one in reversed(blamed)}
     agreed = [each for each in finding.suspects if each.rank in of_rank]
     if finding.known and agreed:
         one = of_rank[agreed[0].rank]
-        return replace(finding, suspects=agreed, cause=one.cause, recorded=one.evidence)
+        certain = finding.certain or one.confidence > _SURE
+        found = replace(finding, cause=one.cause, recorded=one.evidence)
+        return replace(found, suspects=agreed, certain=certain)
     if finding.certain or not blamed:
         return finding
     suspects = [each for each in seen if each.rank in of_rank]

@@ -13,7 +13,7 @@ from undaunted.journal.events import HARD_TIMEOUT
 if TYPE_CHECKING:
     from undaunted.journal import events as e
 
-_GUESSED = 0.4
+GUESSED = 0.4  # confidence of what is most likely
 _CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP"})
 
 
@@ -31,19 +31,19 @@ def cause_seen(
         return "node_failed", 1.0
     if kind == "hang":
         if blamed is not None and blamed.cause:
-            return blamed.cause, 1.0
+            return blamed.cause, 1.0 if blamed.certain else GUESSED
         if (verdict or blamed) is None or (blamed is not None and not blamed.ranks):
             return "", 0.0  # whose limit passes first is often a victim
-        return "host_lag", 0.9 if verdict is not None and verdict.waiting else _GUESSED
+        return "host_lag", 0.9 if verdict is not None and verdict.waiting else GUESSED
     if kind != "crash":
         return "", 0.0
     if verdict is not None and verdict.watch == HARD_TIMEOUT:
         return "host_lag", 1.0
     if verdict is None or (verdict.exit_code is not None and not verdict.exception):
-        return "program_error", _GUESSED
+        return "program_error", GUESSED
     if verdict.signal and not verdict.exception:
         if verdict.signal == "SIGABRT":
-            return "native_crash", _GUESSED  # so ends also who gets a wrong collective of another
+            return "native_crash", GUESSED  # so ends also who gets a wrong collective of another
         return "native_crash" if verdict.signal in _CRASHES else "terminated", 1.0
     name, _, message = verdict.exception.partition(": ")
     if is_peer_lost(name, message, verdict.traceback):

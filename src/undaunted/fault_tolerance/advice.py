@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from undaunted.attribution import decision
 from undaunted.attribution.decision import History, Round
 from undaunted.attribution.findings import Finding
-from undaunted.attribution.verdicts import cause_seen
+from undaunted.attribution.verdicts import GUESSED, cause_seen
 from undaunted.base.text import one_line
 from undaunted.coordinator.core.advice import Advice, Attempt
 from undaunted.coordinator.core.messages import Advised
@@ -98,7 +98,9 @@ def _root(attempt: Attempt) -> tuple[Finding | None, Found | None]:
     nodes = (blamed.node,) if blamed.node else ()
     found = _found(attempt.findings, blamed.node)
     if blamed.cause:
-        return Finding(blamed.cause, blamed.ranks, nodes, quote=blamed.line), found
+        sure = 1.0 if blamed.certain else GUESSED
+        about = (blamed.cause, blamed.ranks, nodes)
+        return Finding(*about, confidence=sure, quote=blamed.line), found
     if found is not None:
         alike = tuple(node for node in attempt.findings if _alike(attempt.findings, node, found))
         return replace(found.finding, nodes=alike), found

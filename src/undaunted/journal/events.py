@@ -414,7 +414,7 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     """In a job of several nodes: what ended round ``number`` first, on which node.
 
     ``victims`` are nodes that failed because of it. ``ranks`` to blame and ``cause`` are known
-    where all nodes were looked at after a hang.
+    where all nodes were looked at after a hang; not ``certain``: most likely.
     """
 
     number: int
@@ -423,6 +423,7 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     victims: list[str] = []
     ranks: list[int] = []
     cause: str = ""
+    certain: bool = True
 
 
 class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):

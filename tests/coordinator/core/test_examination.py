@@ -67,7 +67,7 @@ def test_the_round_is_stopped_for_what_was_ruled_once_all_have_answered() -> Non
     (case,) = judge.asked
     assert case.evidence == {"a": b"of a", "b": b"of b"}
     assert [place.node for place in case.places] == ["a", "b"]
-    assert commands[0] == m.Blamed(0, "b", ON_B.line, ("a",), (3,), "host_lag")
+    assert commands[0] == m.Blamed(0, "b", ON_B.line, ("a",), (3,), "host_lag", certain=False)
     (decided,) = of(m.Decided, commands)
     assert decided.reason == ON_B.line
     assert [(stop.node, stop.reason) for stop in of(m.Stop, commands)] == [

@@ -123,7 +123,7 @@ class Blame:
         if cause is None:
             return None
         if (ruling := self._ruling) is not None and cause == self._ruled:
-            about = (ruling.victims, ruling.ranks, ruling.cause)
+            about = (ruling.victims, ruling.ranks, ruling.cause, ruling.certain)
             return Blamed(round_number, cause.node, cause.text, *about)
         victims = [node for node, report in self._reports.items() if report.victim]
         others = tuple(node for node in victims if node != cause.node)

@@ -348,7 +348,8 @@ class Blamed(_Message, frozen=True):
 
     Or of a hang after which healthy nodes go on; of what ends the round later there is another one.
     ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
-    ``ranks`` and ``cause`` are known where all nodes were looked at, see `examination.Ruling`.
+    ``ranks``, ``cause`` and whether they are ``certain`` are known where all nodes were looked at,
+    see `examination.Ruling`.
     """
 
     round: int
@@ -357,6 +358,7 @@ class Blamed(_Message, frozen=True):
     victims: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     cause: str = ""
+    certain: bool = True
 
 
 class Advised(_Message, frozen=True):

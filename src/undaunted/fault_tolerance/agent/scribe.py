@@ -148,6 +148,7 @@ class Scribe:
                 victims=victims,
                 ranks=list(blamed.ranks),
                 cause=blamed.cause,
+                certain=blamed.certain,
             )
         )
         self._why, self._unsaid, self._blamed = "", "", blamed.round
