@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from undaunted.attribution.straggler.own_times import Chunk, RankTimes
-from undaunted.coordinator.core.messages import MOST_TIMES, Place, Slow
+from undaunted.coordinator.core.messages import MOST_TIMES, Place, Say, Slow
 from undaunted.fault_tolerance.pace import Pace
 
 PLACES = (Place("a", 0, 0, 4), Place("b", 1, 4, 4))
@@ -47,12 +47,19 @@ def report(
     return msgspec.msgpack.encode(told)
 
 
+def tell(pace: Pace, node: str, data: bytes) -> list[Slow]:
+    """What is new of slow ranks, by what a node tells."""
+    told = list(pace(node, data))
+    assert all(isinstance(one, Slow) for one in told)
+    return [one for one in told if isinstance(one, Slow) and one.line]
+
+
 def said(pace: Pace, reports: int = 7, first: int = 0, **options: object) -> list[Slow]:
     return [
         slow
         for number in range(first, first + reports)
         for node in ("a", "b")
-        for slow in pace(node, report(node, number, **options))  # type: ignore[arg-type]
+        for slow in tell(pace, node, report(node, number, **options))  # type: ignore[arg-type]
     ]
 
 
@@ -145,7 +152,7 @@ def said_of_crowded(
         slow
         for number in range(7)
         for node in ("a", "b")
-        for slow in pace(node, crowded(node, number, seed=seed, cpu_ms=cpu_ms or {}, waits=waits))
+        for slow in tell(pace, node, crowded(node, number, seed=seed, cpu_ms=cpu_ms or {}, waits=waits))
     ]
 
 
@@ -182,7 +189,7 @@ def test_one_rank_that_waits_for_a_core_is_slow() -> None:
 def test_a_node_that_tells_nothing_is_not_waited_for_for_ever() -> None:
     pace = Pace(0, PLACES)
     for number in range(40):
-        if told := pace("b", report("b", number, slow=6)):
+        if told := tell(pace, "b", report("b", number, slow=6)):
             break
     assert [slow.rank for slow in told] == [6]
 
@@ -190,9 +197,9 @@ def test_a_node_that_tells_nothing_is_not_waited_for_for_ever() -> None:
 def test_reports_of_nodes_that_come_late_are_compared_with_their_own_steps() -> None:
     pace = Pace(0, PLACES)
     for number in range(4):
-        assert pace("a", report("a", number)) == []
-    told = [slow for number in range(8) for slow in pace("b", report("b", number, slow=6))]
-    told += [slow for number in range(4, 8) for slow in pace("a", report("a", number))]
+        assert tell(pace, "a", report("a", number)) == []
+    told = [slow for number in range(8) for slow in tell(pace, "b", report("b", number, slow=6))]
+    told += [slow for number in range(4, 8) for slow in tell(pace, "a", report("a", number))]
     assert [slow.rank for slow in told] == [6]
 
 
@@ -204,16 +211,90 @@ def test_iterations_that_are_counted_anew() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x91\x01", b"x" * (MOST_TIMES + 1)])
 def test_what_is_no_report_says_nothing(data: bytes) -> None:
-    assert Pace(0, PLACES)("a", data) == []
+    assert tell(Pace(0, PLACES), "a", data) == []
 
 
 def test_a_node_tells_of_its_own_ranks_only() -> None:
     pace = Pace(0, PLACES)
     for number in range(10):
-        assert pace("c", report("b", number, slow=5)) == []
-        assert pace("a", report("b", number, slow=5)) == []
+        assert tell(pace, "c", report("b", number, slow=5)) == []
+        assert tell(pace, "a", report("b", number, slow=5)) == []
 
 
 def test_numbers_that_make_no_sense() -> None:
     odd = [RankTimes(0, (Chunk(-5, 0, -1, ()), Chunk(2**60, 1, 0, (0, -9))), 0, -1, -1, -1)]
-    assert Pace(0, PLACES[:1])("a", msgspec.msgpack.encode(odd)) == []
+    assert tell(Pace(0, PLACES[:1]), "a", msgspec.msgpack.encode(odd)) == []
+
+
+def costs(pace: Pace, first: int, reports: int, **options: object) -> list[tuple[int, float]]:
+    """Which ranks are slow, and what they cost, by the newest steps."""
+    return [
+        (one.rank, one.lost)
+        for number in range(first, first + reports)
+        for node in ("a", "b")
+        for one in pace(node, report(node, number, **options))  # type: ignore[arg-type]
+        if isinstance(one, Slow) and not one.over and not one.line
+    ]
+
+
+def test_what_a_slow_rank_costs_is_told_by_its_newest_steps() -> None:
+    pace = Pace(0, PLACES)
+    said(pace, 7, slow=5, factor=1.4)
+    before = costs(pace, 7, 4, slow=5, factor=1.4)
+    after = costs(pace, 11, 8, slow=5, factor=1.12)
+    assert {rank for rank, _ in before + after} == {5}
+    assert before[-1][1] == pytest.approx(0.27, abs=0.03)
+    assert after[-1][1] == pytest.approx(0.08, abs=0.02)
+
+
+def test_a_rank_that_is_usual_again_is_so_soon() -> None:
+    pace = Pace(0, PLACES)
+    said(pace, 20, slow=5, factor=1.5)
+    (end,) = said(pace, 2, first=20)
+    assert end.over
+
+
+def test_a_rank_that_tells_nothing_any_more_is_not_slow_for_ever() -> None:
+    pace = Pace(0, PLACES)
+    said(pace, 7, slow=5)
+    told = []
+    for number in range(7, 60):
+        told += tell(pace, "a", report("a", number))
+        others = msgspec.msgpack.decode(report("b", number), type=list[RankTimes])
+        told += tell(pace, "b", msgspec.msgpack.encode([one for one in others if one.rank != 5]))
+    assert [(one.rank, one.over) for one in told] == [(5, True)]
+
+
+def test_more_slow_ranks_than_lines_are_known() -> None:
+    places = (Place("a", 0, 0, 12), Place("b", 1, 12, 12))
+    pace = Pace(0, places)
+    told: list[Slow] = []
+    for number in range(20):
+        for place in places:
+            ranks = range(place.first_rank, place.first_rank + place.slots)
+            times = [
+                RankTimes(rank, (Chunk(number, 1, 60_000, (40_000 + 9_000 * (rank < 10),)),), 1)
+                for rank in ranks
+            ]
+            told += [one for one in pace(place.node, msgspec.msgpack.encode(times))]
+    assert len([one for one in told if one.line]) == 8
+    assert {one.rank for one in told} == set(range(10))
+
+
+def test_times_of_0_end_nothing() -> None:
+    """They are left where a rank was not to blame for any of it."""
+    pace, said_once = Pace(0, PLACES), []
+    for number in range(3):
+        for place in PLACES:
+            ranks = range(place.first_rank, place.first_rank + place.slots)
+            own = {rank: (60, 100) for rank in ranks} | ({7: (0, 30)} if 7 in ranks else {})
+            times = [RankTimes(rank, (Chunk(number, 2, 120, own[rank]),), 1) for rank in ranks]
+            said_once += list(pace(place.node, msgspec.msgpack.encode(times)))
+    assert said_once == []
+
+
+def test_an_error_of_ours_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("undaunted.fault_tolerance.pace._loads", lambda _: 1 // 0)
+    pace = Pace(0, PLACES)
+    told = [one for number in range(3) for one in pace("a", report("a", number))]
+    assert [type(one) for one in told] == [Say]

@@ -64,6 +64,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         reached: highest iteration reached, None = unknown.
         stalled: one text per round in a row without progress.
         history: of the rounds that are over, see `core.advice`.
+        slow: ranks whose node was left out since they were slow.
     """
 
     run_id: str
@@ -84,6 +85,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     reached: int | None = None
     stalled: tuple[str, ...] = ()
     history: bytes = b""
+    slow: tuple[int, ...] = ()
 
 
 NO_LEDGER = Ledger(run_id="")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from undaunted.base.directories import make_private
+from undaunted.base.text import format_duration
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
@@ -81,6 +82,7 @@ def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
         "--max-restarts": str(limits.max_restarts),
         "--advice": limits.advice,
         "--slow-ranks": limits.slow_ranks,
+        "--slow-ranks-after": format_duration(limits.slow_ranks_after_s),
         "--ft-restart-policy": nodes.restart_policy,
         "--ft-segment": str(nodes.segment or ""),
         "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),

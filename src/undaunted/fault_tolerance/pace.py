@@ -6,6 +6,7 @@ Only this module and `agent.step_times` know the form of these bytes.
 from __future__ import annotations
 
 import statistics
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,17 +14,18 @@ import msgspec
 
 from undaunted.attribution.straggler.own_times import Chunk, RankTimes, most_chunks
 from undaunted.attribution.straggler.slow import SlowRanks, Times
-from undaunted.coordinator.core.messages import MOST_TIMES, Place, Slow
+from undaunted.coordinator.core.messages import MOST_TIMES, Place, Say, Slow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _DECODER = msgspec.msgpack.Decoder(tuple[RankTimes, ...])
 _MOST_SLOW = 8  # lines of one round
 # Where the usual rank of a node waits for a core more than this share of its time, the node has
 # too few cores for its ranks, and whose turn it is says nothing about a rank.
 _CROWDED = 0.02
-_WORSE = 2.0  # a rank is named again when it costs so many times of what was said
+# A rank is named again when it costs so many times of what was said, and at least so much.
+_WORSE, _LEAST_WORSE = 2.0, 0.05
 _BESIDE = 0.02  # share of its time that a rank spends on something more than others do
 _KINDS = {
     "gc": "Python's garbage collector takes",
@@ -67,27 +69,34 @@ class Pace:
         self._newest: dict[int, int] = {}  # number of the last chunk that a rank has told
         self._own, self._computing = SlowRanks(), SlowRanks()
         self._last: dict[int, RankTimes] = {}  # without the chunks
-        self._named: dict[int, float] = {}  # what was said that they cost
+        self._named: dict[int, float] = {}  # what was said that they cost, 0 = nothing was said
         self._lines = 0
+        self._failed = False
 
-    def __call__(self, node: str, data: bytes) -> list[Slow]:
-        """Take in what a node says of its ranks; return who is slow now, or is no more."""
+    def __call__(self, node: str, data: bytes) -> Iterator[Slow | Say]:
+        """Take in what a node says of its ranks; yield who is slow now, or is no more."""
         try:
-            return self._compare(node, data)
-        except Exception:  # noqa: BLE001 - an error of ours must not end a job
-            return []
+            yield from self._compare(node, data)
+        except Exception as error:  # noqa: BLE001 - an error of ours must not end a job
+            if not self._failed:
+                self._failed = True
+                yield Say(f"slow ranks may not be found, since comparing them failed: {error!r}")
 
-    def _compare(self, node: str, data: bytes) -> list[Slow]:
+    def _compare(self, node: str, data: bytes) -> Iterator[Slow]:
         if len(data) > MOST_TIMES:
-            return []
-        told = _DECODER.decode(data)
+            return
+        try:
+            told = _DECODER.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return
         told = tuple(each for each in told if self._nodes.get(each.rank) == node)
         loads = _loads(told)
         for each in told:
             self._last[each.rank] = msgspec.structs.replace(each, chunks=())
-            for chunk in each.chunks:
+            for chunk in each.chunks[: self._most_waiting]:
                 self._take(each.rank, chunk, loads[each.rank])
-        return [slow for _ in self._judge() for slow in self._changes()]
+        for newest in self._judge():
+            yield from self._changes(newest=newest)
 
     def _take(self, rank: int, chunk: Chunk, load: _Load) -> None:
         if chunk.first <= self._newest.get(rank, -1):  # iterations are counted anew
@@ -96,8 +105,11 @@ class Pace:
         if chunk.first > self._judged:
             self._waiting.setdefault(chunk.first, {})[rank] = (chunk, load)
 
-    def _judge(self) -> Iterable[int]:
-        """Judge chunks that all ranks have told, and the oldest where too many wait."""
+    def _judge(self) -> Iterator[bool]:
+        """Judge chunks that all ranks have told, and the oldest where too many wait.
+
+        Yields after each one whether all ranks have told it: it is one of the newest then.
+        """
         for number in sorted(self._waiting):
             whole = len(self._waiting[number]) == len(self._nodes)
             if whole or len(self._waiting) > self._most_waiting:
@@ -109,28 +121,37 @@ class Pace:
                         if crowded or self._computing.slow:
                             self._computing.step(_computing(known))
                 self._judged = number
-                yield number
+                yield whole
 
-    def _changes(self) -> Iterable[Slow]:
+    def _changes(self, *, newest: bool) -> Iterator[Slow]:
+        """Say who has become slow, or much slower, or is no more; and what slow ranks cost now."""
         slow = self._own.slow | self._computing.slow
         for rank in sorted(slow):
-            _, lost = self._of(rank)
-            new = rank not in self._named or lost > _WORSE * self._named[rank]
-            if new and self._lines < _MOST_SLOW:
-                self._lines += 1
-                self._named[rank] = lost
+            if self._is_new(rank, newest=newest):
                 yield self._slow(rank)
+            elif newest and (now := self._by(rank).costs(rank)) is not None:
+                yield Slow(self._round, self._nodes[rank], rank, "", lost=round(now, 3))
         for rank in sorted(self._named.keys() - slow):
-            del self._named[rank]
             line = f"rank {rank} (node {self._nodes[rank]}) is as fast as the other ranks again"
-            yield Slow(self._round, self._nodes[rank], rank, line, over=True)
+            said = line if self._named.pop(rank) else ""
+            yield Slow(self._round, self._nodes[rank], rank, said, over=True)
 
-    def _of(self, rank: int) -> tuple[float, float]:
-        ranks = self._computing if rank in self._computing.slow else self._own
-        return ranks.of(rank)
+    def _is_new(self, rank: int, *, newest: bool) -> bool:
+        """Whether a line is due; without one left, the rank is noted all the same."""
+        _, lost = self._by(rank).of(rank)
+        before = self._named.setdefault(rank, 0.0)
+        worse = newest and lost > max(_WORSE * before, _LEAST_WORSE)
+        if (before and not worse) or self._lines == _MOST_SLOW:
+            return False
+        self._lines += 1
+        self._named[rank] = max(lost, sys.float_info.min)
+        return True
+
+    def _by(self, rank: int) -> SlowRanks:
+        return self._computing if rank in self._computing.slow else self._own
 
     def _slow(self, rank: int) -> Slow:
-        slower, lost = self._of(rank)
+        slower, lost = self._by(rank).of(rank)
         node = self._nodes[rank]
         beside = self._beside(rank)
         line = (

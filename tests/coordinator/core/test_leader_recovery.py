@@ -12,7 +12,7 @@ from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.core.leader import AFTER_RESTART_S, AFTER_TAKEOVER_S, Leader
 from undaunted.coordinator.core.sessions import Session
 
-KNOWN = ledger("abc", round=4, restarts_used=2, history=b"what failed")
+KNOWN = ledger("abc", round=4, restarts_used=2, history=b"what failed", slow=(3,))
 
 
 def recovering(
@@ -87,8 +87,9 @@ def test_members_without_ranks_have_failed_and_stopped() -> None:
     assert stopped == m.NodeStopped("b", 4)
 
 
-def test_the_history_of_failures_goes_on() -> None:
-    assert recovering("abc")._restored_policy().history == b"what failed"
+def test_what_is_known_of_rounds_that_are_over_goes_on() -> None:
+    policy = recovering("abc")._restored_policy()
+    assert (policy.history, policy.slow_before) == (b"what failed", (3,))
 
 
 def test_the_policy_goes_on_where_the_other_stopped() -> None:

@@ -79,11 +79,15 @@ def test_strangers_and_jobs_that_compare_nothing() -> None:
 def of_round(number: int, places: tuple[m.Place, ...]) -> Callable[..., list[m.Slow]]:
     """Nodes say how much of the time their first rank costs; 0 = as fast as others again."""
     first = {place.node: place.first_rank for place in places}
+    known: dict[str, bool] = {}
 
     def told(node: str, times: bytes) -> list[m.Slow]:
-        lost = float(times or 0)
-        one = m.Slow(number, node, first[node], "it is slow", not lost, lost, lost)
-        return [one] if times else []
+        if not times:
+            return []
+        lost = float(times)
+        line = "it is slow" if bool(lost) != known.get(node, False) else ""
+        known[node] = bool(lost)
+        return [m.Slow(number, node, first[node], line, not lost, lost, lost)]
 
     return told
 
@@ -97,11 +101,12 @@ def tell(one: Driver, node: str, times: bytes = b"") -> list[m.Command]:
     return one.feed(m.NodeTimes(node, one.policy.round, times))
 
 
-def slow_for_long(one: Driver, node: str) -> list[m.Command]:
-    tell(one, node, b"0.2")
+def slow_for_long(one: Driver, node: str, lost: bytes = b"0.2") -> list[m.Command]:
+    tell(one, node, lost)
     assert one.timers["slow"].delay_s == 60.0
     assert one.fire("slow") == []
-    return tell(one, node)
+    assert tell(one, node) == [], "it may save a checkpoint, or hang"
+    return tell(one, node, lost)
 
 
 def stops(one: Driver, commands: list[m.Command]) -> None:
@@ -127,20 +132,30 @@ def test_a_spare_takes_the_place_of_a_slow_node() -> None:
 
 def test_an_elastic_job_goes_on_with_fewer_nodes() -> None:
     one = acting("a", "b", "c", min_nodes=2, max_nodes=3, elastic=True)
-    stops(one, slow_for_long(one, "b"))
+    stops(one, slow_for_long(one, "b", b"0.4"))
     assert one.policy.running
     assert one.table == "a c"
+
+
+def test_an_elastic_job_does_not_give_more_than_it_gets() -> None:
+    """A third of the ranks would be missing, for a fifth of the time."""
+    one = acting("a", "b", "c", min_nodes=2, max_nodes=3, elastic=True)
+    (said,) = slow_for_long(one, "b")
+    assert isinstance(said, m.Say)
+    one.join("d")
+    assert one.policy.running
+    assert one.policy.excluded == {}
 
 
 def test_a_job_that_needs_the_node_goes_on_with_it() -> None:
     one = acting("a", "b", "c")
     (said,) = slow_for_long(one, "b")
     assert isinstance(said, m.Say)
-    assert tell(one, "b") == [], "said once"
+    assert tell(one, "b", b"0.2") == [], "said once"
     assert one.policy.running
     assert one.policy.excluded == {}
     one.join("d")
-    stops(one, tell(one, "b"))
+    stops(one, tell(one, "b", b"0.2"))
     assert one.table == "a d c", "a spare one has come"
 
 
@@ -192,8 +207,31 @@ def test_nothing_is_done_while_the_rank_does_not_step() -> None:
     one = acting("a", "b", "c", "d")
     tell(one, "b", b"0.2")
     one.fire("slow")
-    assert tell(one, "a") == [], "it may save a checkpoint, or hang"
-    assert of(m.Stop, tell(one, "b"))
+    assert tell(one, "a") == tell(one, "b") == [], "it may save a checkpoint, or hang"
+    assert of(m.Stop, tell(one, "b", b"0.2"))
+
+
+def test_what_it_costs_now_counts() -> None:
+    one = acting("a", "b", "c", "d")
+    tell(one, "b", b"0.09")
+    assert "slow" not in one.timers
+    tell(one, "b", b"0.2")
+    one.fire("slow")
+    assert tell(one, "b", b"0.09") == []
+    tell(one, "b", b"0.2")
+    assert "slow" in one.timers, "it begins anew"
+    assert one.policy.running
+
+
+def test_a_rank_that_was_slow_elsewhere_is_known_to_the_next_leader() -> None:
+    one = acting("a", "b", "c", "d", "e")
+    stops(one, slow_for_long(one, "b"))
+    assert one.policy.slow_before == (2,)
+    other = acting("a", "d", "c", "e")
+    other.policy.slow_before = one.policy.slow_before
+    other.policy.roster.excluded.clear()
+    (said,) = slow_for_long(other, other.table.split()[1])
+    assert isinstance(said, m.Say)
 
 
 def test_who_hangs_comes_before_who_is_slow() -> None:

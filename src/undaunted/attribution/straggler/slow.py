@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _HEIGHT = 1.0  # the sum at which a rank is slow, at least
 _MISTAKES = 14.0  # a quiet rank passes the height with exp(-this), in one walk away from 0
 _WEIGHT = 0.05  # of the newest step, in the spread
 _LEAST_PEERS = 2  # of two ranks nobody knows which is the usual one
+_FEWEST, _MANY = 8, 64  # of the newest steps: so many say whether a slow rank still is
+_LEAST = 0.1  # of a time: a rank cannot be faster than that
 
 
 class Times(NamedTuple):
@@ -50,22 +53,40 @@ class _Walk:
     lost: float = 0.0
 
 
+@dataclass(slots=True)
+class _Since:
+    """Of a rank that is slow: the newest steps since it was found, and how many are missing."""
+
+    slower: deque[float] = field(default_factory=lambda: deque(maxlen=_MANY))
+    lost: deque[float] = field(default_factory=lambda: deque(maxlen=_MANY))
+    missing: int = 0  # in a row
+
+
 class SlowRanks:
     """Finds ranks that are slower than their peers, step by step.
 
-    Attributes:
-        slow: ranks that are slow now. Who is, stays so until the whole sum is used up.
+    A rank is slow no more when the sum is used up, when it was not slower in the newest steps, or
+    when it cannot be compared any more.
     """
 
     def __init__(self) -> None:
-        self.slow: set[int] = set()
         self._walks: dict[int, _Walk] = defaultdict(_Walk)
+        self._slow: dict[int, _Since] = {}
         self._spread = 0.0  # usual size of a deviation, as a share of the median of peers
         self._steps = 0
+
+    @property
+    def slow(self) -> set[int]:
+        """Ranks that are slow now."""
+        return set(self._slow)
 
     def step(self, times: Mapping[int, Times]) -> None:
         """Take in a step, or the median of a few, that these ranks have done."""
         shares = _shares(times)
+        for rank in self.slow - shares.keys():
+            self._slow[rank].missing += 1
+            if self._slow[rank].missing == _FEWEST:
+                self._end(rank)
         if not shares:
             return
         self._note_spread(shares.values())
@@ -73,28 +94,58 @@ class SlowRanks:
         height = max(_HEIGHT, _MISTAKES / 2 * self._spread**2 / _ALLOWANCE)
         for rank, (share, lost) in shares.items():
             walk = self._walks[rank]
-            more = min(math.log1p(share), most)  # noise is as likely to halve a time as to double
-            walk.total = min(walk.total + more - _ALLOWANCE, 2 * height)  # so that it ends, too
-            if walk.total <= 0:
-                self._walks[rank] = _Walk()
-                self.slow.discard(rank)
+            # Noise is as likely to halve a time as to double it.
+            more = min(math.log1p(max(share, _LEAST - 1)), most)
+            walk.total = min(walk.total + more - _ALLOWANCE, 2 * height)
+            if walk.total <= 0 or self._is_over(rank, more, lost):
+                self._end(rank)
                 continue
             walk.steps += 1
             walk.slower += share
             walk.lost += lost
             if walk.total > height:
-                self.slow.add(rank)
+                self._slow.setdefault(rank, _Since())
 
     def of(self, rank: int) -> tuple[float, float]:
         """By which share a rank was slower than its peers; which share of the steps it has cost."""
         walk = self._walks[rank]
         return walk.slower / max(1, walk.steps), walk.lost / max(1, walk.steps)
 
+    def costs(self, rank: int) -> float | None:
+        """Which share of the newest steps a slow rank costs; None = that is not known yet."""
+        since = self._slow.get(rank)
+        if since is None or since.missing or len(since.lost) < self._newest:
+            return None
+        return _mean_of_last(since.lost, self._newest)
+
+    @property
+    def _newest(self) -> int:
+        """So many steps tell the allowance from noise."""
+        return max(_FEWEST, min(_MANY, round((2 * self._spread / _ALLOWANCE) ** 2)))
+
+    def _is_over(self, rank: int, more: float, lost: float) -> bool:
+        since = self._slow.get(rank)
+        if since is None:
+            return False
+        since.missing = 0
+        since.slower.append(more)
+        since.lost.append(lost)
+        known = len(since.slower) >= self._newest
+        return known and _mean_of_last(since.slower, self._newest) < _ALLOWANCE
+
+    def _end(self, rank: int) -> None:
+        self._walks[rank] = _Walk()
+        self._slow.pop(rank, None)
+
     def _note_spread(self, shares: Iterable[tuple[float, float]]) -> None:
         """Half of the deviations are less than the median one: 1.48 times that is sigma."""
         spread = 1.48 * statistics.median(abs(share) for share, _ in shares)
         self._steps += 1
         self._spread += max(_WEIGHT, 1 / self._steps) * (spread - self._spread)
+
+
+def _mean_of_last(values: deque[float], count: int) -> float:
+    return sum(islice(reversed(values), count)) / count
 
 
 def _shares(times: Mapping[int, Times]) -> dict[int, tuple[float, float]]:

@@ -11,10 +11,11 @@ from undaunted.coordinator.core.placement import Rules
 if TYPE_CHECKING:
     from undaunted.coordinator.core.advice import Advise
     from undaunted.coordinator.core.examination import Rule
-    from undaunted.coordinator.core.messages import Place, Slow
+    from undaunted.coordinator.core.messages import Place, Say, Slow
 
-# Of one round: takes the times that a node tells, and returns what is new. Bounded, never raises.
-Pace = Callable[[str, bytes], "Iterable[Slow]"]
+# Of one round: takes the times that a node tells, and returns what is new, and what slow ranks cost
+# now. Bounded, never raises.
+Pace = Callable[[str, bytes], "Iterable[Slow | Say]"]
 
 
 @dataclass(frozen=True, slots=True)

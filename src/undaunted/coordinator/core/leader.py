@@ -449,7 +449,7 @@ class Leader:
             reached=ledger.reached,
             stalled=ledger.stalled,
         )
-        policy.history = ledger.history
+        policy.history, policy.slow_before = ledger.history, ledger.slow
         return policy
 
     def _losses(self) -> list[m.NodeLost]:

@@ -383,7 +383,7 @@ class Slow(_Message, frozen=True):
     """For journal and user of every node: a rank is slower than its peers, or is not any more.
 
     Attributes:
-        line: all of it, for people.
+        line: all of it, for people; "" = they need not hear of it again.
         over: it is as fast as the others again.
         slower: by which share of the time that its peers need for the same work.
         lost: which share of the time of a step is lost by it.

@@ -266,6 +266,7 @@ class JobPolicy:
         examination: of a round in which a limit was passed.
         pace: says who is slow in the round that runs; None = no times have come.
         slowness: who has been slow for long in that round.
+        slow_before: ranks whose node was left out since they were slow.
         tracker: whether rounds advance.
         history: of the rounds that are over, opaque; see `advice`.
         after: how the job ends after the last round, None = another round follows.
@@ -287,6 +288,7 @@ class JobPolicy:
     slowness: Slowness = field(default_factory=Slowness)
     tracker: ProgressTracker = field(init=False)
     history: bytes = b""
+    slow_before: tuple[int, ...] = ()
     after: Ending | None = None
     no_quorum: str = ""
     gone: str = ""
@@ -296,7 +298,6 @@ class JobPolicy:
     _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
     _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
-    _slow_before: set[int] = field(default_factory=set)  # ranks whose node was left out as slow
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -601,19 +602,22 @@ class JobPolicy:
         if self.pace is None:
             self.pace = self.config.pace(self.round, self.places)
         news = list(self.pace(event.node, event.times))
-        return [*news, *self._slow_for_long(event.node, news)]
+        slow = [each for each in news if isinstance(each, Slow)]
+        told = [each for each in news if not isinstance(each, Slow) or each.line]
+        return [*told, *self._slow_for_long(slow)]
 
-    def _slow_for_long(self, node: str, news: list[Slow]) -> list[Command]:
-        """Do what the user has chosen when a rank was slow for long and still steps."""
+    def _slow_for_long(self, news: list[Slow]) -> list[Command]:
+        """Do what the user has chosen when a rank was slow for long and still steps so slowly."""
         if self.config.slow_ranks == "log":
             return []
         if self.slowness.note(news):
             return [SetTimer("slow", self.round, self.config.slow_ranks_after_s)]
         slow, members = self.slowness.worst, self.members
-        if slow is None or slow.node != node or not members.works(node):
+        if slow is None or slow not in news or not members.works(slow.node):
             return []
         if members.finished or self.examination is not None:
             return []
+        node = slow.node
         why = f"rank {slow.rank} (node {node}) has been slow for "
         why += f"{format_duration(self.config.slow_ranks_after_s)}, {slow.lost:.0%} of the time "
         why += "is lost"
@@ -628,19 +632,28 @@ class JobPolicy:
 
     def _kept_though(self, slow: Slow) -> str:
         """Why a node takes part though it has a slow rank, "" = it need not."""
-        if slow.rank in self._slow_before:
+        if slow.rank in self.slow_before:
             return "this rank was slow on another node as well, so its work is slow, not the node"
         if len(self.roster.excluded) >= MOST_EXCLUDED:
             return f"{len(self.roster.excluded)} nodes are excluded already"
         known = dict(self.roster.excluded)
-        fits = self._leave_out([slow.node], "")
+        self._leave_out([slow.node], "")
+        placed = self.formation.choose(self.members.seats)
         self.roster.excluded = known
-        return "" if fits else "the job needs it, start a spare one"
+        if not isinstance(placed, Placement) or any(
+            each.node == slow.node for each in placed.places
+        ):
+            return "the job needs it, start a spare one"
+        ranks = sum(place.slots for place in self.places)
+        fewer = 1 - sum(place.slots for place in placed.places) / ranks
+        if fewer >= slow.lost:
+            return f"without it there would be {fewer:.0%} fewer ranks, start a spare one"
+        return ""
 
     def _without_slow(self, slow: Slow) -> None:
         """The round is over: leave the node out, unless the job needs it by now."""
         if self._leave_out([slow.node], f"rank {slow.rank} was slow for long"):
-            self._slow_before.add(slow.rank)
+            self.slow_before = tuple(sorted({*self.slow_before, slow.rank}))
 
     def _blamed(self) -> list[Command]:
         """Tell everybody who is to blame, unless that was said before in this round."""

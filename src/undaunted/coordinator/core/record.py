@@ -134,17 +134,17 @@ class Record:
         """Write down what the policy has changed by itself."""
         ledger = self.ledger
         reached, stalled = policy.progress
-        of_job = (ledger.restarts_used, ledger.excluded, ledger.history)
-        known = (*of_job, ledger.reached, ledger.stalled)
-        if known == (policy.restarts_used, policy.excluded, policy.history, reached, stalled):
+        changed = {
+            "restarts_used": policy.restarts_used,
+            "excluded": dict(policy.excluded),
+            "reached": reached,
+            "stalled": stalled,
+            "history": policy.history,
+            "slow": policy.slow_before,
+        }
+        if all(getattr(ledger, name) == now for name, now in changed.items()):
             return []
-        self._note(
-            restarts_used=policy.restarts_used,
-            excluded=dict(policy.excluded),
-            reached=reached,
-            stalled=stalled,
-            history=policy.history,
-        )
+        self._note(**changed)
         return [self.persist()]
 
     def persist(self) -> c.Persist:

@@ -34,12 +34,14 @@ class Slowness:
 
     def note(self, news: Iterable[Slow]) -> bool:
         """Take in what is new; return whether the time begins anew."""
-        before = set(self.ranks)
+        changed = False
         for slow in news:
+            counts = not slow.over and slow.lost >= LEAST_LOST
+            changed = changed or counts != (slow.rank in self.ranks)
             self.ranks.pop(slow.rank, None)
-            if not slow.over and slow.lost >= LEAST_LOST:
+            if counts:
                 self.ranks[slow.rank] = slow
-        if self.ranks.keys() == before:
+        if not changed:
             return False
         self.lasted = self.said = False
         return bool(self.ranks)
