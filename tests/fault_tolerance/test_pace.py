@@ -152,7 +152,9 @@ def said_of_crowded(
         slow
         for number in range(7)
         for node in ("a", "b")
-        for slow in tell(pace, node, crowded(node, number, seed=seed, cpu_ms=cpu_ms or {}, waits=waits))
+        for slow in tell(
+            pace, node, crowded(node, number, seed=seed, cpu_ms=cpu_ms or {}, waits=waits)
+        )
     ]
 
 
@@ -276,7 +278,7 @@ def test_more_slow_ranks_than_lines_are_known() -> None:
                 RankTimes(rank, (Chunk(number, 1, 60_000, (40_000 + 9_000 * (rank < 10),)),), 1)
                 for rank in ranks
             ]
-            told += [one for one in pace(place.node, msgspec.msgpack.encode(times))]
+            told += list(pace(place.node, msgspec.msgpack.encode(times)))
     assert len([one for one in told if one.line]) == 8
     assert {one.rank for one in told} == set(range(10))
 
@@ -287,8 +289,11 @@ def test_times_of_0_end_nothing() -> None:
     for number in range(3):
         for place in PLACES:
             ranks = range(place.first_rank, place.first_rank + place.slots)
-            own = {rank: (60, 100) for rank in ranks} | ({7: (0, 30)} if 7 in ranks else {})
-            times = [RankTimes(rank, (Chunk(number, 2, 120, own[rank]),), 1) for rank in ranks]
+            own = {7: (0, 30)}
+            times = [
+                RankTimes(rank, (Chunk(number, 2, 120, own.get(rank, (60, 100))),), 1)
+                for rank in ranks
+            ]
             said_once += list(pace(place.node, msgspec.msgpack.encode(times)))
     assert said_once == []
 
