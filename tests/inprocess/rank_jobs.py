@@ -101,7 +101,8 @@ class Job:
 
     def _outcome(self, rank: int) -> Outcome:
         out = self._file(rank, "out").read_text()
-        told = [json.loads(line) for line in out.splitlines()]
+        # gloo of some versions of torch prints lines of its own
+        told = [json.loads(line) for line in out.splitlines() if not line.startswith("[Gloo]")]
         code = self.processes[rank].returncode
         return Outcome(code, told, self._file(rank, "err").read_text())
 
