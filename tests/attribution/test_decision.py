@@ -105,6 +105,33 @@ def test_an_exception_that_others_may_cause_is_a_restart(quote: str) -> None:
     assert after(*[Finding("program_error", quote=quote)] * 5).action == "restart"
 
 
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "requests.exceptions.ConnectTimeout: host",
+        "subprocess.TimeoutExpired: Command 'x' timed out",
+        "_queue.Empty",
+        "zmq.error.Again: Resource temporarily unavailable",
+        "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC>",
+        "[rank3]: urllib3.exceptions.ReadTimeout: got ValueError: x",
+        "StopIteration",
+    ],
+)
+def test_the_type_at_the_front_says_whose_exception_it_is(quote: str) -> None:
+    assert after(*[Finding("program_error", (1,), ("b",), quote=quote)] * 9).action == "restart"
+    own = Finding("program_error", (1,), quote="[rank3]: ValueError: read Timeout: x")
+    assert after(*[own] * 3).action == "stop"
+
+
+@pytest.mark.parametrize("cause", ["mismatch", "program_error"])
+def test_after_a_hang_no_job_is_stopped(cause: str) -> None:
+    history, decision = History(), Decision("restart", "")
+    for _ in range(9):
+        about = Round(NODES, 1, 500, hung=True)
+        history, decision = decide(history, [Finding(cause, (1,), ("b",))], about)
+    assert decision.action == "restart"
+
+
 def test_another_error_is_another_failure() -> None:
     one = Finding("program_error", quote="KeyError: 'labels'")
     other = Finding("program_error", quote="TypeError: 'int' object is not callable")

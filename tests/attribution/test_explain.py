@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.journal import sample
-from undaunted.attribution.decision import Round
+from undaunted.attribution.decision import Decision, Round
 from undaunted.attribution.explain import (
     Case,
     Evidence,
@@ -21,6 +21,7 @@ from undaunted.attribution.explain import (
     in_words,
     joined,
     lines_of,
+    said_in,
     told_by,
 )
 from undaunted.attribution.findings import Finding
@@ -296,6 +297,29 @@ def test_what_the_launcher_has_advised_is_the_advice(action: str, expected: str)
     *_, hang = explain(cases_of([*sample.RUN, advised]))
     assert hang.advice.action == expected
     assert (hang.advice.reason == "why") == (action != "gremlins")
+
+
+def test_advice_about_another_cause_than_logs_show_is_not_the_advice() -> None:
+    advised = Decision("stop", "the program raised an error", cause=ERROR)
+    case = Case(about=ABOUT, findings=(LOST_GPU,), did="ended the job", advised=advised)
+    (one,) = explain([case])
+    assert (one.root, one.advice.action) == (LOST_GPU, "restart")
+    assert "advised: stop" in one.case.did
+    (one,) = explain([replace(case, findings=(ERROR,))])
+    assert (one.advice, one.case.did) == (advised, "ended the job")
+
+
+def test_no_stop_without_advice_of_a_launcher_where_progress_is_not_known() -> None:
+    about = replace(ABOUT, iteration=None, progress_known=False)
+    *_, last = explain([Case(about=about, findings=(ERROR,))] * 5)
+    assert last.advice.action == "restart"
+
+
+@pytest.mark.parametrize("cause", ["node_failed", "time_limit", "mismatch"])
+def test_who_says_that_another_failed_is_not_blamed(cause: str) -> None:
+    said = Finding(cause, quote="its node died")
+    assert said_in(said, 0, "a") == said
+    assert said_in(replace(said, cause="disk_full"), 0, "a").nodes == ("a",)
 
 
 def test_where_nothing_is_known_a_restart_is_advised() -> None:

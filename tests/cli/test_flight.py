@@ -59,6 +59,13 @@ def test_as_nvrx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(os.fsdecode(bytes(make(tmp_path)) + b"/a\xff.log")).write_text("x")
+    assert main([str(tmp_path), "--json"]) == 0
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["file"].isprintable()
+
+
 def test_a_single_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(make(tmp_path) / "_dump_1"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["missing"] == [0, 2, 3]

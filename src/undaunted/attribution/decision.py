@@ -25,6 +25,8 @@ _MOST_NODES = 8  # of a failure; of more the failure is no node's
 # What differs between two failures that are the same: numbers, addresses, paths.
 _DIFFERS = re.compile(r"0x[0-9a-f]+|(?:/[^\s:'\"]+)+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 
+# The type at the front, behind the prefix of a log: `_queue.Empty`, `requests.Timeout: text`.
+_TYPE = re.compile(r"(?:\[[^\]\s]*\]:? ?)?(?:[\w<>]+\.)*(_*[A-Z]\w*)(?::|\s*$)")
 _EXCEPTION = re.compile(r"\b([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))\b")
 # Exceptions of Python that a program raises because of its own code and data.
 _OWN = frozenset(
@@ -144,6 +146,7 @@ class Round(msgspec.Struct, frozen=True):
         iteration: the last one that was begun, None = none.
         t: when it failed, seconds since 1970.
         progress_known: False where iterations may have been done of which nobody was told.
+        hung: a limit was passed.
     """
 
     nodes: tuple[str, ...]
@@ -151,6 +154,7 @@ class Round(msgspec.Struct, frozen=True):
     iteration: int | None = None
     t: float = 0.0
     progress_known: bool = True
+    hung: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -217,6 +221,8 @@ def _weigh(history: History, failure: Failure, root: Finding, about: Round) -> t
         return "restart", f"{what}, which is not certain"
     if known.action == "exclude":
         return _exclude(history, failure, what, known.after, about)
+    if about.hung:
+        return "restart", f"{what}; after a hang no job is stopped"
     if not about.progress_known:
         return "restart", f"{what}; how far the job came is not known"
     if root.cause == "program_error" and _may_pass(root.quote):
@@ -242,7 +248,7 @@ def _seen(times: int) -> str:
 
 def _may_pass(quote: str) -> bool:
     """Whether an exception may be of a kind that what is around the program causes as well."""
-    named = _EXCEPTION.search(quote)
+    named = _TYPE.match(quote) or _EXCEPTION.search(quote)
     return named is not None and named[1] not in _OWN
 
 

@@ -40,9 +40,22 @@ MOST_ROUNDS = 20  # shown to people; and of which logs are read
 _SCHEMA = 1
 _MOST_LINES = 5  # of a kind
 _LONGEST_QUOTE = 300
+_SHORT_NS = 60_000_000_000
 
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
+# Who says so need not be to blame, nor on the node that is.
+_SAID_BY_ANYBODY = frozenset(
+    {
+        "cancelled",
+        "mismatch",
+        "network_setup",
+        "node_failed",
+        "preempted",
+        "rendezvous_failed",
+        "time_limit",
+    }
+)
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 _OWN_WORDS = frozenset({"data_error", "not_finite"})
@@ -100,16 +113,27 @@ def explain(cases: Sequence[Case]) -> list[Explained]:
         findings = sorted(worst_first(case.findings), key=_doubt)
         history, advice = decide(history, findings[:1], case.about)
         root = findings[0] if findings else None
+        advised = case.advised
+        if advised is not None and _is_about(advised, root):
+            advice = advised
+        elif advised is not None:
+            said = f"its launcher, which reads no logs, advised: {advised.action}: {advised.reason}"
+            case = replace(case, did="; ".join(filter(None, (case.did, said))))  # noqa: PLW2901
         alike = sum(root is not None and _alike(one.root, root) for one in explained)
         explained.append(
             Explained(
                 case=replace(case, findings=tuple(findings), look=(*_look(root), *case.look)),
                 root=root,
-                advice=case.advised or advice,
+                advice=advice,
                 times=alike + 1,
             )
         )
     return explained
+
+
+def _is_about(advised: Decision, root: Finding | None) -> bool:
+    """Whether a launcher has given advice about this cause, as far as is known."""
+    return root is None or advised.cause is None or advised.cause.cause == root.cause
 
 
 def _doubt(one: Finding) -> tuple[bool, float]:
@@ -143,8 +167,8 @@ def said_in(one: Finding, rank: int, node: str) -> Finding:
     known = CAUSES.get(one.cause)
     if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
         return one
-    if one.cause == "mismatch":
-        return one  # who notices it need not have called the wrong collective
+    if one.cause in _SAID_BY_ANYBODY:
+        return one
     return replace(one, ranks=(rank,), nodes=(node,) if node else ())
 
 
@@ -167,7 +191,6 @@ def joined(told: Finding | None, seen: Sequence[Finding]) -> tuple[Finding, ...]
                 ranks=who.ranks or one.ranks,
                 nodes=who.nodes or one.nodes,
                 t=told.t or one.t,
-                confidence=max(one.confidence, told.confidence),
             )
             return (better, *(each for each in seen if each is not one))
     return (told, *seen)
@@ -277,11 +300,14 @@ def case_of(
     blamed = _blamed(one, launches)
     nodes = tuple(part.node for part in one.parts)
     t = _wall(job, one)
+    iteration = _iteration(one, verdict)
     about = Round(
         nodes=nodes,
         spare=_spare(job, one, launches),
-        iteration=_iteration(one, verdict),
+        iteration=iteration,
         t=t,
+        progress_known=iteration is not None or _was_short(one),
+        hung=one.failure is not None and one.failure.kind == "hang",
     )
     quote, source = places(told) if told else ("", "")
     finding = _finding(job, one, verdict, blamed)
@@ -308,6 +334,11 @@ def _iteration(one: JobRound, verdict: e.Verdict | None) -> int | None:
     if verdict is not None and verdict.iteration is not None:
         return verdict.iteration
     return None if _is_elsewhere(one) else one.last_iteration
+
+
+def _was_short(one: JobRound) -> bool:
+    """Whether a round failed so soon that it can have done nothing."""
+    return one.failed_ns is not None and one.failed_ns - one.began_ns <= _SHORT_NS
 
 
 def _is_elsewhere(one: JobRound) -> bool:
@@ -343,7 +374,8 @@ def _advised(one: JobRound) -> Decision | None:
     if (said := one.advised) is None:
         return None
     known = [action for action in get_args(Action) if action == said.action]
-    return Decision(known[0], said.reason, tuple(said.nodes)) if known else None
+    cause = Finding(said.cause) if said.cause else None
+    return Decision(known[0], said.reason, tuple(said.nodes), cause) if known else None
 
 
 def _wall(job: JobSummary, one: JobRound) -> float:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -100,7 +100,8 @@ def _print(parsed: Parsed[ExplainOptions]) -> int:
         raise UsageError(f"{path}: {error.strerror}") from None
     with printing():
         if parsed.options.json:
-            print(json.dumps(as_json(page), indent=2))  # names of files need not be UTF-8
+            text = json.dumps(as_json(page), indent=2, ensure_ascii=False)
+            print(text.encode(errors="replace").decode())  # names of files need not be UTF-8
         else:
             sys.stdout.write("".join(f"{line}\n" for line in lines_of(page)))
     return 0
@@ -208,7 +209,7 @@ def _stacks(told: Told, run_dir: Path) -> Path | None:
     if told.verdict is None or not told.verdict.stacks:
         return None
     written = Path(told.verdict.stacks)
-    return next((file for file in (written, run_dir / written.name) if file.is_file()), None)
+    return next((each for each in (written, run_dir / written.name) if _is(each, "file")), None)
 
 
 def _frame(file: Path, rank: int, frame: str) -> tuple[str, str] | None:
@@ -272,7 +273,8 @@ def _logs(
             continue
         kept = True
         written = Path(started.log_dir)
-        log_dir = next((each for each in (written, run_dir / written.name) if each.is_dir()), None)
+        places = (written, run_dir / written.name)
+        log_dir = next((each for each in places if _is(each, "dir")), None)
         if log_dir is None:
             gone.append(str(written))
             continue
@@ -341,13 +343,15 @@ def _read(files: Iterable[Path]) -> Reading:
 def _sorted_out(paths: Iterable[Path]) -> _Files:
     """Sort files by what they look like; folders are passed over."""
     found = sorted(islice(paths, _MOST_FILES))
-    files = [each for each in found if each.is_file()]
-    odd = [each for each in found if not each.is_file() and not _is_folder(each)]
+    closed = [each for each in found if _is_hidden(each)]
+    found = [each for each in found if each not in closed]
+    files = [each for each in found if _is(each, "file")]
+    odd = [each for each in found if not _is(each, "file") and not _is(each, "dir")]
     problems = [
         f"left out: {count(len(left), 'file')} ({why}); the first is {left[0]}"
         for left, why in (
             (odd, "pipe, device, or link to nothing"),
-            (_closed(files), "not to be read"),
+            ([*closed, *_closed(files)], "not to be read"),
         )
         if left
     ]
@@ -359,8 +363,23 @@ def _sorted_out(paths: Iterable[Path]) -> _Files:
     return _Files(by_kind["log"], by_kind["dump"], problems)
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _is_hidden(path: Path) -> bool:
+    """Whether its folder does not let this user look at it."""
+    try:
+        path.lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _is(path: Path, kind: Literal["file", "dir"]) -> bool:
+    """Whether a path is such a thing, as far as this user may know."""
+    try:
+        return path.is_file() if kind == "file" else path.is_dir()
+    except OSError:  # of a folder of somebody else, or a name that is too long
+        return False
 
 
 def _closed(files: Iterable[Path]) -> list[Path]:

@@ -81,7 +81,8 @@ def _advise(known: History, attempt: Attempt, problem: str) -> Advice:
     if found is not None and found.iteration is not None:
         about = replace(about, iteration=found.iteration)
     early = found is not None and found.early
-    about = replace(about, progress_known=early or about.iteration is not None)
+    known_progress = early or about.iteration is not None
+    about = replace(about, progress_known=known_progress, hung=bool(blamed.cause))
     known, decided = decision.decide(known, [] if finding is None else [finding], about)
     advised = Advised(blamed.round, decided.action, decided.reason, decided.nodes)
     if finding is not None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from undaunted.attribution.findings import CAUSES
-from undaunted.attribution.logs.rules import FILE, Rules, read_rules, rules, template
+from undaunted.attribution.logs.rules import FILE, Rules, _ranks, read_rules, rules, template
 
 try:
     from re import _parser as parser  # type: ignore[attr-defined]
@@ -97,3 +97,11 @@ def test_a_bad_table_is_refused_with_the_reason(old: str, new: str, told: str) -
     text = FILE.read_text().replace(old, new, 1)
     with pytest.raises(ValueError, match=told):
         read_rules(text)
+
+
+def test_numbers_that_are_too_long_mean_nothing() -> None:
+    assert _ranks(f"3,{'9' * 5000},5-{'9' * 30}") == [3]
+    kinds = range(len(rules()._steps))
+    steps = [rules().step(f"step {'9' * 400} loss=1.0", kind) for kind in kinds]
+    assert any(steps)
+    assert {step.number for step in steps if step is not None} == {None}

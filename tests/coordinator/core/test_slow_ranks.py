@@ -169,6 +169,16 @@ def test_a_node_that_is_needed_by_now_is_kept() -> None:
     assert one.policy.excluded == {}
 
 
+def test_a_node_of_an_elastic_job_is_kept_if_its_spare_has_gone() -> None:
+    one = acting("a", "b", "c", "d", min_nodes=2, max_nodes=3, elastic=True)
+    slow_for_long(one, "b")
+    one.lose("d")
+    one.stop("a", "b", "c")
+    assert one.policy.running
+    assert one.table == "a b c"
+    assert one.policy.excluded == {}
+
+
 def test_stop_ends_the_job_gently() -> None:
     one = acting("a", "b", "c", do="stop")
     stops(one, slow_for_long(one, "b"))

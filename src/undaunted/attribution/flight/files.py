@@ -13,6 +13,7 @@ import msgspec
 from undaunted.attribution.flight.reader import RECORDING
 from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
 from undaunted.base.process import module_command
+from undaunted.base.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +67,7 @@ def read_directory(path: Path) -> Dumps:
     found = read_files(files[:_MOST_FILES])
     if left_out := files[_MOST_FILES:]:
         text = f"{len(left_out)} files from this one on are not read: at most {_MOST_FILES} are"
-        found.problems.append(Problem(left_out[0].name, text))
+        found.problems.append(Problem(printable(left_out[0].name), text))
     return found
 
 
@@ -87,14 +88,17 @@ def _sort_out(said: Iterable[tuple[Path, Recording | str]]) -> Dumps:
     problems = []
     for file, one in said:
         if isinstance(one, str):
-            problems.append(Problem(file.name, one))
+            problems.append(Problem(printable(file.name), one))
         elif one.rank < 0:
             problems.append(
-                Problem(file.name, "its rank is not known: name it after that, as in rank_3.json")
+                Problem(
+                    printable(file.name),
+                    "its rank is not known: name it after that, as in rank_3.json",
+                )
             )
         elif one.rank in by_rank:
             text = f"passed over: {file_of[one.rank].name} is of rank {one.rank}, too"
-            problems.append(Problem(file.name, text))
+            problems.append(Problem(printable(file.name), text))
         else:
             by_rank[one.rank], file_of[one.rank] = one, file
     return Dumps([by_rank[rank] for rank in sorted(by_rank)], problems)

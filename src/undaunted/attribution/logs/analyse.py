@@ -189,8 +189,9 @@ def _finding(
     first = one.hits[0]
     ranks, nodes = set(one.ranks), set(one.nodes)
     if CAUSES[one.cause].follows:
-        named = {rank for hit in one.hits for rank in hit.meaning.ranks}
-        ranks = named or _behind(one.hits, all_ranks) or _silent(ranks, all_ranks)
+        ranks = {rank for hit in one.hits for rank in hit.meaning.ranks}
+        if not ranks and one.cause != "terminated":  # who is not ended says nothing about an end
+            ranks = _behind(one.hits, all_ranks) or _silent(one.ranks, all_ranks)
         nodes = set()
     elif not ranks and CAUSES[one.cause].scope in {"gpu", "node", "rank"}:
         ranks = _others_of(nodes, seen, node_of)

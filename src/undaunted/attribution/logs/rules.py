@@ -23,6 +23,7 @@ LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 # Numbers of what is built in.
 XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
 _MOST_NAMED = 1 << 12  # ranks that a line names
+_MOST_DIGITS = 15  # of a number, or a range of two: longer ones mean nothing
 _LEAST_LITERAL = 3  # bytes
 _XID_LITERAL = "xid"
 _TRACEBACK_LITERAL = "traceback (most recent call last)"
@@ -124,7 +125,7 @@ def _ranks(text: str) -> list[int]:
     ranks: list[int] = []
     for part in re.split(r"[,\s]+", text):
         first, _, last = part.partition("-")
-        if first.isdigit():
+        if first.isdigit() and len(part) <= _MOST_DIGITS:
             end = int(last) if last.isdigit() else int(first)
             ranks += range(int(first), min(end, int(first) + _MOST_NAMED) + 1)
     return ranks[:_MOST_NAMED]
@@ -246,7 +247,8 @@ class Rules:
         found = self._steps[kind](line)
         if not found:
             return None
-        return Step(kind, found[1], float(found[1]) if found[1].isdigit() else None)
+        is_number = found[1].isdigit() and len(found[1]) <= _MOST_DIGITS
+        return Step(kind, found[1], float(found[1]) if is_number else None)
 
     def is_end(self, line: str) -> bool:
         """Whether a line says that the program came to its end."""

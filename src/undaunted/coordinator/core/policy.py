@@ -652,7 +652,8 @@ class JobPolicy:
 
     def _without_slow(self, slow: Slow) -> None:
         """The round is over: leave the node out, unless the job needs it by now."""
-        if self._leave_out([slow.node], f"rank {slow.rank} was slow for long"):
+        reason = f"rank {slow.rank} was slow for long"
+        if not self._kept_though(slow) and self._leave_out([slow.node], reason):
             self.slow_before = tuple(sorted({*self.slow_before, slow.rank}))
 
     def _blamed(self) -> list[Command]:
