@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -238,3 +238,31 @@ def test_whatever_is_missing_all_time_has_one_class(chosen: list[set[int]]) -> N
         assert all(span.start_ns < span.end_ns for span in lane)
     assert summary.duration_ns >= 0
     msgspec.json.encode(summary)
+
+
+def part(node: str, first_rank: int, *rounds: int, ended: str = "") -> list[e.AnyEvent]:
+    """What a node with one rank tells of rounds of two ranks, 10 s each."""
+    job = {"run_id": "r", "argv": [], "nproc_per_node": 1, "max_restarts": 3}
+    order = {"world_size": 2, "master_addr": "a", "master_port": 1, "ranks": [first_rank]}
+    told: list[tuple[int, type[e.Event], int, dict[str, Any]]] = [
+        (0, e.JournalOpened, -1, {"boot_id": "of all", "pid": 1}),
+        (0, e.JobStarted, -1, job),
+    ]
+    for number in rounds:
+        told.append((1 + 10 * number, e.RoundStarted, number, order))
+        told.append((9 + 10 * number, e.RoundStopped, number, {}))
+    if ended:
+        after = 10 * (max(rounds, default=0) + 1)
+        told.append((after, e.JobEnded, -1, {"outcome": ended, "exit_code": 75}))
+    return [
+        kind(t=at * S, wall=float(at), node=node, round=number, **fields)
+        for at, kind, number, fields in told
+    ]
+
+
+@pytest.mark.parametrize("ended", ["preempted", "excluded"])
+def test_the_end_of_a_node_that_has_left_is_not_that_of_the_job(ended: str) -> None:
+    stays, left, spare = part("a", 0, 0, 1), part("b", 1, 0, ended=ended), part("c", 1, 1)
+    assert of(stays, left, spare).outcome == ""
+    assert of(stays, left, part("c", 1, 1, ended=ended)).outcome == ended
+    assert of(part("a", 0, 0), left, part("c", 1)).outcome == ended

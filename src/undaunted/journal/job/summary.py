@@ -72,7 +72,7 @@ def summarize_job(
     started = [(one.on_axis(job.t), job) for one in launches if (job := one.state.job) is not None]
     first = min(started, key=lambda one: one[0], default=(0, None))[1]
     last = max(started, key=lambda one: one[0], default=(0, None))[1]
-    ended = job_outcome(_without_walls(launches, runs))
+    ended = job_outcome(_without_walls(_deciding(launches, runs, attempts), runs))
     duration_ns = max((attempt.ended for attempt in attempts), default=0)
     between_ns = _between(attempts)
     steps = [one.lost_steps for one in rounds if one.lost_steps is not None]
@@ -109,9 +109,23 @@ def summarize_job(
     )
 
 
-def _without_walls(launches: Iterable[Launch], runs: Iterable[RunSummary]) -> Iterator[RunSummary]:
+def _deciding(
+    launches: Iterable[Launch], runs: Sequence[RunSummary], attempts: Sequence[Attempt]
+) -> Iterator[Launch]:
+    """Yield the launches whose ends say how the job ended: the job may go on without the others."""
+    last = next((each for each in reversed(attempts[-1].worlds)), None) if attempts else None
+    members = set() if last is None else {one.index for one in last.launches}
+    for launch in launches:
+        run = runs[launch.index]
+        has_left = run.alone or run.outcome in {"preempted", "excluded"}
+        if not members or launch.index in members or not has_left:
+            yield launch
+
+
+def _without_walls(launches: Iterable[Launch], runs: Sequence[RunSummary]) -> Iterator[RunSummary]:
     """Yield launches with their starts on the axis, instead of by wall clocks."""
-    for launch, run in zip(launches, runs, strict=True):
+    for launch in launches:
+        run = runs[launch.index]
         yield msgspec.structs.replace(run, started_wall=launch.on_axis(launch.state.began_ns) / 1e9)
 
 
