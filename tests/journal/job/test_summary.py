@@ -266,3 +266,12 @@ def test_the_end_of_a_node_that_has_left_is_not_that_of_the_job(ended: str) -> N
     assert of(stays, left, spare).outcome == ""
     assert of(stays, left, part("c", 1, 1, ended=ended)).outcome == ended
     assert of(part("a", 0, 0), left, part("c", 1)).outcome == ended
+
+
+def test_a_spare_that_takes_a_place_was_not_lost_before() -> None:
+    stays, left = part("a", 0, 0, 1), part("b", 1, 0, ended="excluded")
+    opened, started, *spare = part("c", 1, 1)
+    why = {"action": "restart", "reason": "rank 1 is slow"}
+    heard = e.Decision(t=8 * S, wall=8.0, node="c", round=0, **why)
+    first, _ = of(stays, left, [opened, started, heard, *spare]).rounds
+    assert first.failure is None

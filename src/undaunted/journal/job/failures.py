@@ -137,10 +137,9 @@ def _lost(
     decided = _decided(world.launches, world)
     if blamed is not None:
         return Broken(_without_detection(world, blamed, nodes), decided, decided, decided)
-    silent = [
-        one for one in world.launches if world.stopped_on(one) is None and one.state.ended is None
-    ]
-    if not followed or not silent or len(silent) == len(world.launches):
+    workers = [one for one in world.launches if one.ranks(world.number)]  # without spares
+    silent = [one for one in workers if world.stopped_on(one) is None and one.state.ended is None]
+    if not followed or not silent or len(silent) == len(workers):
         return None
     line = f"node {silent[0].node}: its launcher ended without a word"
     failure = Failure(kind="lost", node=silent[0].node, line=line)
