@@ -44,6 +44,7 @@ ARROWS = {
     "coordinator": {"base"},
     "shared_utils": {"base", "faults"},  # tools under the names that users of NVRx know
     "inprocess": {"attribution"},  # one judge of hangs
+    "training": {"checkpointing"},
     "fault_tolerance": {"attribution", "checkpointing", "inprocess"},
     "cli": {"chaos", "doctor", "top"},  # one module per command
     "__main__": {"cli"},  # python -m undaunted

@@ -49,6 +49,7 @@ _LATE_NS = 1600 * _MS, 5 * _NS
 _LATE_EVIDENCE = 0.05
 _SIGKILL = 9
 # Share of ranks that do not react to SIGTERM: they wait for a peer in communication.
+_ITERATION_NS = 50_000_000
 _DEAF = 0.3
 
 
@@ -562,8 +563,18 @@ class Agent:
                 assert ledger is not None
                 self._cluster.checker.begin(self.seat, ledger)
                 self._run_node(n.StartRound(number, self._slots), now, out)
-            case m.Stop(round=number, grace_s=grace_s, signal=signal):
-                self._run_node(n.StopRound(number, grace_s, signal), now, out)
+            case m.Stop(round=number, grace_s=grace_s, signal=signal, agree=agree):
+                stop = n.StopRound(number, grace_s, signal, agree=bool(agree))
+                self._run_node(stop, now, out)
+                if agree and self.ranks is not None and self.ranks.round == number:
+                    said = self.ranks.wait(now)
+                    self._report(m.RanksAsked(self.name, number, *said), now, out)
+            case m.StopAfter(round=number, iteration=iteration):
+                if self.ranks is not None and self.ranks.round == number and iteration >= 0:
+                    asked = self.ranks.stop_after(iteration)
+                    about = (self.follower.knows.epoch, number, iteration, asked)
+                    self._cluster.checker.stops_after(self.seat, *about)
+                self._run_node(n.Agreed(number, ask=iteration >= 0), now, out)
             case m.Gather(round=number):
                 self._run_node(n.Gather(number), now, out)
             case m.GoOn(round=number):
@@ -613,8 +624,8 @@ class Agent:
             case n.SetTimer(name=name, delay_s=delay_s):
                 self._timer_rounds[name] = number
                 out.append(s.SetTimer(f"node {name}", round(delay_s * _NS)))
-            case n.SignalRanks(local_ranks=local, signal=signal) if ranks is not None:
-                ranks.signal(local, signal)
+            case n.SignalRanks(local_ranks=local, signal=signal, agree=agree) if ranks is not None:
+                ranks.signal(tuple(r for r in local if not agree or r in ranks.deaf), signal)
             case n.SignalTree(signal=signal) if ranks is not None:
                 ranks.signal_all(signal)
             case n.GatherEvidence():
@@ -647,7 +658,7 @@ class Agent:
                 stopped = m.NodeStopped(
                     self.name,
                     number,
-                    all_ok=all_ok,
+                    all_ok=all_ok and (ranks is None or ranks.after is None),
                     iterations=Iterations(last=now // _NS),
                     verdict=self._verdict,
                     victim=self._victim,
@@ -841,6 +852,8 @@ class Ranks:
     alive: set[int] = field(default_factory=set)
     deaf: set[int] = field(default_factory=set)
     hung: set[int] = field(default_factory=set)
+    asked: int | None = None  # the iteration they have asked about last; they wait since then
+    after: int | None = None  # the iteration after which they stop
     over: bool = False  # none of them will be started any more
 
     def spawn(self) -> None:
@@ -869,6 +882,25 @@ class Ranks:
         self.signal(tuple(sorted(self.alive)), number)
         if number == _SIGKILL or not self.alive:
             self.cluster.after(self._between(11, 20), self._empty, None)
+
+    def wait(self, now: int) -> tuple[int, bool, bool]:
+        """Go on no more; return what `messages.RanksAsked` says."""
+        if self.after is not None:
+            return self.after, True, True
+        if not self.alive - self.deaf:
+            self.asked = -1  # who begins to ask now waits at once
+            return -1, False, False
+        if self.asked is None:
+            self.asked = now // _ITERATION_NS - self._between(0, 3) // _MS
+        return self.asked, False, True
+
+    def stop_after(self, iteration: int) -> int:
+        """Go on until then; return the iteration that had been asked about."""
+        if self.after is None:
+            for rank in self.alive - self.deaf - self.hung:
+                self.end_later(rank, 0, self._between(1, 500))
+        self.after = iteration
+        return -1 if self.asked is None else self.asked
 
     def _empty(self, _: None) -> None:
         if not self.alive:

@@ -106,6 +106,7 @@ class Checker:
         self._ended_by, self._ended_at = "", 0
         self._idle_ns, self._idle_since = 0, 0
         self._blamed: set[tuple[Seat, int, int, str]] = set()
+        self._stops_after: dict[tuple[int, int], int] = {}  # by epoch and round
         self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property
@@ -281,6 +282,16 @@ class Checker:
         if (seat, epoch, number, line) in self._blamed:
             self._fail(f"one cause: {seat[0]} is told twice in epoch {epoch} who ended {number}")
         self._blamed.add((seat, epoch, number, line))
+
+    def stops_after(self, seat: Seat, epoch: int, number: int, iteration: int, asked: int) -> None:
+        """Ranks of a round stop after an iteration; they had ``asked`` about that one before."""
+        # Another leader decides for nodes that are there for it, which may be others.
+        known = self._stops_after.setdefault((epoch, number), iteration)
+        if known != iteration:
+            self._fail(f"one end: {seat[0]} stops {number} after {iteration}, others after {known}")
+        first = min(other for other, of in self._stops_after if of == number)
+        if asked >= iteration and epoch == first:
+            self._fail(f"one end: {seat[0]} has passed {iteration} in round {number}: {asked}")
 
     def examines(self, node: str, examination: Examination | None) -> None:
         """A leader waits for what nodes have seen, after a limit was passed; None = it does not."""

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     take_any_text()
     try:
-        journals = read_run(find_run(options.run_dir))
+        journals, _ = read_run(find_run(options.run_dir))
     except NoRunError as error:
         print(f"python -m simulator --check: {error}", file=sys.stderr)
         return _USAGE_ERROR

@@ -52,6 +52,14 @@ def lines(case: Case) -> list[str]:
     return list(lines_of(Page(path=Path("run"), rounds=explain([case]))))
 
 
+@pytest.mark.parametrize(
+    ("confidence", "how"), [(0.4, "perhaps "), (0.5, "probably "), (0.65, "probably "), (0.7, "")]
+)
+def test_how_sure_a_cause_is(confidence: float, how: str) -> None:
+    said = in_words(Finding("host_out_of_memory", (3,), confidence=confidence))
+    assert said == f"rank 3: {how}a node ran out of memory (host_out_of_memory)"
+
+
 def test_each_failed_round_of_a_journal_is_a_case() -> None:
     crash, hang = cases_of(sample.RUN)
     assert (crash.name, hang.name) == ("round 0", "round 1")
@@ -61,10 +69,18 @@ def test_each_failed_round_of_a_journal_is_a_case() -> None:
     assert (finding.quote, finding.source, finding.confidence) == ("a quote", "j:9", 1.0)
     assert finding.t == pytest.approx(1000.998)
     assert (crash.about.nodes, crash.about.iteration, crash.about.spare) == (("n0",), 27, 0)
-    assert crash.did.startswith("restarted the job: 2 ranks ran again after ")
+    assert crash.did.startswith("restarted the job: 2 ranks ran again ")
     assert "20 steps done again" in crash.did
     (finding,) = hang.findings
     assert (finding.cause, finding.ranks, hang.waiting) == ("host_lag", (0,), (1,))
+
+
+def test_a_round_that_finished_in_spite_of_a_failure_did_not_end_the_job() -> None:
+    """With ``min-healthy`` the others go on, and do the work."""
+    end = sample.at(1050, e.JobEnded, outcome="finished", exit_code=0, reason="all exited with 0")
+    (one,) = cases_of([*sample.OPENING, *sample.begin(10, 0), *sample.CRASH, end])
+    assert one.did.startswith("the others went on: ")
+    assert one.did.endswith("exit code 0; all exited with 0")
 
 
 def test_a_job_without_failures_has_no_case() -> None:
@@ -284,6 +300,14 @@ def test_advice_rests_on_the_failures_before() -> None:
     first, _, third = explain([Case(about=Round(("a",), iteration=7), findings=(ERROR,))] * 3)
     assert (first.advice.action, first.times) == ("restart", 1)
     assert (third.advice.action, third.times) == ("stop", 3)
+
+
+@pytest.mark.parametrize(("reached", "action"), [(100, "restart"), (5, "stop")])
+def test_a_round_that_came_further_without_a_failure_is_progress(reached: int, action: str) -> None:
+    failed = Case(about=Round(("a",), iteration=7), findings=(ERROR,))
+    explained = explain([failed, failed, Round(("a",), iteration=reached), failed])
+    assert [one.advice.action for one in explained] == ["restart", "restart", action]
+    assert explained[-1].times == 3
 
 
 @pytest.mark.parametrize(

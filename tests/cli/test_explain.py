@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,12 +14,9 @@ import pytest
 from tests.attribution.flight.dumps import job
 from tests.journal import sample
 from undaunted.cli.explain import main
-from undaunted.journal.events import JobStarted, SlowRank
+from undaunted.journal.events import JobStarted, RoundStopped, SlowRank
 from undaunted.journal.lines import encode
 from undaunted.journal.owner import this_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 XID = "Nov 22 10:10:05 node-2 kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -119,14 +118,44 @@ def test_logs_that_are_gone_are_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "/gone/logs" in found["rounds"][0]["unknown"][0]
 
 
-def test_dumps_in_the_run_are_of_its_last_hang(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(tmp_path / "run")
+def make_dumps(directory: Path, at: float) -> None:
+    """Write dumps of two ranks, of which rank 1 has not come, with calls at a second since 1970."""
+    directory.mkdir(exist_ok=True)
     waits, late = job(2)
     waits.call("0", state="scheduled")
     for one in (waits, late):
-        one.write(run)
+        for entry in one.entries:
+            entry["time_created_ns"] = round(at * 1e9) + entry["record_id"]
+        one.write(directory).rename(directory / f"dump_at_{at}_rank_{one.rank}")
+
+
+def test_dumps_are_of_the_round_in_which_their_calls_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    make_dumps(run, 1000.5)
+    make_dumps(run, 900)  # of an earlier run in the same directory
+    found = explained(capsys, run)
+    assert "host_lag" in {one["cause"] for one in found["rounds"][0]["findings"]}
+    assert any("undaunted flight" in text for text in found["rounds"][0]["look"])
+    assert not any("undaunted flight" in text for text in found["rounds"][1]["look"])
+    assert any("which collectives" in text for text in found["rounds"][1]["unknown"])
+
+
+def test_dumps_of_an_earlier_run_are_of_no_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    make_dumps(run, 900)
+    found = explained(capsys, run)
+    assert not any("undaunted flight" in text for one in found["rounds"] for text in one["look"])
+
+
+def test_dumps_in_the_run_of_its_last_hang(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run")
+    make_dumps(run, 1004)
     found = explained(capsys, run)
     assert next(one["cause"] for one in found["rounds"][1]["findings"]) == "host_lag"
     assert any("undaunted flight" in text for text in found["rounds"][1]["look"])
@@ -143,6 +172,26 @@ def test_the_conclusion_is_of_the_last_failure(
         ["n0"],
     )
     assert conclusion["action"] == "restart"
+
+
+@pytest.mark.parametrize(("reached", "action"), [(90, "restart"), (20, "stop")])
+def test_progress_of_a_round_that_was_ended_without_a_failure_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reached: int, action: str
+) -> None:
+    """A node was preempted, say: what failed before it and after it is not without progress."""
+    events = [*sample.OPENING]
+    for number in range(4):
+        ended = sample.CRASH
+        if number == 2:
+            ended = [sample.reached(1041, 0, reached, 985), sample.at(1042, RoundStopped, 0)]
+        events += sample.begin(10 + 2000 * number, number)
+        events += [
+            msgspec.structs.replace(event, round=number, t=event.t + 2000 * number * sample.MS)
+            for event in ended
+        ]
+    found = explained(capsys, make_run(tmp_path / "run", events=events))
+    assert [one["name"] for one in found["rounds"]] == ["round 0", "round 1", "round 3"]
+    assert found["conclusion"]["action"] == action
 
 
 def test_a_run_in_which_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,12 +212,44 @@ def test_a_job_that_ended_before_its_first_round_says_why(
     assert "conclusion: no round failed; no address" in capsys.readouterr().out
 
 
+def test_a_node_that_stood_still_is_to_blame_and_not_the_rank_that_met_its_peers_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second, e = 10**9, sample.e
+    about = {"master_port": 5, "world_size": 2, "master_addr": "h"}
+    loss = e.RoundBlamed(t=12 * second, round=0, number=0, node="b", line="node b is lost")
+    stop = e.StopRequested(t=12 * second, round=0, reason="node b is lost", grace_s=2.0)
+    line = "rank 1 (node b, pid 7) failed: RuntimeError: Connection reset by peer"
+    late = [
+        e.FailureDetected(t=25 * second, round=0, kind="crash", rank=1, since_ns=12 * second),
+        e.Verdict(t=25 * second, round=0, kind="crash", rank=1, local_rank=0, pid=7, line=line),
+    ]
+    for name, ranks, told in (("a", [0], [loss, stop]), ("b", [1], late)):
+        events = [
+            e.JournalOpened(t=0, node=name, boot_id="b"),
+            e.JobStarted(t=0, run_id="r", argv=["x"], nproc_per_node=1, max_restarts=1),
+            e.RoundStarted(t=second, round=0, ranks=ranks, **about),
+            *told,
+        ]
+        (tmp_path / f"journal-{name}.jsonl").write_bytes(b"".join(map(encode, events)))
+    conclusion = explained(capsys, tmp_path)["conclusion"]
+    assert (conclusion["cause"], conclusion["ranks"]) == ("node_failed", [])
+    assert conclusion["nodes"] == ["b"]
+    assert main([str(tmp_path)]) == 0
+    assert "Connection reset" not in capsys.readouterr().out.partition("round 0")[0]
+
+
 def test_slow_ranks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = sample.at(20, SlowRank, 0, rank=1, on="n0", line="rank 1 (node n0) is slow")
     run = make_run(tmp_path / "run", events=[*sample.OPENING, *sample.begin(10, 0), slow])
     assert main([str(run)]) == 0
     (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("slow rank: ")]
     assert "rank 1 (node n0) is slow" in line
+    crashed = make_run(tmp_path / "crashed", events=[*sample.RUN, slow])
+    assert main([str(crashed)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = [one.partition(":")[0] for one in lines if not one.startswith(" ")]
+    assert starts[1:4] == ["conclusion", "advice", "slow rank"]
     assert len(explained(capsys, run)["slow"]) == 1
 
 
@@ -210,6 +291,26 @@ def test_a_folder_of_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (found["conclusion"]["cause"], found["conclusion"]["ranks"]) == ("host_lag", [2])
 
 
+def test_of_dumps_of_several_iterations_the_newest_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an in-process restart leaves them: in the tenth rank 1 is to blame, before it rank 3."""
+    for iteration, culprit in ((9, 3), (10, 1)):
+        (directory := tmp_path / f"iter_{iteration}").mkdir()
+        for one in job(4):
+            if one.rank != culprit:
+                one.call("0", state="scheduled")
+            if (iteration, one.rank) != (10, 2):
+                one.write(directory)
+    found = explained(capsys, tmp_path)
+    (round_,) = found["rounds"]
+    causes = {(one["cause"], *one["ranks"]) for one in round_["findings"]}
+    assert ("host_lag", 1) in causes
+    assert ("host_lag", 3) not in causes
+    assert any("iter_9" in text for text in found["problems"])
+    assert any(text.endswith("iter_10") for text in round_["look"])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -242,6 +343,26 @@ def test_files_that_are_left_out_are_counted(
     assert "2 files" in problem
     assert str(tmp_path / "rank1.log") in problem
     assert str(log) not in problem
+
+
+def test_what_is_in_a_folder_that_may_not_be_entered_is_not_to_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to such a place is odd: what it is a link to is not known."""
+    for name in ("rank0.log", "inner/rank1.log", "inner/rank2.log"):
+        make_log(tmp_path, name, f"{XID}\n")
+    (tmp_path / "link.log").symlink_to(tmp_path / "inner/rank1.log")
+    plain_stat = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.parent.name == "inner" or (follow_symlinks and path.name == "link.log"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain_stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    odd, closed = explained(capsys, tmp_path)["problems"]
+    assert "1 file (pipe, device, or link to nothing)" in odd
+    assert "2 files (not to be read)" in closed
 
 
 def test_logs_that_may_not_be_read_are_said(
@@ -371,3 +492,22 @@ def test_a_fifo_is_refused_and_not_waited_for(
     os.mkfifo(path)
     assert main([str(path)]) == 2
     assert str(path) in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_much_of_the_logs_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("undaunted.base.shown._SILENT_S", 0.0)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("hello\n" * 2**18)
+    monkeypatch.setattr("sys.stderr", err := Terminal())
+    assert main([str(tmp_path), "--json"]) == 0
+    assert "reading 2 logs" in err.getvalue()
+    assert "3.0/3.0 MiB" in err.getvalue()

@@ -71,6 +71,16 @@ def test_a_single_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)["missing"] == [0, 2, 3]
 
 
+def test_of_directories_the_last_iteration_is_hinted_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for iteration in (2, 9, 10):
+        make(tmp_path / f"iter_{iteration}")
+
+    assert main([str(tmp_path)]) == 2
+    assert "iter_10" in capsys.readouterr().err
+
+
 def test_nobody_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for one in job(2):
         one.write(tmp_path)

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.simulated_job import simulate, write
 from tests.journal import sample
+from undaunted.cli.explain import main as explain
 from undaunted.cli.report import main
 from undaunted.journal import owner
 from undaunted.journal.events import EventsLost
@@ -51,6 +52,35 @@ def test_several_nodes_and_launches(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert out.count("run demo on n0") == 2
     assert out.count("run demo on n1") == 1
+
+
+def test_of_the_journals_of_two_jobs_only_the_newest_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = b"".join(
+        encode(msgspec.structs.replace(event, wall=event.wall - 500)) for event in sample.RUN
+    ).replace(b'"demo"', b'"former"')
+    run = make_run(tmp_path / "r")
+    make_run(run, other.replace(b'"n0"', b'"n1"'), node="n1")
+    assert main([str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "former" in out
+    assert "run demo on n0" in out
+    assert "run former on" not in out
+    assert main([str(run), "--json"]) == 0
+    job = json.loads(capsys.readouterr().out)["job"]
+    assert (job["run_id"], job["nodes"], job["attempts"]) == ("demo", ["n0"], 1)
+    assert "former" in job["other_runs"]
+    assert job["other_runs"] in job["notes"]
+    assert main([str(run), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "former" in page
+    assert "n1" not in page
+    capsys.readouterr()
+    assert explain([str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == [job["other_runs"]]
+    assert {node for one in found["rounds"] for node in one["nodes"]} == {"n0"}
 
 
 def test_the_outcome_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_every_end_and_its_code() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*?) \|", (DOCS / "exit-codes.md").read_text(), re.MULTILINE)
     told = {(int(code), text) for code, text in rows}
     for outcome in Outcome:
-        label = outcome.value.replace("no_restart", "not to be restarted")
+        label = f"`{outcome.value.replace('_', ' ')}`"
         assert [1 for code, text in told if code == outcome.exit_code and label in text], outcome
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from undaunted.attribution.straggler.own_times import Chunk, RankTimes
 from undaunted.coordinator.core.messages import MOST_TIMES, Place, Say, Slow
 from undaunted.fault_tolerance.pace import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PLACES = (Place("a", 0, 0, 4), Place("b", 1, 4, 4))
 EACH = 6  # chunks of a report
@@ -303,3 +307,28 @@ def test_an_error_of_ours_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(0, PLACES)
     told = [one for number in range(3) for one in pace("a", report("a", number))]
     assert [type(one) for one in told] == [Say]
+
+
+def test_what_was_found_before_an_error_of_ours_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report holds six chunks: the rank is found in one of them, and the next one fails."""
+    judge = Pace._judge
+    found: list[int] = []
+
+    def fails_after_the_find(pace: Pace) -> Iterator[bool]:
+        for newest in judge(pace):
+            yield newest
+            if pace._own.slow:
+                found.append(pace._judged)
+                raise ZeroDivisionError
+
+    monkeypatch.setattr(Pace, "_judge", fails_after_the_find)
+    pace = Pace(0, PLACES)
+    told = [
+        one
+        for number in range(7)
+        for node in ("a", "b")
+        for one in pace(node, report(node, number, slow=5))
+    ]
+    assert [type(one) for one in told[:2]] == [Slow, Say]
+    assert [one.rank for one in told if isinstance(one, Slow) and one.line] == [5]
+    assert found[0] % EACH != EACH - 1, "chunks of the same report were left"

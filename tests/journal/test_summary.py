@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.journal import sample
 from tests.journal.sample import MS, at, begin, summary_of
@@ -25,6 +26,35 @@ def test_the_run_as_a_whole() -> None:
     assert run.lost_ns == (57 + 124 + 3000) * MS
     assert run.untimed_restarts == 0
     assert run.notes == []
+
+
+@pytest.mark.parametrize(("victim", "follows"), [("n0", True), ("n2", False)])
+def test_a_failure_that_follows_from_that_of_another_node_says_so(
+    victim: str, follows: bool
+) -> None:
+    lost = e.RoundBlamed(
+        t=1043 * MS, round=0, number=0, node="n1", line="node n1: lost", victims=[victim]
+    )
+    first, *_ = summary_of([*sample.RUN, lost]).rounds
+    assert first.cause.startswith("rank 1 raised ValueError: bad batch")
+    assert first.cause.endswith("node n1: lost") == follows
+
+
+@pytest.mark.parametrize(
+    ("blamed_ms", "node", "follows"),
+    [
+        (999, "n1", True),  # it was lost, and what its peers met came later
+        (999, "n0", False),
+        (1001, "n1", False),
+        (900, "n1", False),  # this node has gone on after that
+    ],
+)
+def test_what_fails_after_another_node_was_blamed_follows_unless_it_went_on(
+    blamed_ms: int, node: str, *, follows: bool
+) -> None:
+    blamed = e.RoundBlamed(t=blamed_ms * MS, round=0, number=0, node=node, line="node n1: lost")
+    first, *_ = summary_of([*sample.RUN, blamed]).rounds
+    assert first.cause.endswith("node n1: lost") == follows
 
 
 def test_phases_after_a_crash() -> None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from undaunted.attribution.decision import Decision, History, Round, decide
+from undaunted.attribution.decision import Decision, History, Round, decide, without_cause
 from undaunted.attribution.findings import (
     CAUSES,
+    LIKELY,
+    SAID_BY_ANYBODY,
     SURE,
     Action,
     Finding,
@@ -44,18 +46,6 @@ _SHORT_NS = 60_000_000_000
 
 # Causes that say what was seen of a process, not why: what a log names instead is worth more.
 _BROAD = frozenset({"program_error", "native_crash", "terminated", "peer_lost", "host_lag"})
-# Who says so need not be to blame, nor on the node that is.
-_SAID_BY_ANYBODY = frozenset(
-    {
-        "cancelled",
-        "mismatch",
-        "network_setup",
-        "node_failed",
-        "preempted",
-        "rendezvous_failed",
-        "time_limit",
-    }
-)
 # What the words of a program's own exception may tell: the launcher says program_error for it, and
 # one failure has one name.
 _OWN_WORDS = frozenset({"data_error", "not_finite"})
@@ -106,10 +96,18 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
 
 
-def explain(cases: Sequence[Case]) -> list[Explained]:
-    """Return what is concluded about failures of one job, oldest first."""
+def explain(rounds: Sequence[Case | Round]) -> list[Explained]:
+    """Return what is concluded about failures of one job, oldest first.
+
+    Args:
+        rounds: oldest first: cases of those that failed, and those that did not, as they may have
+            come further.
+    """
     history, explained = History(), list[Explained]()
-    for case in cases:
+    for case in rounds:
+        if isinstance(case, Round):
+            history = without_cause(history, case)
+            continue
         findings = sorted(worst_first(case.findings), key=_doubt)
         history, advice = decide(history, findings[:1], case.about)
         root = findings[0] if findings else None
@@ -167,7 +165,7 @@ def said_in(one: Finding, rank: int, node: str) -> Finding:
     known = CAUSES.get(one.cause)
     if one.ranks or one.nodes or rank < 0 or known is None or known.follows:
         return one
-    if one.cause in _SAID_BY_ANYBODY:
+    if one.cause in SAID_BY_ANYBODY:
         return one
     return replace(one, ranks=(rank,), nodes=(node,) if node else ())
 
@@ -271,7 +269,10 @@ def told_by(one: JobRound, launches: Sequence[Launch]) -> Told | None:
         return None
     there = [launches[part.launch] for part in one.parts]
     first = [launch for launch in there if launch.node == failure.node]
-    for kind in (e.Verdict, e.RoundBlamed, e.FailureDetected):
+    kinds: tuple[type[e.Event], ...] = (e.Verdict, e.RoundBlamed, e.FailureDetected)
+    if failure.kind == "lost":  # what its ranks met has followed from that
+        kinds = (e.RoundBlamed, e.StopRequested)
+    for kind in kinds:
         for launch in first if kind is e.Verdict else [*first, *there]:
             event = launch.state.rounds[one.round].first(kind)
             if event is not None:
@@ -328,6 +329,11 @@ def case_of(
         look=evidence.look,
         unknown=(*_missing(one), *evidence.unknown),
     )
+
+
+def passed(one: JobRound) -> Round:
+    """Return what the decision has to know of a round that did not fail."""
+    return Round(tuple(part.node for part in one.parts), iteration=one.last_iteration)
 
 
 def _iteration(one: JobRound, verdict: e.Verdict | None) -> int | None:
@@ -440,7 +446,7 @@ def _did(job: JobSummary, one: JobRound) -> str:
         text += f" without {', '.join(left)}"
     if one.restart_ns is not None:
         took = format_duration(one.restart_ns / 1e9)
-        text += f": {count(after.world_size, 'rank')} ran again after {took}"
+        text += f": {count(after.world_size, 'rank')} ran again {took} after the failure"
     if one.lost_steps:
         text += f", {count(one.lost_steps, 'step')} done again"
     return text
@@ -451,6 +457,8 @@ def _ended(job: JobSummary, one: JobRound) -> str:
         return "nothing is recorded after it"
     why = job.reason.removeprefix(one.cause).lstrip("; ")
     text = f"ended the job: {job.outcome.replace('_', ' ')}, exit code {job.exit_code}"
+    if job.outcome == "finished" and one.failure is not None:
+        text = f"the others went on: the job finished, exit code {job.exit_code}"
     return f"{text}; {why}" if why else text
 
 
@@ -463,8 +471,8 @@ def in_words(one: Finding) -> str:
     what = f"{known.meaning} ({one.cause})" if known else one.cause
     who = " on ".join(part for part in _who(one) if part)
     who += " (inferred from other ranks)" if one.inferred else ""
-    if one.confidence < SURE:
-        what = f"perhaps {what}"
+    if one.confidence <= LIKELY:
+        what = f"{'perhaps' if one.confidence < SURE else 'probably'} {what}"
     return f"{who}: {what}" if who else what
 
 
@@ -497,11 +505,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of(
-    path: Path, job: JobSummary, cases: Sequence[Case], problems: Sequence[str] = ()
+    path: Path, job: JobSummary, rounds: Sequence[Case | Round], problems: Sequence[str] = ()
 ) -> Page:
-    """Return the page about a run from its failures, oldest first."""
-    rounds = explain(cases)
-    return Page(path=path, job=job, rounds=rounds, calm=_calm(job), problems=[*problems])
+    """Return the page about a run from its rounds, see `explain`."""
+    return Page(path=path, job=job, rounds=explain(rounds), calm=_calm(job), problems=[*problems])
 
 
 def page_of_files(
@@ -609,14 +616,13 @@ def lines_of(page: Page) -> Iterator[str]:
     if page.job is not None:
         yield _job_line(page.job, len(page.rounds))
     yield f"conclusion: {one_line(conclusion(page))}"
+    last = page.rounds[-1] if page.rounds else None
+    if last is not None and last.root is not None:
+        yield from _quote(last.root)
+    if last is not None:
+        yield f"advice: {_advice(last)}"
     for note in page.job.slow[:_MOST_LINES] if page.job else ():
         yield f"slow rank: {one_line(note)}"
-    if not page.rounds:
-        return
-    last = page.rounds[-1]
-    if last.root is not None:
-        yield from _quote(last.root)
-    yield f"advice: {_advice(last)}"
     if len(page.rounds) > MOST_ROUNDS:
         yield f"... {count(len(page.rounds) - MOST_ROUNDS, 'earlier failure')}: see --json"
     shown = page.rounds[-MOST_ROUNDS:]

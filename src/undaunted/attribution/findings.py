@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Scope = Literal["rank", "gpu", "node", "link", "job"]
 Action = Literal["restart", "exclude", "stop"]
 SURE = 0.5  # least confidence of a finding that decides anything
+LIKELY = 0.65  # up to here it is said to be probable only
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,10 +104,23 @@ CAUSES: Mapping[str, Cause] = {
         *_rows(
             _HOST,
             (
-                ("preempted", "job", "restart", 1, "the scheduler took the nodes for another job"),
+                (
+                    "preempted",
+                    "job",
+                    "restart",
+                    1,
+                    "the job was told to stop, mostly by a scheduler that wants its nodes",
+                ),
                 ("time_limit", "job", "restart", 1, "the time of the job was over"),
                 ("cancelled", "job", "restart", 1, "the job was cancelled"),
                 ("host_out_of_memory", "node", "restart", 1, "a node ran out of memory"),
+                (
+                    "shared_memory_full",
+                    "job",
+                    "restart",
+                    1,
+                    "shared memory (/dev/shm) is full; docker's --shm-size gives a container more",
+                ),
                 ("disk_full", "node", "exclude", 2, "a disk is full"),
                 ("quota_exceeded", "job", "stop", 3, "a quota of disk space is used up"),
                 ("storage_error", "node", "exclude", 3, "files could not be read or written"),
@@ -149,6 +163,19 @@ CAUSES: Mapping[str, Cause] = {
     )
 }
 
+
+# Who says so need not be to blame, nor on the node that is.
+SAID_BY_ANYBODY = frozenset(
+    {
+        "cancelled",
+        "mismatch",
+        "network_setup",
+        "node_failed",
+        "preempted",
+        "rendezvous_failed",
+        "time_limit",
+    }
+)
 
 _FOLLOWING = {name: place for place, name in enumerate(CAUSES) if CAUSES[name].follows}
 

@@ -20,6 +20,7 @@ from undaunted.attribution.evidence import (
     state_in_words,
     watch_name,
 )
+from undaunted.attribution.findings import SURE
 from undaunted.attribution.flight.culprits import analyse
 from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
 from undaunted.base.text import name_ranks, one_line
@@ -236,7 +237,11 @@ def _with_recordings(finding: _Finding, seen: list[Seen]) -> _Finding:
     # A rank that is seen to wait had no time to answer: that it has no recording says nothing.
     waits = {each.rank for each in seen if each.standing == Standing.WAITING}
     culprits = analyse(recordings).culprits
-    blamed = [one for one in culprits if one.cause != "no_dump" or one.rank not in waits]
+    blamed = [
+        one
+        for one in culprits
+        if one.confidence >= SURE and (one.cause != "no_dump" or one.rank not in waits)
+    ]
     of_rank = {one.rank: one for one in reversed(blamed)}
     agreed = [each for each in finding.suspects if each.rank in of_rank]
     if finding.known and agreed:

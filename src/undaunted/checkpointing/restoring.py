@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.shown import Shown
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.dcp import loading
 from undaunted.checkpointing.errors import (
@@ -19,7 +20,6 @@ from undaunted.checkpointing.errors import (
 from undaunted.checkpointing.finding import find_together
 from undaunted.checkpointing.keeping.copies import Copies
 from undaunted.checkpointing.rescue import rescue
-from undaunted.checkpointing.shown import Shown
 
 if TYPE_CHECKING:
     from undaunted.checkpointing.agreement.alone import Agreeing

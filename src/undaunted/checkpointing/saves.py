@@ -13,11 +13,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from undaunted.base.shown import Shown
 from undaunted.checkpointing import announce
 from undaunted.checkpointing.agreement.messages import Failure
 from undaunted.checkpointing.errors import CheckpointError, SaveError, StaleEpochError
 from undaunted.checkpointing.format.manifest import File
-from undaunted.checkpointing.shown import Shown
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
 if TYPE_CHECKING:

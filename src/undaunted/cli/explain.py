@@ -1,18 +1,22 @@
 """`undaunted explain`: what happened, who it was, why, and what to do next, on one page."""
 
 import json
+import math
 import os
+import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from undaunted.attribution.explain import (
     MOST_ROUNDS,
+    Case,
     Evidence,
     Page,
     Told,
@@ -22,14 +26,22 @@ from undaunted.attribution.explain import (
     lines_of,
     page_of,
     page_of_files,
+    passed,
     said_in,
     told_by,
 )
 from undaunted.attribution.flight.culprits import analyse
-from undaunted.attribution.flight.files import read_files
+from undaunted.attribution.flight.files import (
+    newest_iteration,
+    one_for_each_rank,
+    read_each,
+    read_files,
+)
+from undaunted.attribution.flight.recording import Recording
 from undaunted.attribution.hang import RECORDED
 from undaunted.attribution.logs.analyse import Reading, read_logs
 from undaunted.base.options import Opt
+from undaunted.base.shown import Shown
 from undaunted.base.streams import take_any_text
 from undaunted.base.text import count
 from undaunted.base.values import Flag
@@ -42,6 +54,11 @@ from undaunted.journal.job.values import JobRound, JobSummary
 from undaunted.journal.owner import is_running
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals
 from undaunted.journal.render import plain
+
+if TYPE_CHECKING:
+    from undaunted.attribution.decision import Round
+
+_Thing = Literal["file", "folder", "hidden", "odd"]
 
 _NOT_KEPT = (
     "what the ranks have printed: their output was not kept; --tee 3 keeps it and shows it as "
@@ -111,11 +128,11 @@ def _page(path: Path) -> Page:
     if not _has_journals(path):
         return _of_folder(path)
     try:
-        journals = read_run(path)
+        journals, left_out = read_run(path)
     except NoRunError as error:
         return _beside(path, error)
     launches = launches_of(journals)
-    job = summarize_job(launches, is_running=is_running)
+    job = summarize_job(launches, left_out=left_out, is_running=is_running)
     return _of_run(path, job, launches, journals)
 
 
@@ -162,19 +179,20 @@ def _of_run(
     run_dir = path if path.is_dir() else path.parent
     failed = failed_rounds(job)
     lines = _journal_lines(told for one in failed if (told := told_by(one, launches)))
-    dumps = _sorted_out(run_dir.iterdir()).dumps
-    hung = [one for one in failed if one.failure and one.failure.kind == "hang"]
-    cases = []
-    for one in failed:
+    recorded = read_each(_sorted_out(run_dir.iterdir()).dumps) if failed else []
+    rounds: list[Case | Round] = []
+    for one in job.rounds:
+        if one not in failed:
+            rounds.append(passed(one))
+            continue
         evidence = Evidence()
         if one in failed[-MOST_ROUNDS:]:
-            last = one is (hung or failed)[-1]
-            evidence = _evidence(run_dir, one, launches, dumps if last else [])
-        cases.append(
+            evidence = _evidence(run_dir, one, launches, _of_round(job, one, recorded))
+        rounds.append(
             case_of(job, one, launches, evidence, lambda told: _place(told, run_dir, lines))
         )
-    problems = plain(damage(journals)).splitlines()
-    return page_of(path, job, cases, problems)
+    problems = [*filter(None, [job.other_runs]), *plain(damage(journals)).splitlines()]
+    return page_of(path, job, rounds, problems)
 
 
 def _journal_lines(tellers: Iterable[Told]) -> dict[tuple[Path, int], int]:
@@ -209,7 +227,7 @@ def _stacks(told: Told, run_dir: Path) -> Path | None:
     if told.verdict is None or not told.verdict.stacks:
         return None
     written = Path(told.verdict.stacks)
-    return next((each for each in (written, run_dir / written.name) if _is(each, "file")), None)
+    return next((each for each in (written, run_dir / written.name) if _what(each) == "file"), None)
 
 
 def _frame(file: Path, rank: int, frame: str) -> tuple[str, str] | None:
@@ -226,17 +244,31 @@ def _frame(file: Path, rank: int, frame: str) -> tuple[str, str] | None:
     return None
 
 
+def _of_round(
+    job: JobSummary, one: JobRound, recorded: Sequence[tuple[Path, Recording | str]]
+) -> list[tuple[Path, Recording]]:
+    """Return the recordings of which the last call was in the round."""
+    start = job.started_wall or 0.0
+    begin = start + one.began_ns / 1e9
+    end = math.inf if one.stopped_ns is None else start + one.stopped_ns / 1e9
+    return [
+        (file, each)
+        for file, each in recorded
+        if isinstance(each, Recording) and begin <= each.called <= end
+    ]
+
+
 def _evidence(
     run_dir: Path,
     one: JobRound,
     launches: Sequence[Launch],
-    dumps: Sequence[Path],
+    recorded: Sequence[tuple[Path, Recording]],
 ) -> Evidence:
     """Return what logs and recordings say of a round, and what is missing."""
     files, unknown = _logs(run_dir, one, launches)
     findings = [
         said_in(each, *files.get(Path(each.source.rpartition(":")[0]), (-1, "")))
-        for each in _read(files).findings
+        for each in _read(files, names=False).findings
     ]
     unknown += [f"what is in {file}: it may not be read" for file in _closed(files)]
     look = []
@@ -247,12 +279,14 @@ def _evidence(
         look.append(f"the program: {told.verdict.frame}")
     rank = one.failure.rank if one.failure else -1
     look += [f"its output: {file}" for file, who in files.items() if who[0] == rank]
-    if dumps:
-        findings += analyse(read_files(dumps).recordings, one.world_size).findings()
-        look.append(f"recordings of collectives: undaunted flight {dumps[0].parent}")
+    if recorded:
+        dumps = one_for_each_rank(recorded)
+        findings += analyse(dumps.recordings, one.world_size).findings()
+        look.append(f"recordings of collectives: undaunted flight {recorded[0][0].parent}")
     elif one.failure and one.failure.kind == "hang" and RECORDED not in one.failure.line:
         unknown.append(
-            "which collectives the ranks were in: there are no dumps of the Flight Recorder here; "
+            "which collectives the ranks were in: no dumps of the Flight Recorder here are of "
+            "this round; "
             "TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
             f"TORCH_FR_DUMP_TEMP_FILE={run_dir.absolute()}/dump_ let torch leave them"
         )
@@ -274,7 +308,7 @@ def _logs(
         kept = True
         written = Path(started.log_dir)
         places = (written, run_dir / written.name)
-        log_dir = next((each for each in places if _is(each, "dir")), None)
+        log_dir = next((each for each in places if _what(each) == "folder"), None)
         if log_dir is None:
             gone.append(str(written))
             continue
@@ -304,16 +338,21 @@ class _Files(msgspec.Struct, frozen=True):
 
 def _of_folder(path: Path) -> Page:
     files = _sorted_out(path.rglob("*") if path.is_dir() else [path])
-    read = read_files(files.dumps)
+    newest = newest_iteration(files.dumps)
+    read = read_files(newest)
     problems = [*files.problems, *(f"{one.file}: {one.text}" for one in read.problems)]
+    if older := sorted({*files.dumps}.difference(newest)):
+        problems.append(
+            f"left out: {count(len(older), 'dump')} of earlier iterations; the last is {older[-1]}"
+        )
     if not files.logs and not read.recordings:
         raise NoRunError(_nothing(path, problems))
-    reading = _read(files.logs)
+    reading = _read(files.logs, names=True)
     findings = list(reading.findings)
     look, unknown = [], []
     if read.recordings:
         findings += analyse(read.recordings).findings()
-        look.append(f"recordings of collectives: undaunted flight {files.dumps[0].parent}")
+        look.append(f"recordings of collectives: undaunted flight {newest[0].parent}")
     else:
         unknown.append("which collectives the ranks were in: no dumps of the Flight Recorder here")
     if not files.logs:
@@ -336,50 +375,58 @@ def _nothing(path: Path, problems: Sequence[str]) -> str:
     )
 
 
-def _read(files: Iterable[Path]) -> Reading:
-    return read_logs([str(file) for file in files])
+def _read(files: Collection[Path], *, names: bool) -> Reading:
+    with Shown(f"reading {count(len(files), 'log')}") as shown:
+        shown.expect(sum(map(_size, files)))
+        return read_logs([str(file) for file in files], names=names, advance=shown.advance)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # it may be gone
+        return 0
 
 
 def _sorted_out(paths: Iterable[Path]) -> _Files:
     """Sort files by what they look like; folders are passed over."""
     found = sorted(islice(paths, _MOST_FILES))
-    closed = [each for each in found if _is_hidden(each)]
-    found = [each for each in found if each not in closed]
-    files = [each for each in found if _is(each, "file")]
-    odd = [each for each in found if not _is(each, "file") and not _is(each, "dir")]
+    things: dict[_Thing, list[Path]] = {"file": [], "folder": [], "hidden": [], "odd": []}
+    for each in found:
+        things[_what(each)].append(each)
     problems = [
         f"left out: {count(len(left), 'file')} ({why}); the first is {left[0]}"
         for left, why in (
-            (odd, "pipe, device, or link to nothing"),
-            ([*closed, *_closed(files)], "not to be read"),
+            (things["odd"], "pipe, device, or link to nothing"),
+            ([*things["hidden"], *_closed(things["file"])], "not to be read"),
         )
         if left
     ]
     if len(found) == _MOST_FILES:
         problems.append(f"only {_MOST_FILES} files are read")
     by_kind: dict[str, list[Path]] = {"log": [], "dump": [], "": []}
-    for each in files:
+    for each in things["file"]:
         by_kind[_kind(each)].append(each)
     return _Files(by_kind["log"], by_kind["dump"], problems)
 
 
-def _is_hidden(path: Path) -> bool:
-    """Whether its folder does not let this user look at it."""
+def _what(path: Path) -> _Thing:
+    """Say what a path or the target of a link is; hidden: in a folder that this user cannot enter.
+
+    Odd is anything else: a pipe, a link to nothing or to a hidden place, a name that is too long.
+    """
     try:
-        path.lstat()
+        mode = path.stat().st_mode
     except PermissionError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _is(path: Path, kind: Literal["file", "dir"]) -> bool:
-    """Whether a path is such a thing, as far as this user may know."""
-    try:
-        return path.is_file() if kind == "file" else path.is_dir()
-    except OSError:  # of a folder of somebody else, or a name that is too long
-        return False
+        with suppress(OSError):
+            path.lstat()
+            return "odd"
+        return "hidden"
+    except (OSError, ValueError):  # a journal that was tampered with may name a path with a zero
+        return "odd"
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "odd"
 
 
 def _closed(files: Iterable[Path]) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.flight.culprits import (
     MOST_CULPRITS,
     Analysis,
@@ -109,9 +109,14 @@ def _read(path: Path) -> Dumps:
             f"{one_line(str(path))}: none of {count(len(dumps.problems), 'file')} is a dump; "
             f"{one_line(first.file)}: {one_line(first.text)}"
         )
-    inside = sorted(one.name for one in path.iterdir() if one.is_dir())
+    inside = sorted((one.name for one in path.iterdir() if one.is_dir()), key=_by_number)
     hint = f"; it holds directories: name one, such as {inside[-1]}" if inside else ""
     raise UsageError(f"{one_line(str(path))}: there are no files{one_line(hint)}")
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    number = name.rpartition("_")[2]
+    return (int(number) if number.isdecimal() and len(number) < 10 else -1), name
 
 
 def _existing(path: Path) -> Path:
@@ -126,7 +131,8 @@ def _lines(found: Analysis, dumps: Dumps) -> Iterator[str]:
     yield f"{count(len(dumps.recordings), 'dump')}, {_absent(found.missing)}"
     yield ""
     if not found.culprits:
-        yield _no_culprit(found)
+        gloo = any(group.backend == "gloo" for one in dumps.recordings for group in one.groups)
+        yield from _no_culprit(found, gloo=gloo)
     alike = [list(each) for _, each in groupby(found.culprits, _said)]
     for each in alike[:_MOST_LINES]:
         yield from _culprits(each)
@@ -154,21 +160,30 @@ def _absent(missing: Sequence[int]) -> str:
     return f"none of {name_ranks(missing, _MOST_RANGES)}" if missing else "none is missing"
 
 
-def _no_culprit(found: Analysis) -> str:
-    if found.groups:
-        return "the ranks wait for each other, and none can be told from the others"
-    return "nobody waits: every operation that was called has ended"
+def _no_culprit(found: Analysis, *, gloo: bool) -> Iterator[str]:
+    if any(len(one.waiting) < one.size and not one.absent for one in found.groups):
+        yield "it is not known who was waited for: some ranks have left the operation already"
+    elif found.groups:
+        yield "the ranks wait for each other, and none can be told from the others"
+    else:
+        yield "nobody waits: every operation that was called has ended"
+    if gloo:
+        yield (
+            "dumps of gloo do not tell whether an operation ended with an error: they say most if "
+            "they are made before its timeout has passed"
+        )
 
 
-def _said(one: Culprit) -> tuple[str, ...]:
-    return one.node, one.cause, one.evidence
+def _said(one: Culprit) -> tuple[object, ...]:
+    return one.node, one.cause, one.confidence, one.evidence
 
 
 def _culprits(alike: Sequence[Culprit]) -> Iterator[str]:
     one, ranks = alike[0], name_ranks([each.rank for each in alike], _MOST_RANGES)
     where = f" on {one_line(one.node)}" if one.node else ""
     cause = CAUSES[one.cause]
-    yield f"{ranks}{where}: {cause.meaning} ({cause.name})"
+    perhaps = "" if one.confidence >= SURE else "perhaps "
+    yield f"{ranks}{where}: {perhaps}{cause.meaning} ({cause.name})"
     yield f"  {one.evidence}"
 
 

@@ -116,7 +116,7 @@ def _print_report(parsed: Parsed[ReportOptions]) -> int:
     try:
         with printing():
             run_dir = find_run(Path(parsed.target) if parsed.target else None)
-            code = _report(run_dir, read_run(run_dir), options)
+            code = _report(run_dir, *read_run(run_dir), options)
     except NoRunError as error:
         raise UsageError(str(error)) from None
     finally:
@@ -125,9 +125,11 @@ def _print_report(parsed: Parsed[ReportOptions]) -> int:
     return code
 
 
-def _report(run_dir: Path, journals: Sequence[Journal], options: ReportOptions) -> int:
+def _report(
+    run_dir: Path, journals: Sequence[Journal], left_out: Sequence[str], options: ReportOptions
+) -> int:
     launches = launches_of(journals)
-    job = summarize_job(launches, price=options.price, is_running=is_running)
+    job = summarize_job(launches, price=options.price, left_out=left_out, is_running=is_running)
     if options.outcome:
         return _print_outcome(job, whole=not damage(journals))
     if options.json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.base.text import count, one_line
 from undaunted.journal.events import EventsLost
+from undaunted.journal.job.launches import newest_job
 from undaunted.journal.query import every
 from undaunted.journal.reader import DEFAULT_RUNS, Journal, find_journals, newest_run, read_journal
 
@@ -32,8 +33,10 @@ def find_run(named: Path | None) -> Path:
     return run_dir
 
 
-def read_run(run_dir: Path) -> list[Journal]:
-    """Return the journals of a run, at least one event in them.
+def read_run(run_dir: Path) -> tuple[list[Journal], list[str]]:
+    """Return the journals of a run, at least one event in them, and the names of other runs.
+
+    Journals of other jobs in the directory are left out: the newest job counts.
 
     Args:
         run_dir: its directory, or one journal.
@@ -63,7 +66,7 @@ def read_run(run_dir: Path) -> list[Journal]:
             "full disk, or damaged; what the launcher has printed, logs and stack files may still "
             "tell what happened"
         )
-    return journals
+    return newest_job(journals)
 
 
 def damage(journals: Sequence[Journal]) -> list[Line]:

@@ -141,7 +141,7 @@ def _leader(config: AloneConfig, known: Ledger) -> Leader:
         takeover=False,
         lease_s=config.nodes.lease_s,
         away_timeout_s=config.nodes.away_timeout_s,
-        settings=job_access.nodes_setting(config.nodes),
+        settings=job_access.settings(config, config.nodes),
     )
     return Leader(about, known, election.next_epoch(known.epoch, incarnation))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from undaunted.base.directories import make_private
-from undaunted.base.text import format_duration
 from undaunted.coordinator.core.config import PolicyConfig
 from undaunted.coordinator.wire import credentials
 from undaunted.coordinator.wire.address import is_loopback, parse_address
@@ -15,6 +14,7 @@ from undaunted.coordinator.wire.credentials import TokenError, find_token
 from undaunted.fault_tolerance.advice import advise
 from undaunted.fault_tolerance.pace import Pace
 from undaunted.fault_tolerance.ruling import rule
+from undaunted.fault_tolerance.run_config import RunSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -76,24 +76,30 @@ def policy_config(limits: JobLimits, nodes: Nodes) -> PolicyConfig:
 
 
 def settings(limits: JobLimits, nodes: Nodes) -> dict[str, str]:
-    """Options that should be the same on all nodes; those of whoever leads hold."""
-    return nodes_setting(nodes) | {
+    """Options that should be the same on all nodes; those of whoever leads hold.
+
+    "" = the default, as if it was left out.
+    """
+    few, most = nodes.min_nodes, nodes.max_nodes
+    usual = _settings(RunSettings())
+    return {
+        "--nnodes": str(few) if few == most else f"{few}:{most}",
         "--elastic": "true" if nodes.elastic else "",
-        "--max-restarts": str(limits.max_restarts),
-        "--advice": limits.advice,
-        "--slow-ranks": limits.slow_ranks,
-        "--slow-ranks-after": format_duration(limits.slow_ranks_after_s),
-        "--ft-restart-policy": nodes.restart_policy,
+        "--ft-restart-policy": "" if nodes.restart_policy == "any-failed" else nodes.restart_policy,
         "--ft-segment": str(nodes.segment or ""),
-        "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),
-        "--ft-min-progress-iterations": str(limits.ft.min_progress_iterations),
+        **{n: "" if text == usual[n] else text for n, text in _settings(limits).items()},
     }
 
 
-def nodes_setting(nodes: Nodes) -> dict[str, str]:
-    """The option that a coordinator alone needs as well as launchers."""
-    few, most = nodes.min_nodes, nodes.max_nodes
-    return {"--nnodes": str(few) if few == most else f"{few}:{most}"}
+def _settings(limits: JobLimits) -> dict[str, str]:
+    return {
+        "--max-restarts": str(limits.max_restarts),
+        "--advice": limits.advice,
+        "--slow-ranks": limits.slow_ranks,
+        "--slow-ranks-after": f"{limits.slow_ranks_after_s:g}s",
+        "--ft-max-no-progress-cycles": str(limits.ft.max_no_progress_cycles),
+        "--ft-min-progress-iterations": str(limits.ft.min_progress_iterations),
+    }
 
 
 def token(nodes: Nodes) -> bytes:

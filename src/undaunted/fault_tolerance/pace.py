@@ -6,7 +6,6 @@ Only this module and `agent.step_times` know the form of these bytes.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,7 +68,7 @@ class Pace:
         self._newest: dict[int, int] = {}  # number of the last chunk that a rank has told
         self._own, self._computing = SlowRanks(), SlowRanks()
         self._last: dict[int, RankTimes] = {}  # without the chunks
-        self._named: dict[int, float] = {}  # what was said that they cost, 0 = nothing was said
+        self._named: dict[int, float | None] = {}  # what was said that they cost, None = nothing
         self._lines = 0
         self._failed = False
 
@@ -133,18 +132,18 @@ class Pace:
                 yield Slow(self._round, self._nodes[rank], rank, "", lost=round(now, 3))
         for rank in sorted(self._named.keys() - slow):
             line = f"rank {rank} (node {self._nodes[rank]}) is as fast as the other ranks again"
-            said = line if self._named.pop(rank) else ""
+            said = line if self._named.pop(rank) is not None else ""
             yield Slow(self._round, self._nodes[rank], rank, said, over=True)
 
     def _is_new(self, rank: int, *, newest: bool) -> bool:
         """Whether a line is due; without one left, the rank is noted all the same."""
         _, lost = self._by(rank).of(rank)
-        before = self._named.setdefault(rank, 0.0)
-        worse = newest and lost > max(_WORSE * before, _LEAST_WORSE)
-        if (before and not worse) or self._lines == _MOST_SLOW:
+        before = self._named.setdefault(rank, None)
+        new = before is None or (newest and lost > max(_WORSE * before, _LEAST_WORSE))
+        if not new or self._lines == _MOST_SLOW:
             return False
         self._lines += 1
-        self._named[rank] = max(lost, sys.float_info.min)
+        self._named[rank] = lost
         return True
 
     def _by(self, rank: int) -> SlowRanks:

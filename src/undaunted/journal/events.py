@@ -214,6 +214,12 @@ class StopRequested(Event, tag="stop_requested", frozen=True, kw_only=True):
     grace_s: Seconds
 
 
+class StopAgreed(Event, tag="stop_agreed", frozen=True, kw_only=True):
+    """Ranks that ask whether to stop do so after this iteration, all the same one."""
+
+    iteration: int
+
+
 class RankExited(Event, tag="rank_exited", frozen=True, kw_only=True):
     """A rank's process ended. ``by_us`` tells whether the agent had told it to."""
 
@@ -528,6 +534,7 @@ AnyEvent = Union[  # noqa: UP007 - msgspec needs the runtime union, also on Pyth
     Verdict,
     LimitsChanged,
     StopRequested,
+    StopAgreed,
     RankExited,
     RoundStopped,
     RoundBlamed,

@@ -4,6 +4,9 @@ The timeline of a round is cut at the moments the journal knows, in the order in
 have happened; a moment that is missing, or contradicts those before it, leaves its class empty. So
 the classes always add up to the time that passed, and nothing is negative.
 
+A failure need not end the work of a node: where others may go on without the ranks to blame, a node
+that has begun another step after it was noticed has gone on, until the round ends or it fails.
+
 What the ranks did between two steps is told by how far they came (`RoundProgress`): steps that an
 earlier round had completed are done again, and so is, later, the step that a failure cuts short.
 
@@ -216,12 +219,24 @@ def _round(
     stage = _start_up(walk, one, broke)
     if not steps_known and stage != "spawn":
         stage = "unknown"
+    began = walk.now
     if stage == "work":
-        _steps(walk, one, broke, done, failed=failure is not None)
+        _steps(walk, one, began, broke, done, failed=failure is not None)
     walk.until("productive" if stage == "work" else stage, broke)
     if failure is not None:
         walk.until("detect", failure.noticed_ns, limit=end)
-        walk.until("evidence", failure.judged_ns, limit=end)
+        on = stage == "work" and went_on(one, failure.noticed_ns)
+        judged = failure.judged_ns
+        if on and judged is not None and judged > one.progress[-1].last_ns:
+            judged = None  # that was about what ended the work in the end
+        walk.until("evidence", judged, limit=end if stopped is None else min(stopped, end))
+        if on:
+            again = _failed_later(one, failure)
+            until = min(ended if again is None else again.broke_ns, ended, end)
+            _steps(walk, one, began, until, done, failed=not _has_finished(one))
+            if again is not None:
+                walk.until("detect", again.noticed_ns, limit=end)
+                walk.until("evidence", again.judged_ns, limit=end)
     walk.until("decide", decided if told is None else told, limit=end)
     walk.until("stop", stopped, limit=end)
     walk.until("idle", end)
@@ -249,6 +264,30 @@ def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
     if failure is None:
         return None
     return Break(_broke(one, failure), failure.t, _judged(one))
+
+
+def went_on(one: RoundState, noticed_ns: int) -> bool:
+    """Whether ranks of this node began a new step after a failure had been noticed."""
+    return bool(one.progress) and one.progress[-1].last_ns > noticed_ns
+
+
+def worked_until(one: RoundState, failure: Break) -> int:
+    """Return when the work of a node ended that went on after a failure, as far as is known."""
+    again = _failed_later(one, failure)
+    moments = (one.time_of(kind) for kind in (e.Decision, e.StopRequested, e.RoundStopped))
+    ends = [one.since_ns or again.noticed_ns] if again else [t for t in moments if t is not None]
+    return min(ends, default=one.last_ns)
+
+
+def _failed_later(one: RoundState, failure: Break) -> Break | None:
+    """Return what ended the work of a node that had gone on after a failure elsewhere."""
+    own = failure_of(one)
+    later = own is not None and own.noticed_ns >= one.progress[-1].last_ns > failure.noticed_ns
+    return own if later else None
+
+
+def _has_finished(one: RoundState) -> bool:
+    return bool(one.exits) and all(each.exit_code == 0 for each in one.exits)
 
 
 def limit_of(one: RoundState) -> int:
@@ -279,13 +318,15 @@ def _start_up(walk: _Walk, one: RoundState, broke: int) -> str:
     return stage
 
 
-def _steps(walk: _Walk, one: RoundState, broke: int, done: int, *, failed: bool) -> None:
-    """Walk through the steps of a round, up to ``broke``."""
+def _steps(
+    walk: _Walk, one: RoundState, began: int, broke: int, done: int, *, failed: bool
+) -> None:
+    """Walk through the steps of a round, which began at ``began``, up to ``broke``."""
     seen = one.progress
     if not seen:
         return
     last = seen[-1]
-    known = [(seen[0].first_iteration, walk.now)]
+    known = [(seen[0].first_iteration, began)]
     known += [(each.last_iteration, each.last_ns) for each in seen]
     if last.last_iteration < done:  # also the last step is one that was done before
         walk.until("recomputed", broke)

@@ -328,7 +328,7 @@ def _round(one: RoundSummary, width: int | None) -> Iterator[Line]:
         (one_line(outcome), STYLES.get(one.outcome, "yellow")),
     ]
     if one.cause and one.outcome != "finished":
-        cause = one.cause.removesuffix(f"; stacks: {one.stacks}")  # they have their own line
+        cause = one.cause.replace(f"; stacks: {one.stacks}", "", 1)  # they have their own line
         for part in wrap(one_line(cause, longest=2000), width):
             yield [(INDENT + part, "")]
     yield from advice_line(one.advised, width)

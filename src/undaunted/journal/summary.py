@@ -13,7 +13,7 @@ import msgspec
 from undaunted.base.text import count, format_duration
 from undaunted.journal import events as e
 from undaunted.journal.checkpoints import Checkpoints, Reports, checkpoints
-from undaunted.journal.goodput import Account, Times, account, limit_of, times_of
+from undaunted.journal.goodput import Account, Times, account, limit_of, times_of, went_on
 from undaunted.journal.query import every
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _round(
         world_size=started.world_size if started else 0,
         worker_start=spawned.mode if spawned else "",
         outcome=_outcome(one, verdict or failure, end),
-        cause=_cause(one, verdict, failure),
+        cause=_cause(one, verdict, failure) + _follows(one, launch.node),
         verdict=verdict,
         advised=one.first(e.RoundAdvised),
         iterations=sorted(one.iterations),
@@ -311,6 +311,16 @@ def _cause(one: RoundState, verdict: e.Verdict | None, failure: e.FailureDetecte
     if (signal := one.first(e.SignalReceived)) is not None:
         return f"the launcher received {signal.signal}"
     return ""
+
+
+def _follows(one: RoundState, node: str) -> str:
+    """Say what failed before on another node, of which the failure of this one is a consequence."""
+    blamed, failure = one.first(e.RoundBlamed), one.first(e.FailureDetected)
+    if blamed is None or failure is None or blamed.node == node:
+        return ""
+    if node not in blamed.victims and (failure.t < blamed.t or went_on(one, blamed.t)):
+        return ""
+    return f"; this follows from another failure: {blamed.line}"
 
 
 def without_verdict(failure: e.FailureDetected) -> str:

@@ -175,6 +175,43 @@ class PageArea:
         with contextlib.suppress(BlockingIOError):  # the counter is full: it is readable anyway
             os.eventfd_write(self._ack_fds[index], 1)
 
+    def have_wait(self) -> None:
+        """Have ranks wait for `stop_after` that ask whether to stop, from now on.
+
+        Look at `asked` after this: what is asked later is asked by a rank that sees this.
+        """
+        for words in self._words:
+            words[layout.STOP] = words[layout.STOP] or 1
+
+    def asked(self) -> list[int | None]:
+        """Return the iteration that each rank has asked about last: whether to stop after it.
+
+        That is -1 if it has not asked yet, None if it never asks, and `layout.STOPPED_ALONE` if it
+        has stopped and did not ask. A rank that asks no more has asked before.
+        """
+        asked: list[int | None] = []
+        for words in self._words:
+            word = words[layout.STOP_ASKED]
+            if word != layout.STOPPED_ALONE:
+                word = word % layout.LEFT - 2 if word < 2 * layout.LEFT else -2
+            known = -1 <= word < layout.LATEST or word == layout.STOPPED_ALONE
+            asked.append(word if known else None)
+        return asked
+
+    def asks(self, index: int) -> bool:
+        """Whether a rank asks whether to stop, now and in the future."""
+        return 0 < self._words[index][layout.STOP_ASKED] < layout.LATEST
+
+    def stop_after(self, iteration: int, why: str) -> None:
+        """Have all ranks stop after an iteration; ``why``: one of `layout.STOP_REASONS`."""
+        for words in self._words:
+            words[layout.STOP] = layout.stop_word(iteration, why)
+
+    def stops_after(self, index: int) -> int | None:
+        """Return after which iteration a rank stops, None = that is not known."""
+        known = layout.stop_of(self._words[index][layout.STOP])
+        return None if known is None else known[0]
+
     def drain_kick(self) -> None:
         """Forget all kicks so far; look at the pages after this, not before."""
         with contextlib.suppress(BlockingIOError):

@@ -179,7 +179,7 @@ def _start_of_living(pid: int) -> int:
 def _clear(page: memoryview, words: memoryview) -> None:
     """Forget what the owner before said, but for events and requests, which keep their numbers."""
     words[layout.PHASE] = 0  # first: a reader must not hold anybody to what is half cleared
-    for word in range(layout.KICKLESS, layout.RING_HEAD):
+    for word in (*range(layout.KICKLESS, layout.RING_HEAD), layout.STOP_ASKED, layout.STOP_WANTED):
         words[word] = 0
     start, end = layout.IDENTITY * layout.WORD_BYTES, layout.RING * layout.WORD_BYTES
     page[start:end] = bytes(end - start)

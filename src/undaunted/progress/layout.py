@@ -43,8 +43,18 @@ LAST_CLOSE_NS = 17  # R  when a section was last closed
 SECTIONS_DROPPED = 18  # R  openings that found the table full
 RING_HEAD = 19  # R  sequence number of the newest event, 0 = none
 OUTSIDE_MAX_NS = 20  # R  longest time between two sections
-# words 21 to 23 are free
+STOP = 21  # A  0 = go on, 1 = wait before you go on, else see `stop_word`
+STOP_ASKED = 22  # R  0 = nobody asks, 1 = somebody will, 2 + iteration that was asked about last
+STOP_WANTED = 23  # R  why this rank wants all to stop: 1 + index into WANTED, 0 = it does not
 HEAD_BYTES = 24 * WORD_BYTES  # all single words
+
+WANTED = ("preempted", "requested", "deadline")
+# In STOP_ASKED:
+LATEST = 2**48  # no iteration is later
+LEFT = 2**60  # added: it asks no more
+STOPPED_ALONE = 2**61  # it has stopped and asked nobody
+# Why ranks stop, in STOP.
+STOP_REASONS = (*WANTED, "restart")
 
 # --- identity: record of two words, pid and start time in clock ticks --------------------------
 IDENTITY = 24  # R
@@ -98,6 +108,17 @@ assert HEARTBEAT_HISTOGRAM + BUCKETS <= SECTIONS
 assert RECORD_HEADER + SECTION_NAME_BYTES // WORD_BYTES <= SECTION_OPEN_NS
 assert SECTION_HISTOGRAM + BUCKETS <= SECTION_WORDS
 assert LIMITS_BYTES >= 2048
+
+
+def stop_word(iteration: int, why: str) -> int:
+    """Return what STOP has when ranks stop after an iteration."""
+    return (iteration + 1) * 8 + STOP_REASONS.index(why)
+
+
+def stop_of(word: int) -> tuple[int, str] | None:
+    """Return after which iteration ranks stop, and why; None = STOP does not say it."""
+    why = word % 8
+    return (word // 8 - 1, STOP_REASONS[why]) if word >= 8 and why < len(STOP_REASONS) else None
 
 
 def section_slot(index: int) -> int:

@@ -75,4 +75,5 @@ class PageSnapshot:
     sections: Mapping[str, SectionSnapshot] = field(default_factory=dict)
     sections_dropped: int = 0  # openings refused because the table was full
     error: ErrorRecord | None = None
+    stop_wanted: str = ""  # one of `layout.WANTED`: why it wants all ranks to stop
     problem: str = ""

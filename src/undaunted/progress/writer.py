@@ -240,6 +240,44 @@ class PageWriter:
         record.write(self._bytes, layout.ring_slot(number), number, content)
         self._words[layout.RING_HEAD] = number
 
+    # --- stops that all ranks agree on, see docs/design/training.md -----------------------------
+
+    def will_ask(self) -> None:
+        """Say that this rank asks now and then whether to stop; it need not be signalled."""
+        self._words[layout.STOP_ASKED] = 1
+
+    def asks_no_more(self) -> None:
+        """Take that back: the next signal is for this rank. What was asked last stays known."""
+        words = self._words
+        words[layout.STOP_WANTED] = 0
+        words[layout.STOP_ASKED] = layout.LEFT + words[layout.STOP_ASKED] % layout.LEFT
+
+    def stops_alone(self) -> None:
+        """Say that this rank stops and asks nobody."""
+        self._words[layout.STOP_ASKED] = layout.STOPPED_ALONE
+
+    def asked(self, iteration: int) -> int:
+        """Ask whether to stop after this iteration; return the word `layout.STOP`."""
+        words = self._words
+        words[layout.STOP_ASKED] = iteration + 2  # before the other word is looked at
+        word: int = words[layout.STOP]
+        return word
+
+    @property
+    def stop_word(self) -> int:
+        """The word `layout.STOP`."""
+        word: int = self._words[layout.STOP]
+        return word
+
+    def want_stop(self, why: str) -> None:
+        """Have all ranks stop. For signal handlers, too.
+
+        Args:
+            why: one of `layout.WANTED`.
+        """
+        self._words[layout.STOP_WANTED] = 1 + layout.WANTED.index(why)
+        self._kick()
+
     def record_error(self, error: BaseException) -> None:
         """Store an exception that ends this rank, and tell the agent."""
         from undaunted.progress.error_text import encode_error
@@ -273,6 +311,11 @@ class PageWriter:
     def iteration(self) -> int | None:
         """The last iteration that has begun, None = none that is known."""
         return self._words[ITERATION] - 1 if self._stepped else None
+
+    @property
+    def progress(self) -> int:
+        """When a heartbeat was sent or a section left, CLOCK_MONOTONIC in nanoseconds."""
+        return max(self._words[HEARTBEAT_NS], self._words[layout.LAST_CLOSE_NS])
 
     def detach(self, reason: str = "detached") -> None:
         """Leave the page alone from now on: everything goes to memory of this process's own."""

@@ -98,6 +98,45 @@ class Rank:
         return path
 
 
+class GlooRank(Rank):
+    """One rank of gloo, as torch dumps it: no members, no states, no transfers."""
+
+    def call_at(self, at: float, group: str = "0", name: str = "all_reduce", *, left=True, **more):
+        """Call a collective at a second; ``left`` = the call came back, with an error or not."""
+        self.numbers[group] += 1
+        self._add(group, f"gloo:{name}", "scheduled", is_p2p=False, **more)
+        self.entries[-1].update(
+            retired=left, timeout_ms=2000, time_created_ns=START_NS + round(at * 1e9)
+        )
+        return self
+
+    def dump(self) -> dict[str, Any]:
+        numbers = {str(self.ids[name]): number for name, number in self.numbers.items()}
+        return {
+            "version": "2.10",
+            "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
+            "pg_status": {
+                one: {
+                    "last_enqueued_collective": number or -1,
+                    "last_started_collective": -1,
+                    "last_completed_collective": number or -1,
+                }
+                for one, number in numbers.items()
+            },
+            "entries": self.entries,
+        }
+
+
+def gloo_job(size: int, groups: dict[str, list[int]] | None = None) -> list[GlooRank]:
+    """Return the ranks of a job over gloo, each after three collectives of all, at 0.1 to 0.3 s."""
+    every = {"0": list(range(size)), **(groups or {})}
+    ranks = [GlooRank(rank, every) for rank in range(size)]
+    for one in ranks:
+        for step in (1, 2, 3):
+            one.call_at(step / 10)
+    return ranks
+
+
 def job(size: int, groups: dict[str, list[int]] | None = None) -> list[Rank]:
     """Return the ranks of a job, each after three collectives of all."""
     every = {"0": list(range(size)), **(groups or {})}

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 # What the analysis is to say, and whether the culprit can leave a dump.
@@ -33,7 +34,13 @@ KINDS = {
     "other": ("mismatch", True),
     "pipeline": ("host_lag", True),
     "batched": ("host_lag", True),
+    # Dumps of ranks that have left what they waited in, as the timeout of the group has passed.
+    "late": ("host_lag", True),
+    "late other": ("mismatch", True),
+    "late skip": ("mismatch", True),
 }
+_TIMEOUT_S = 0.5  # for the late ones
+_LATE_S = 2.0
 STEPS = 6
 FAULT_AT = 4
 SETTLED_S = 1.0
@@ -109,27 +116,37 @@ def _rank(kind: str, rank: int, size: int, culprit: int, directory: Path, link) 
 
     os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     store = dist.FileStore(str(directory / "store"), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    pairs = [dist.new_group([one, one + 1]) for one in range(0, size, 2)]
-    columns = [dist.new_group(list(range(one, size, 2)), group_desc="DATA") for one in (0, 1)]
+    late = kind.startswith("late")
+    timeout = timedelta(seconds=_TIMEOUT_S) if late else None
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    pairs = [dist.new_group([one, one + 1], timeout) for one in range(0, size, 2)]
+    columns = [
+        dist.new_group(list(range(one, size, 2)), timeout, group_desc="DATA") for one in (0, 1)
+    ]
     pair, column = pairs[rank // 2], columns[rank % 2]
     dist.barrier()
     threading.Thread(target=_serve, args=(rank, directory, link), daemon=True).start()
     try:
         for step in range(STEPS):
             fault = kind if rank == culprit and step == FAULT_AT else ""
+            if late and fault:
+                fault = kind.partition(" ")[2]
+                threading.Event().wait(0.0 if fault else _LATE_S)
             if kind in {"pipeline", "batched"}:
                 _pipeline(dist, torch, rank, size, fault, link)
             else:
-                _step(dist, torch, pair, column, fault, link)
+                _step(dist, torch, pair, column, fault, None if late else link)
         dist.barrier()
     except (RuntimeError, ValueError) as error:
         print(repr(error), flush=True)
+    if late and rank == culprit:
+        link.send(b"!")
     _forever()
 
 
 def _step(dist, torch, pair, column, fault: str, link) -> None:
-    _fault(fault, link)
+    if link is not None:
+        _fault(fault, link)
     groups = [(pair, 8), (column, 16), (None, 64 if fault == "shape" else 4)]
     if fault == "order":
         groups.reverse()

@@ -5,14 +5,16 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tests.attribution.flight.dumps import Rank, job
-from undaunted.attribution.findings import CAUSES
+from tests.attribution.flight.dumps import START_NS, Rank, gloo_job, job
+from undaunted.attribution.findings import CAUSES, SURE
 from undaunted.attribution.flight.culprits import Analysis, analyse
 from undaunted.attribution.flight.recording import (
     Call,
     Group,
     Pair,
+    Pause,
     Recording,
     Transfer,
     Wait,
@@ -92,6 +94,20 @@ def test_a_thousand_groups_of_all_ranks_cost_little_memory() -> None:
 
     assert len(found.culprits) == 256
     assert peak < 256 << 20
+
+
+def test_groups_of_which_some_ranks_do_not_know_the_members() -> None:
+    ranks = job(4, {"1": [0, 1], "2": [2, 3]})
+    for one in ranks:
+        one.call("1" if one.rank < 2 else "2")
+    ranks[2].call("2", state=PENDING)
+    recordings = [reduce(one.dump(), one.rank) for one in ranks]
+    unknown = tuple(replace(one, members=()) for one in recordings[3].groups)
+    recordings[3] = replace(recordings[3], groups=unknown)
+    found = analyse(recordings)
+
+    assert blamed(found) == [(3, "host_lag")]
+    assert [(one.name, one.size, one.absent) for one in found.groups] == [("2", 2, [3])]
 
 
 def test_ranks_at_the_end_that_only_the_caller_knows() -> None:
@@ -329,6 +345,168 @@ def test_the_few_in_an_operation_that_nobody_is_missing_in() -> None:
     assert {one.confidence for one in found.culprits} == {0.5}
 
 
+# --- gloo: ranks that have left a collective, with an error or without ----------------------------
+
+
+def test_a_rank_that_comes_after_the_timeout_of_the_others() -> None:
+    """All have called and left it, the victims with an error, as the calls of the late one do."""
+    ranks = gloo_job(4)
+    for one in ranks:
+        one.call_at(5.4 if one.rank == 2 else 0.4)
+    found = judged(ranks)
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert found.culprits[0].confidence >= SURE
+
+
+def test_a_late_rank_where_entries_of_its_victims_were_not_retired_yet() -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        one.call_at(5.4 if one.rank == 2 else 0.4, left=one.rank == 2)
+    found = judged(ranks)
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert found.waiting == [0, 1, 3]
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["killed", "stopped"])
+def test_a_rank_without_a_dump_in_a_group_of_which_members_are_not_known(left: bool) -> None:
+    """Rank 1 waits for 0, or has failed with it; 2 and 3 wait for 1."""
+    ranks = gloo_job(4, {"1": [0, 1], "2": [2, 3]})
+    ranks[1].call_at(0.4, "1", left=left)
+    for one in ranks[2:]:
+        one.call_at(0.4, "2").call_at(0.5, left=False)
+
+    assert blamed(judged(ranks[1:])) == [(0, "no_dump")]
+
+
+def test_a_rank_that_is_later_than_others_but_not_too_late() -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        one.call_at(2.3 if one.rank == 2 else 0.4)
+
+    assert judged(ranks).culprits == []
+
+
+def test_a_clock_that_is_ahead_makes_nobody_late() -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        one.call_at(0.4)
+    for entry in ranks[2].entries:
+        entry["time_created_ns"] += 3_600_000_000_000
+
+    assert judged(ranks).culprits == []
+
+
+def test_a_rank_that_is_late_as_it_has_waited_for_another() -> None:
+    """Ranks 0 and 1 fail, and 2 and 3 come late; 3 has waited for 2 in their own group."""
+    ranks = gloo_job(4, {"1": [2, 3]})
+    for one in ranks[:2]:
+        one.call_at(0.4)
+    ranks[2].call_at(5.4, "1").call_at(5.5)
+    ranks[3].call_at(0.4, "1").call_at(5.5)
+
+    assert blamed(judged(ranks)) == [(2, "host_lag")]
+
+
+def test_a_late_rank_that_has_waited_for_one_outside_of_the_group_that_failed() -> None:
+    ranks = gloo_job(4, {"1": [0, 1, 3], "2": [2, 3]})
+    ranks[0].call_at(0.4, "1")
+    ranks[1].call_at(0.4, "1")
+    ranks[2].call_at(5.4, "2")
+    ranks[3].call_at(0.4, "2").call_at(5.5, "1")
+
+    assert blamed(judged(ranks)) == [(2, "host_lag")]
+
+
+def test_two_late_ranks_are_both_named_with_little_confidence() -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        one.call_at(5.4 if one.rank in {1, 2} else 0.4)
+    found = judged(ranks)
+
+    assert blamed(found) == [(1, "host_lag"), (2, "host_lag")]
+    assert all(one.confidence < SURE for one in found.culprits)
+
+
+def test_a_call_that_does_not_match_and_that_all_have_left() -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        one.call_at(0.4, name="barrier" if one.rank == 2 else "all_reduce")
+
+    assert blamed(judged(ranks)) == [(2, "mismatch")]
+
+
+def test_nobody_is_blamed_where_some_have_left_and_nobody_was_late() -> None:
+    """Their entries are not retired yet, or they are still in it: that is not known."""
+    for still in ([0], [0, 1, 3]):
+        ranks = gloo_job(4)
+        for one in ranks:
+            one.call_at(0.4, left=one.rank not in still)
+
+        assert judged(ranks).culprits == []
+
+
+@pytest.mark.parametrize("behind", [1, 3])
+def test_dumps_of_a_healthy_job_a_moment_apart(behind: int) -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        for step in range(4, 4 + behind if one.rank != 2 else 4):
+            one.call_at(step / 10)
+    found = judged(ranks)
+
+    assert all(one.confidence < SURE for one in found.culprits)
+    assert found.waiting == []
+
+
+def test_a_rank_inside_of_a_call_that_an_older_dump_does_not_have() -> None:
+    """They have left a call that rank 2 never came to: its dump is older, or they failed."""
+    ranks = gloo_job(4)
+    for one in ranks:
+        if one.rank != 2:
+            one.call_at(0.4).call_at(0.5, left=False)
+    found = judged(ranks)
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert found.culprits[0].confidence < SURE
+
+
+@pytest.mark.parametrize(
+    ("dumped", "sure"),
+    [
+        ({2: 0.35}, False),  # the others called it after that, and may have ended it
+        ({2: 2.5}, True),  # the others had failed by then
+        ({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}, True),  # all at once: they have left it without rank 2
+        ({0: 1.5, 1: 1.5, 2: 0.5, 3: 1.5}, False),
+    ],
+)
+def test_our_dumps_know_when_they_were_made(dumped: dict[int, float], sure: bool) -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        if one.rank != 2:
+            one.call_at(0.4)
+    dumps = {one.rank: one.dump() for one in ranks}
+    for rank, at in dumped.items():
+        dumps[rank]["dumped_ns"] = START_NS + round(at * 1e9)
+    found = analyse([reduce(dump, rank) for rank, dump in dumps.items()])
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert (found.culprits[0].confidence >= SURE) == sure
+
+
+def test_a_dump_that_is_older_than_the_call_in_which_others_wait() -> None:
+    ranks = gloo_job(4)
+    for one in ranks:
+        if one.rank != 2:
+            one.call_at(0.4, left=False)
+    dumps = {one.rank: one.dump() for one in ranks}
+    early = {**dumps[2], "dumped_ns": START_NS + 350_000_000}
+    found = analyse([reduce(dump, rank) for rank, dump in {**dumps, 2: early}.items()])
+
+    assert blamed(found) == [(2, "host_lag")]
+    assert found.culprits[0].confidence < SURE
+
+
 NUMBERS = st.integers(-3, 6) | st.integers(-(1 << 63), 1 << 63)
 NAMES = st.sampled_from(["0", "1", ""])
 CALLS = st.builds(Call, st.sampled_from(["all_reduce", "_broadcast", ""]), NAMES, NAMES, NUMBERS)
@@ -338,7 +516,9 @@ GROUPS = st.builds(
     *(NAMES, NAMES, MEMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.floats(), NUMBERS),
     st.lists(st.integers(-2, 3), max_size=6).map(tuple),
     st.sampled_from(["nccl", "gloo", ""]),
+    st.floats(),
 )
+CALLED = st.tuples(NAMES, NUMBERS)
 RECORDINGS = st.builds(
     Recording,
     st.integers(-1, 4) | NUMBERS,
@@ -354,6 +534,8 @@ RECORDINGS = st.builds(
     NUMBERS,
     st.none() | st.builds(Wait, NAMES, NUMBERS),
     st.integers(0, 9),
+    dumped=st.floats(),
+    pause=st.none() | st.builds(Pause, st.floats(), CALLED, CALLED),
 )
 
 

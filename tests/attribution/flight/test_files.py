@@ -81,6 +81,18 @@ def test_too_many_files_that_end_their_reader(
     assert len(dumps.problems) == 12
 
 
+def test_a_rank_above_the_limit_is_named(tmp_path: Path) -> None:
+    first, second = job(2)
+    first.write(tmp_path)
+    second.write(tmp_path).rename(tmp_path / "_dump_131072")
+    dumps = read_directory(tmp_path)
+
+    assert [one.rank for one in dumps.recordings] == [0]
+    (problem,) = dumps.problems
+    assert problem.file == "_dump_131072"
+    assert "131071" in problem.text
+
+
 def test_no_files() -> None:
     assert read_files([]).recordings == []
 

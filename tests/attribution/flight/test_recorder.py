@@ -115,7 +115,7 @@ def test_nccl_has_a_recorder_of_its_own(
 
 @pytest.mark.torch
 @pytest.mark.e2e
-@pytest.mark.parametrize("kind", ["skip", "pipeline", "stop"])
+@pytest.mark.parametrize("kind", ["skip", "pipeline", "stop", "late", "late other"])
 def test_real_ranks(kind: str, tmp_path: Path) -> None:
     inject(kind, 4, 1, tmp_path)
 

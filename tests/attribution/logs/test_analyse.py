@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.findings import CAUSES, LIKELY, SURE
 from undaunted.attribution.logs.analyse import Reading, analyse, judge, read_logs
 from undaunted.attribution.logs.rules import rules
 from undaunted.attribution.logs.scan import LogScan
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 XID = "Nov 22 10:10:05 node-2 kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
 IMPORT = "ImportError: cannot import name 'x' from 'y'"
+KILLED = "RuntimeError: DataLoader worker (pid 4412) is killed by signal: Killed."
 FAILED = "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
 
 
@@ -96,6 +98,26 @@ def test_an_end_that_was_asked_for_explains_what_comes_after_it(tmp_path: Path, 
     ]
 
 
+ASKED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:10:00 ***"
+
+
+@pytest.mark.parametrize(
+    ("asked", "failed", "causes"),
+    [
+        ("", "", {"cancelled", "program_error"}),  # which came first is not known
+        ("2026-11-22 10:10:00 ", "", {"cancelled", "program_error"}),
+        ("2026-11-22 10:10:00 ", "2026-11-22 10:10:00 ", {"cancelled", "program_error"}),
+        ("2026-11-22 10:10:00 ", "2026-11-22 10:09:59 ", {"program_error"}),
+        ("2026-11-22 10:10:00 ", "2026-11-22 10:10:01 ", {"cancelled"}),
+    ],
+)
+def test_the_order_of_lines_of_two_files_is_known_by_their_times(
+    tmp_path: Path, asked: str, failed: str, causes: set[str]
+) -> None:
+    files = {"a.log": [asked + ASKED], "b.log": ["hello"] * 5 + [failed + FAILED]}
+    assert {one.cause for one in read_files(tmp_path, files).findings} == causes
+
+
 def test_ranks_of_a_broken_device_are_those_with_errors_on_its_node(tmp_path: Path) -> None:
     lines = [f"{rank}: node-{rank // 2}:7:7 [0] NCCL INFO up" for rank in range(8)]
     died = "srun: error: node-2: task 5: Killed"
@@ -124,6 +146,68 @@ def test_what_the_log_of_a_node_says_before_later_steps_was_survived(tmp_path: P
     )
     (tmp_path / "kernel").touch()
     assert analyse([tmp_path / "kernel", tmp_path / "train"]) == []
+
+
+def read_files(tmp_path: Path, files: dict[str, list[str]], *, names: bool = True) -> Reading:
+    for name, lines in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    return read_logs([tmp_path / name for name in files], names=names)
+
+
+def test_the_rank_is_that_of_the_file_where_lines_say_none(tmp_path: Path) -> None:
+    root = read_files(tmp_path, {"rank0.log": ["hello"], "rank1.log": [FAILED]}).findings[0]
+    assert (root.cause, root.ranks) == ("program_error", (1,))
+    said = read_files(tmp_path, {"rank0.log": ["hello"], "rank1.log": [f"7: {FAILED}"]})
+    assert said.findings[0].ranks == (7,)
+    root = read_files(tmp_path, {"rank1.log": [FAILED]}, names=False).findings[0]
+    assert root.ranks == ()
+
+
+def test_the_file_of_a_rank_that_does_not_say_what_all_others_say(tmp_path: Path) -> None:
+    timeout = "Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
+    files = {f"attempt_0/{rank}/stderr.log": [timeout] for rank in range(8)}
+    files["attempt_0/5/stderr.log"] = ["hello"]
+    assert read_files(tmp_path, files).findings[0].ranks == (5,)
+
+
+def test_little_is_kept_of_a_file_that_was_read(tmp_path: Path) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    text = "\n".join(f"say {a}{b}{c}" for a in letters for b in letters for c in letters[:3])
+    for number in range(12):
+        (tmp_path / f"{number}").write_text(text)
+    files = sorted(tmp_path.iterdir())
+    read_logs(files[:1])
+    assert _peak(files) - _peak(files[:2]) < 10 * 50_000
+
+
+def _peak(files: list[Path]) -> int:
+    """Return how many bytes of memory are used at most while files are read."""
+    tracemalloc.start()
+    try:
+        read_logs(files)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_end_that_was_asked_for_is_nobody_in_particular(tmp_path: Path) -> None:
+    files = {"rank0.log": ["hello"], "rank1.log": ["KeyboardInterrupt"]}
+    assert read_files(tmp_path, files).findings[0].ranks == ()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"node0/rank1.log": ["hello"], "node1/rank1.log": [FAILED]},  # each node counts its own
+        {"rank1.log": ["world size: 1", FAILED]},
+        {"attempt_0/0/stderr.log": ["world size: 4"], "attempt_0/1/stderr.log": [FAILED]},
+    ],
+)
+def test_names_of_files_that_cannot_be_ranks_of_the_job(
+    tmp_path: Path, files: dict[str, list[str]]
+) -> None:
+    assert read_files(tmp_path, files).findings[0].ranks == ()
 
 
 def everywhere(line: str, world_size: int = 4) -> list[str]:
@@ -187,6 +271,75 @@ def torchrun_blames(rank: int, host: str, exit_code: int = 1) -> list[str]:
         "  error_file: <N/A>",
         "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
     ]
+
+
+def test_a_worker_that_was_killed_has_most_likely_had_no_memory(tmp_path: Path) -> None:
+    (killed,) = read(tmp_path, f"1: {KILLED}").findings
+    (out,) = read(tmp_path, "kernel: Out of memory: Killed process 4711 (python)").findings
+    assert killed.cause == out.cause == "host_out_of_memory"
+    assert SURE <= killed.confidence <= LIKELY < out.confidence
+
+
+@pytest.mark.parametrize(
+    ("cause", "lines", "telling"),
+    [
+        (
+            "native_crash",
+            ["terminate called after throwing an instance of 'std::runtime_error'"],
+            "  what():  index file is of version 3",
+        ),
+        (
+            "native_crash",
+            ["terminate called after throwing an instance of 'std::out_of_range'"],
+            "  what():  vector::_M_range_check: __n (which is 9) >= this->size() (which is 4)",
+        ),
+        (
+            "native_crash",
+            ["  exitcode  : -11 (pid: 4102)"],
+            "  traceback : Signal 11 (SIGSEGV) received by PID 4102",
+        ),
+        (
+            "host_out_of_memory",
+            [
+                "kernel: python3 invoked oom-killer: gfp_mask=0x140cca, order=0",
+                "kernel: oom-kill:constraint=CONSTRAINT_NONE,task=python3,pid=4103",
+            ],
+            "kernel: Out of memory: Killed process 4103 (python3) total-vm:812345678kB",
+        ),
+        (
+            "disk_full",
+            ["RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 128 vs 22"],
+            "OSError: [Errno 28] No space left on device",
+        ),
+        (
+            "peer_lost",
+            [
+                "Traceback (most recent call last):",
+                '  File "/d/t.py", line 9, in f',
+                '    raise ConnectionResetError(104, "Connection reset by peer")',
+            ],
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+        ),
+        (
+            "terminated",
+            ["api.py:900] Sending process 4101 closing signal SIGTERM"],
+            "api.py:874] failed (exitcode: -9) local_rank: 3 (pid: 4103) of binary: python3",
+        ),
+    ],
+)
+def test_the_most_telling_line_is_quoted(
+    tmp_path: Path, cause: str, lines: list[str], telling: str
+) -> None:
+    root = read(tmp_path, *lines, telling).findings[0]
+    assert (root.cause, root.quote) == (cause, " ".join(telling.split()))
+
+
+def test_an_exception_of_cpp_that_follows_is_no_crash(tmp_path: Path) -> None:
+    lines = [
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        "  what():  [Rank 0] Process group watchdog thread terminated with exception: NCCL error",
+    ]
+    assert all(CAUSES[one.cause].follows for one in read(tmp_path, *lines).findings)
 
 
 def test_the_summary_of_torchrun_says_who_and_other_lines_why(tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ def read(case: Case, path: Path) -> Reading:
 
 
 def cause_of(reading: Reading) -> str:
-    return reading.findings[0].cause if reading.findings else "none"
+    cause = reading.findings[0].cause if reading.findings else "none"
+    return (
+        "host_out_of_memory" if cause == "shared_memory_full" else cause
+    )  # labels do not tell them apart
 
 
 def blames(case: Case, reading: Reading) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undaunted.attribution.logs.prefixes import clean, read_prefix
+from undaunted.attribution.logs.prefixes import clean, rank_in_name, read_prefix
 from undaunted.logs.ranks import rank_prefix
 
 NOON = 1795348800.0  # 2026-11-22T12:00:00Z
@@ -75,3 +75,41 @@ def test_any_bytes_have_a_prefix(raw: bytes) -> None:
     text = clean(raw)
     assert "\x1b" not in text
     assert 0 <= read_prefix(text).begins <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "rank", "folder"),
+    [
+        ("a/rank3.log", 3, "a"),
+        ("a/rank_3.txt", 3, "a"),
+        ("a/train-global_rank-12.log.1", 12, "a"),
+        ("a/stdout_3.log", 3, "a"),
+        ("a/stderr_3.log", 3, "a"),
+        ("a/3.out", 3, "a"),
+        ("a/worker-3.err", 3, "a"),
+        ("a/rank.3/stdout", 3, "a"),
+        ("a/none_x1/attempt_0/3/stderr.log", 3, "a/none_x1"),
+    ],
+)
+def test_the_rank_that_the_name_of_a_file_says(path: str, rank: int, folder: str) -> None:
+    assert rank_in_name(path) == (rank, folder)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a/train.log",
+        "a/slurm-3.out",
+        "a/71234.out",
+        "a/output_71234.log",
+        "a/train.log.1",
+        "a/local_rank3.log",
+        "a/node_rank_1.log",
+        "a/node-3.log",
+        "a/llama-worker-3.log",
+        "a/3/stderr.log",
+        "a/rank_zero.log",
+    ],
+)
+def test_names_of_files_that_say_no_rank(path: str) -> None:
+    assert rank_in_name(path) is None

@@ -8,7 +8,17 @@ import pytest
 import yaml
 
 from undaunted.attribution.findings import CAUSES
-from undaunted.attribution.logs.rules import FILE, Rules, _ranks, read_rules, rules, template
+from undaunted.attribution.logs.prefixes import read_prefix
+from undaunted.attribution.logs.rules import (
+    END,
+    FILE,
+    Rules,
+    Step,
+    _ranks,
+    read_rules,
+    rules,
+    template,
+)
 
 try:
     from re import _parser as parser  # type: ignore[attr-defined]
@@ -19,10 +29,11 @@ TABLE: dict[str, Any] = yaml.safe_load(FILE.read_text())
 EXPRESSIONS = [
     TABLE["harmless"],
     TABLE["not_steps"],
-    TABLE["ends"]["line"],
+    *(TABLE["ends"][key] for key in ("line", "unless") if key in TABLE["ends"]),
     *TABLE["steps"]["lines"],
     *(row[key] for row in TABLE["rules"] for key in ("line", "unless") if key in row),
 ]
+PROGRESS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("progress.yaml").read_text())
 LINES: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("lines.yaml").read_text())
 
 
@@ -33,6 +44,39 @@ def meaning_of(line: str) -> str | None:
         return None
     meaning = known.meaning(line, 0, *numbers.values(), ends_traceback=False)
     return meaning.cause if meaning else None
+
+
+def step_of(line: str) -> Step | None:
+    known = rules()
+    for numbers in known.search([template(line.encode())]).values():
+        fit = known.fit(line, read_prefix(line).begins, numbers)
+        if fit is not None and fit.step >= 0:
+            return known.step(line, fit.step)
+    return None
+
+
+def is_end(line: str) -> bool:
+    known = rules()
+    (numbers,) = known.search([template(line.encode())]).values() or [()]
+    fit = known.fit(line, read_prefix(line).begins, numbers)
+    return fit is not None and END in fit.numbers and known.is_end(line)
+
+
+@pytest.mark.parametrize(("line", "step", "epoch"), PROGRESS["steps"])
+def test_progress(line: str, step: float | None, epoch: float | None) -> None:
+    found = step_of(line)
+    assert found is not None
+    assert (found.number, found.epoch) == (step, epoch)
+
+
+@pytest.mark.parametrize("line", PROGRESS["no steps"])
+def test_no_progress(line: str) -> None:
+    assert step_of(line) is None
+
+
+def test_ends() -> None:
+    assert [line for line in PROGRESS["ends"] if not is_end(line)] == []
+    assert [line for line in PROGRESS["no ends"] if is_end(line)] == []
 
 
 @pytest.mark.parametrize("cause", LINES)

@@ -55,6 +55,33 @@ def test_a_program_that_began_again_has_survived_what_was_before(tmp_path: Path)
     assert causes(scan) == ["gpu_lost"]
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        ["Epoch 2/9", "Epoch 3/9"],
+        [
+            "Epoch 2: 50%| | 1/2 [00:01<00:09, 1.8it/s]",
+            "Epoch 3: 50%| | 1/2 [00:01<00:09, 1.8it/s]",
+        ],
+        ["rank 0 iteration 8", "rank 0 iteration 9"],
+        ["Epoch 1/9"],  # after the epochs before: the program began again
+        ["Job completed successfully"],
+    ],
+)
+def test_what_a_program_says_while_it_goes_on(tmp_path: Path, after: list[str]) -> None:
+    before = ["Epoch 3/9"] if len(after) == 1 else ["Epoch 1/9", "rank 0 iteration 7"]
+    text = "\n".join([*before, ILLEGAL.decode().strip(), *after]).encode()
+    assert causes(scanned(tmp_path / "log", text)) == []
+    text = "\n".join([*before, *after, ILLEGAL.decode().strip()]).encode()
+    assert causes(scanned(tmp_path / "log", text)) == ["device_fault"]
+
+
+def test_steps_that_are_counted_anew_in_each_epoch_are_no_new_beginning(tmp_path: Path) -> None:
+    steps = [f"Epoch 1, step {n}, loss 2.1" for n in range(30)]
+    text = "\n".join([*steps, ILLEGAL.decode().strip(), "Epoch 2, step 0, loss 2.1"]).encode()
+    assert causes(scanned(tmp_path / "log", text)) == ["device_fault"]
+
+
 def test_a_growing_file_is_read_on_from_where_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(step(1) + ILLEGAL[:30])

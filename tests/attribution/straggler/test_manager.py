@@ -82,14 +82,43 @@ def test_the_warning() -> None:
             "calc_individual_gpu_perf",
         ),
         ({"report_time_interval": 0}, "report_time_interval is 0"),
+        ({"report_time_interval": math.inf}, "report_time_interval is inf"),
+        ({"report_time_interval": "300"}, "report_time_interval is '300'"),
         ({"gpu_relative_perf_threshold": 1.1}, "gpu_relative_perf_threshold is 1.1"),
+        ({"gpu_relative_perf_threshold": math.nan}, "gpu_relative_perf_threshold is nan"),
         ({"gpu_individual_perf_threshold": -1}, "gpu_individual_perf_threshold is -1"),
+        ({"gpu_individual_perf_threshold": None}, "gpu_individual_perf_threshold is None"),
+        ({"calc_relative_gpu_perf": "off"}, "calc_relative_gpu_perf is 'off'"),
+        ({"calc_individual_gpu_perf": None}, "calc_individual_gpu_perf is None"),
+        ({"stop_if_detected": "false"}, "stop_if_detected is 'false'"),
+        ({"enable_logging": []}, "enable_logging is ..: give True or False"),
+        ({"num_gpu_perf_scores_to_print": "5"}, "num_gpu_perf_scores_to_print is '5'"),
+        ({"num_gpu_perf_scores_to_print": 2.5}, "num_gpu_perf_scores_to_print is 2.5"),
+        ({"num_gpu_perf_scores_to_print": True}, "num_gpu_perf_scores_to_print is True"),
+        ({"profiling_interval": 0}, "profiling_interval is 0"),
+        ({"profiling_interval": True}, "profiling_interval is True"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         config(**options).finalize()
     config(**{**options, "enabled": False}).finalize()
+    one = NVRxStragglerDetectionManager(config(**options))
+    with pytest.raises(ValueError, match=says):  # not at the first report, on rank 0 alone
+        one.initialize()
+    assert not one.initialized
+    assert not Detector.initialized
+
+
+@pytest.mark.parametrize("enabled", ["false", None, 2])
+def test_whether_it_is_enabled_is_no_guess(enabled: Any) -> None:
+    with pytest.raises(ValueError, match=r"enabled is .*: give True or False"):
+        NVRxStragglerDetectionConfig(enabled=enabled).finalize()
+
+
+def test_a_logger_has_a_name() -> None:
+    with pytest.raises(ValueError, match="logger_name is 5"):
+        config(logger_name=5).finalize()
 
 
 def test_defaults() -> None:

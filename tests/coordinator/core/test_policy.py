@@ -240,7 +240,7 @@ class TestPreemption:
         decided, stop = job.feed(m.Preempted("a", 2, "SIGINT"))
         reason = "the launcher on node a received SIGINT"
         assert decided == m.Decided(0, "end", reason, restarts_left=5)
-        assert stop == m.Stop("a", 0, reason, 77.0, 2)
+        assert stop == m.Stop("a", 0, reason, 77.0, 2, "preempted")
         (end,) = job.stop("a")
         assert end == m.End("a", m.Outcome.PREEMPTED, reason)
 

@@ -243,7 +243,9 @@ class TestElastic:
         decided, *stops = job.fire("joined")
         reason = "nodes have joined: the job grows from 2 to 4 nodes"
         assert decided == m.Decided(0, "restart", reason, restarts_left=0)
-        assert {stop.grace_s for stop in of(m.Stop, stops)} == {GRACE_ON_REQUEST_S}
+        assert {stop.agree for stop in of(m.Stop, stops)} == {"restart"}
+        nobody_asks = [m.RanksAsked(node, 0, -1, asks=False) for node in ("a", "b")]
+        assert {stop.grace_s for stop in of(m.Stop, job.feed(*nobody_asks))} == {GRACE_ON_REQUEST_S}
         job.stop("a", "b")
         assert job.table == "a b c d"
         assert job.policy.restarts_used == 0

@@ -101,7 +101,7 @@ class World:
     prepare: m.Prepare | None = None
     timers: dict[str, m.SetTimer] = field(default_factory=dict)
     started: list[int] = field(default_factory=list)
-    blamed: set[int] = field(default_factory=set)
+    blamed: set[tuple[int, str]] = field(default_factory=set)
     advised: set[int] = field(default_factory=set)
     left_out: set[int] = field(default_factory=set)  # rounds
     ended: m.Outcome | None = None
@@ -139,8 +139,11 @@ class World:
                 known = self.agents.pop(command.node, None)
                 assert known is None or known.runs is None, "nothing runs when a node is dismissed"
             case m.Blamed():
-                assert command.round not in self.blamed, "said once"
-                self.blamed.add(command.round)
+                # Where healthy nodes went on after a hang, what ends the round later is said too.
+                said = {line for number, line in self.blamed if number == command.round}
+                assert not said or self.config.min_healthy, "said once"
+                assert command.line not in said, "said once"
+                self.blamed.add((command.round, command.line))
             case m.Advised(round=number, action=action):
                 assert number not in self.advised, "said once"
                 self.advised.add(number)

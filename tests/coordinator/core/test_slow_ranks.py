@@ -113,6 +113,9 @@ def stops(one: Driver, commands: list[m.Command]) -> None:
     """All nodes are told so, gently, and have stopped."""
     nodes = {stop.node for stop in of(m.Stop, commands)}
     assert nodes == set(one.table.split())
+    if one.policy.stopping is not None:
+        nobody_asks = [m.RanksAsked(node, one.policy.round, -1, asks=False) for node in nodes]
+        commands = one.feed(*nobody_asks)
     assert {stop.grace_s for stop in of(m.Stop, commands)} == {15.0}
     one.stop(*sorted(nodes))
 
@@ -159,18 +162,9 @@ def test_a_job_that_needs_the_node_goes_on_with_it() -> None:
     assert one.table == "a d c", "a spare one has come"
 
 
-def test_a_node_that_is_needed_by_now_is_kept() -> None:
-    one = acting("a", "b", "c", "d")
-    slow_for_long(one, "b")
-    one.lose("d")
-    one.stop("a", "b", "c")
-    assert one.policy.running
-    assert one.table == "a b c"
-    assert one.policy.excluded == {}
-
-
-def test_a_node_of_an_elastic_job_is_kept_if_its_spare_has_gone() -> None:
-    one = acting("a", "b", "c", "d", min_nodes=2, max_nodes=3, elastic=True)
+@pytest.mark.parametrize("elastic", [{}, {"min_nodes": 2, "max_nodes": 3, "elastic": True}])
+def test_a_node_is_kept_if_its_spare_has_gone_by_now(elastic: dict[str, Any]) -> None:
+    one = acting("a", "b", "c", "d", **elastic)
     slow_for_long(one, "b")
     one.lose("d")
     one.stop("a", "b", "c")

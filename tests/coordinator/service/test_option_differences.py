@@ -57,3 +57,22 @@ def test_lines_are_bounded() -> None:
     leader = Differences(OWN)
     said = [leader.of_follower(hello(max_restarts=str(n))) for n in range(100, 200)]
     assert sum(map(len, said)) == 20
+
+
+def test_launchers_may_leave_out_what_a_coordinator_alone_is_given() -> None:
+    alone = OWN | {"--elastic": "true"}
+    bare = {"--nnodes": "2", "--elastic": "", "--max-restarts": ""}
+    launcher = p.Hello(node="b", incarnation="1", slots=1, settings=bare)
+    assert Differences(alone, alone=True).of_follower(launcher) == []
+    told = p.Welcome(epoch=1, leader="", lease_s=5.0, settings=alone)
+    assert Differences(bare).of_leader(told) == []
+
+
+def test_what_launchers_are_given_and_a_coordinator_alone_is_not_does_not_hold() -> None:
+    alone = {"--max-restarts": "", "--slow-ranks": ""}
+    given = p.Hello(node="b", incarnation="1", slots=1, settings=alone | {"--slow-ranks": "stop"})
+    (here,) = Differences(alone, alone=True).of_follower(given)
+    assert "node b was started with --slow-ranks stop, this coordinator without" in here
+    told = p.Welcome(epoch=1, leader="", lease_s=5.0, settings=alone)
+    (there,) = Differences(given.settings).of_leader(told)
+    assert there.startswith("this node was started with --slow-ranks stop, the coordinator without")

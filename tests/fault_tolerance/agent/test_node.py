@@ -630,6 +630,17 @@ def test_one_that_announced_it_before_a_start_was_called_off_is_told_to_end() ->
     assert m.SetTimer("linger", n.LINGER_S) in commands
 
 
+def test_a_rank_that_raised_during_the_start_is_signalled_though_another_one_is_judged_first() -> (
+    None
+):
+    machine = n.Node()
+    machine.handle(m.StartRound(0, 2))
+    machine.handle(m.RankExited(0, 1))
+    machine.handle(m.RankErrored(1, "x"))
+    machine.handle(m.TimerFired("linger", 0))  # nobody could be signalled yet
+    assert m.SetTimer("linger", n.LINGER_S) in machine.handle(m.WorkersSpawned())
+
+
 OF_A_ROUND = st.one_of(
     st.just(m.WorkersSpawned()),
     st.builds(m.RankErrored, st.integers(0, 1), st.just("x"), st.booleans()),
@@ -671,3 +682,66 @@ def test_every_living_rank_of_a_stopped_round_is_signalled(events: list[m.Event 
         take(m.TimerFired("linger", machine.round))
     if machine.state is n.State.STOPPING:
         assert set(machine.alive) <= told
+
+
+# --- stops that ranks agree on --------------------------------------------------------------------
+
+AGREE = m.StopRound(0, grace_s=100.0, signal=15, agree=True)
+
+
+def test_nobody_is_signalled_before_it_is_known_who_asks() -> None:
+    machine = running()
+    commands = machine.handle(AGREE)
+    assert m.SignalRanks not in kinds(commands)
+    assert m.SetTimer("agree", n.AGREE_S) in commands
+    assert machine.handle(m.Agreed(0, ask=False)) == [m.SignalRanks((0, 1), 15)]
+    assert machine.handle(m.TimerFired("agree", 0)) == []
+
+
+def test_ranks_that_never_ask_are_signalled_when_another_one_has_stopped() -> None:
+    machine = running(slots=3)
+    machine.handle(AGREE)
+    assert machine.handle(m.Agreed(0, ask=True)) == []
+    assert machine.handle(m.TimerFired("agree", 0)) == []
+    assert machine.handle(m.RankExited(1, 0)) == [m.SignalRanks((0, 2), 15, agree=True)]
+
+
+def test_where_nothing_is_heard_ranks_that_never_ask_get_their_signal() -> None:
+    machine = running()
+    machine.handle(AGREE)
+    assert machine.handle(m.TimerFired("agree", 0)) == [m.SignalRanks((0, 1), 15, agree=True)]
+
+
+@pytest.mark.parametrize("ask", [False, True])
+def test_it_may_be_known_before_the_processes_are(*, ask: bool) -> None:
+    machine = n.Node()
+    machine.handle(m.StartRound(0, 2))
+    assert machine.handle(AGREE) == [], "ranks of other nodes may wait for these"
+    assert machine.handle(m.Agreed(0, ask)) == ([] if ask else [m.CallOffSpawn()])
+    signals = [each for each in machine.handle(m.WorkersSpawned()) if type(each) is m.SignalRanks]
+    assert signals == ([] if ask else [m.SignalRanks((0, 1), 15)])
+
+
+def test_a_later_stop_is_in_no_doubt() -> None:
+    machine = running()
+    machine.handle(AGREE)
+    assert m.SignalRanks((0, 1), 15) in machine.handle(STOP)
+    assert machine.handle(m.Agreed(1, ask=False)) == []
+
+
+def test_a_rank_that_fails_while_all_stop_is_reported_once() -> None:
+    machine = running(slots=3)
+    machine.handle(AGREE)
+    machine.handle(m.Agreed(0, ask=True))
+    assert machine.handle(m.RankErrored(1, "raised OSError")) == [
+        m.ReportFailed("crash", 1, "raised OSError")
+    ]
+    assert m.ReportFailed not in kinds(machine.handle(m.RankExited(1, -9)))
+    assert m.ReportFailed("crash", 0, "killed by SIGKILL") in machine.handle(m.RankExited(0, -9))
+
+
+def test_a_code_of_a_rank_that_has_stopped_is_no_failure() -> None:
+    machine = running()
+    machine.handle(AGREE)
+    machine.handle(m.Agreed(0, ask=True))
+    assert machine.handle(m.RankExited(0, 75)) == [m.SignalRanks((1,), 15, agree=True)]

@@ -21,6 +21,7 @@ from undaunted.fault_tolerance.agent import node as m
 from undaunted.fault_tolerance.agent import ranks
 from undaunted.fault_tolerance.agent.processes import Worker
 from undaunted.fault_tolerance.agent.ranks import Ranks
+from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.fault_tolerance.config import FaultToleranceConfig
 from undaunted.fault_tolerance.data import WorkloadAction, WorkloadControlRequest, encode_request
 from undaunted.fault_tolerance.worker.messages import WorkerSpec
@@ -83,7 +84,8 @@ class Node:
         )
         this: Any = self
         begun: Any = SimpleNamespace(area=area, pipes=None, spawner=this)
-        self.ranks = Ranks(config, begun, this, this, this, this, self.heard.append)
+        stopping = Stopping("a", area, this, this)
+        self.ranks = Ranks(config, begun, this, this, this, this, stopping, self.heard.append)
 
     def begin_round(self) -> None:
         self.ranks.begin_round(self.current)

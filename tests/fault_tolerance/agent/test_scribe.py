@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TWO = Nodes(min_nodes=2, max_nodes=2, endpoints=["a:1"], is_host=True, address="a")
+
+
 def scribe(tmp_path: Path) -> OpenScribe:
     return OpenScribe(msgspec.structs.replace(CONFIG, run_dir=str(tmp_path)))
 
@@ -113,6 +116,21 @@ def test_a_rank_that_begins_after_the_failure_of_its_round_is_no_restart(
         it.milestones(second, local_rank, begun(time.monotonic_ns()))
     it.close()
     assert capfd.readouterr().err.count("restart 1 of") == 1
+
+
+@pytest.mark.parametrize("nodes", [None, TWO])
+def test_a_node_of_several_says_that_only_its_own_ranks_run_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], nodes: Nodes | None
+) -> None:
+    it = OpenScribe(msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), nodes=nodes))
+    it.round_started(a_round(0))
+    it.crash_detected(0, 1, "exits with 3")
+    it.round_started(second := a_round(1))
+    for local_rank in range(second.start.slots):
+        it.milestones(second, local_rank, begun(time.monotonic_ns()))
+    it.close()
+    (line,) = [each for each in capfd.readouterr().err.splitlines() if "running again" in each]
+    assert ("of this node" in line) == (nodes is not None)
 
 
 @pytest.mark.parametrize("mode", ["warm", "fresh"])
@@ -331,3 +349,18 @@ def test_a_name_of_several_lines_is_said_in_one(
     it.close()
     (line,) = capfd.readouterr().err.splitlines()
     assert " of new line.py on " in line
+
+
+@pytest.mark.parametrize(
+    ("is_host", "given", "said"), [(True, 0, True), (False, 0, False), (False, 3, True)]
+)
+def test_a_launcher_that_leaves_restarts_to_the_coordinator_does_not_say_how_many(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], is_host: bool, given: int, said: bool
+) -> None:
+    nodes = Nodes(min_nodes=2, max_nodes=2, endpoints=["a:1"], is_host=is_host, address="a")
+    config = msgspec.structs.replace(CONFIG, run_dir=str(tmp_path), nodes=nodes, max_restarts=given)
+    it = OpenScribe(config)
+    it.job_started()
+    it.close()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert (" restarts allowed; report: " in line) is said

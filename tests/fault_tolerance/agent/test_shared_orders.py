@@ -46,6 +46,7 @@ class Launcher:
         endpoint: str,
         node: str = "a",
         reserve: Callable[[], int] = lambda: 1,
+        slow_ranks_after_s: float = 300.0,
         **nodes: object,
     ) -> None:
         about = {"min_nodes": 1, "max_nodes": 1, "is_host": True, "address": "127.0.0.1"}
@@ -56,6 +57,7 @@ class Launcher:
             nodes=Nodes(endpoints=[endpoint], **{**about, **nodes}),
             nproc_per_node=1,
             max_restarts=0,
+            slow_ranks_after_s=slow_ranks_after_s,
             kind="program",
             target="sleep",
             args=[],
@@ -144,6 +146,21 @@ def test_launchers_that_differ_say_so_on_both_nodes(tmp_path: Path) -> None:
             assert here.startswith("node b was started with --nnodes 2:3, this one, which")
             there = await two.says("--nnodes")
             assert there.startswith("this node was started with --nnodes 2:3, node a, which")
+
+    asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
+
+
+def test_the_time_of_slow_ranks_is_that_of_the_launcher_that_leads(tmp_path: Path) -> None:
+    async def run(endpoint: str) -> None:
+        one = Launcher(tmp_path, endpoint, slow_ranks_after_s=60.0, min_nodes=2, max_nodes=2)
+        two = Launcher(tmp_path, endpoint, "b", min_nodes=2, max_nodes=2, is_host=False)
+        async with one.joined(), two.joined():
+            for said in (await one.says("--slow"), await two.says("--slow")):
+                assert "with --slow-ranks-after 60s" in said
+                assert "without --slow-ranks-after" in said
+            leading = one.orders._listener.leading
+            assert leading is not None
+            assert leading.leader.config.policy.slow_ranks_after_s == 60.0
 
     asyncio.run(run(f"127.0.0.1:{free_ports(1)}"))
 

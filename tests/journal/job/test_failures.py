@@ -94,6 +94,42 @@ def test_a_node_that_is_blamed_and_saw_nothing_was_lost() -> None:
     assert (found.happened_ns, found.broke_ns) == (250, 250)
 
 
+SECOND = 1_000_000_000
+
+
+def test_a_node_that_stood_still_and_then_saw_a_victim_of_it_was_lost() -> None:
+    """Its rank failed since the others were stopped; it was heard of long after the blame."""
+    decision = e.Decision(t=2 * SECOND, round=0, action="restart", reason="")
+    told = e.RoundBlamed(t=2 * SECOND, round=0, number=0, node="b", line="b is lost")
+    found = failure_of(
+        node("a", [0, 1], decision, told), node("b", [2, 3], *crash(20 * SECOND, 2, "reset"))
+    )
+    assert found is not None
+    assert found.failure == Failure(kind="lost", node="b", line="b is lost")
+    assert found.broke_ns == 2 * SECOND
+
+
+def test_a_coordinator_that_stood_still_is_the_cause_though_nobody_is_blamed() -> None:
+    stopped = e.StopRequested(t=12 * SECOND, round=0, reason="", grace_s=1)
+    paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
+    late = crash(25 * SECOND + 5, 2, "reset")
+    found = failure_of(node("a", [0, 1], stopped), node("b", [2, 3], paused, *late))
+    assert found is not None
+    assert (found.failure.kind, found.failure.node, found.failure.rank) == ("lost", "b", -1)
+    assert "16.0 s" in found.failure.line
+    assert found.broke_ns == 9 * SECOND
+
+
+def test_a_pause_that_nobody_minded_explains_no_crash() -> None:
+    paused = e.AgentPaused(t=5 * SECOND, round=0, seconds=2.0)
+    stopped = e.StopRequested(t=21 * SECOND, round=0, reason="", grace_s=1)
+    found = failure_of(
+        node("a", [0, 1], stopped), node("b", [2, 3], paused, *crash(20 * SECOND, 2, "bad batch"))
+    )
+    assert found is not None
+    assert (found.failure.kind, found.failure.line) == ("crash", "bad batch")
+
+
 def test_of_a_node_without_a_journal_the_kind_is_unknown() -> None:
     found = failure_of(node("a", [0, 1], blamed("z")))
     assert found is not None

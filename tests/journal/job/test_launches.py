@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.journal import sample
 from undaunted.journal import events as e
-from undaunted.journal.job.launches import Attempt, attempts_of, gaps, launches_of
+from undaunted.journal.job.launches import Attempt, attempts_of, gaps, launches_of, newest_job
 from undaunted.journal.reader import Journal
 
 S = 1_000_000_000
@@ -119,3 +119,32 @@ def test_a_launch_whose_first_line_is_about_another_node_is_not_on_that() -> Non
     blamed = e.RoundBlamed(t=1, node="other", number=0, line="")
     [launch] = launches_of([Journal(Path("journal-n0.jsonl"), [blamed, *sample.begin(2, 0)])])
     assert launch.node == "n0"
+
+
+def journal(name: str, *runs: tuple[str, float]) -> Journal:
+    started = [
+        e.JobStarted(t=0, wall=wall, run_id=run_id, argv=[], nproc_per_node=1, max_restarts=0)
+        for run_id, wall in runs
+    ]
+    return Journal(Path(name), [*started])
+
+
+def test_journals_of_two_jobs_are_not_mixed() -> None:
+    old = [journal("a", ("x", 100)), journal("b", ("x", 101))]
+    new = [journal("c", ("y", 200)), journal("d", ("y", 201))]
+    assert newest_job([new[0], old[0], new[1], old[1]]) == (new, ["x"])
+    assert newest_job(old) == (old, [])
+
+
+def test_launches_into_one_journal_are_of_one_job_whatever_their_names() -> None:
+    """A launch in the same directory goes on with the job; its name may be the time it began."""
+    chain = [journal("a", ("x", 100), ("y", 200)), journal("b", ("z", 300), ("y", 201))]
+    assert newest_job(chain) == (chain, [])
+    other = journal("c", ("w", 250))
+    assert newest_job([other, *chain]) == (chain, ["w"])
+
+
+def test_a_journal_without_the_name_of_its_run_is_not_left_out() -> None:
+    cut, last = journal("a"), journal("c", ("y", 200))
+    assert newest_job([cut, journal("b", ("x", 100)), last]) == ([cut, last], ["x"])
+    assert newest_job([]) == ([], [])

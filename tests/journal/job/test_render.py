@@ -29,18 +29,18 @@ cost:     36.01 EUR, 9.82 EUR of it productive (a rank-hour is 3600 EUR)
 
 round 0.0 1.0 s, 2 ranks, 1 node, iterations 7 to 27, crash
          rank 1 raised ValueError: bad batch
-         20 steps done again, running again after 57 ms
+         20 steps done again, all ranks running again 57 ms after the failure
 round 0.1 4.1 s, 2 ranks, 1 node, iterations 7 to 47, hang
          rank 0 hangs
-         40 steps done again, running again after 124 ms
+         40 steps done again, all ranks running again 124 ms after the failure
 round 0.2 3.9 s, 2 ranks, 1 node, iterations 7 to 107, finished
          100 steps done again
 round 1.0 1.0 s, 2 ranks, 1 node, iterations 7 to 27, crash
          rank 1 raised ValueError: bad batch
-         20 steps done again, running again after 57 ms
+         20 steps done again, all ranks running again 57 ms after the failure
 round 1.1 4.1 s, 2 ranks, 1 node, iterations 7 to 47, hang
          rank 0 hangs
-         40 steps done again, running again after 124 ms
+         40 steps done again, all ranks running again 124 ms after the failure
 round 1.2 3.9 s, 2 ranks, 1 node, iterations 7 to 107, finished
 
 where the time of all ranks went

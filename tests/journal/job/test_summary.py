@@ -275,3 +275,65 @@ def test_a_spare_that_takes_a_place_was_not_lost_before() -> None:
     heard = e.Decision(t=8 * S, wall=8.0, node="c", round=0, **why)
     first, _ = of(stays, left, [opened, started, heard, *spare]).rounds
     assert first.failure is None
+
+
+def of_min_healthy(node: str, rank: int, *, victim: bool = False) -> list[e.AnyEvent]:
+    """A rank hangs at 20 s, which is noticed at 30 s; the node of the other one goes on until 90 s.
+
+    Then that one crashes, and both begin anew at 92 s.
+    """
+    order = {"world_size": 2, "master_addr": "a", "master_port": 1, "ranks": [rank]}
+    job = {"run_id": "r", "argv": [], "nproc_per_node": 1, "max_restarts": 3}
+    told: list[tuple[int, type[e.Event], int, dict[str, Any]]] = [
+        (0, e.JournalOpened, -1, {"boot_id": "of all", "pid": 1}),
+        (0, e.JobStarted, -1, job),
+        (0, e.RoundStarted, 0, order),
+        (1, e.WorkersSpawned, 0, {"mode": "fresh", "pids": [1]}),
+        *((2, e.RankMilestone, 0, {"rank": rank, "name": name, "at_ns": 2 * S, "iteration": 0})
+          for name in ("first_line", "initialized", "first_step")),
+        (21, e.RoundProgress, 0, {"first_iteration": 0, "last_iteration": 18, "last_ns": 20 * S}),
+    ]  # fmt: skip
+    if victim:
+        told += [
+            (
+                90,
+                e.RoundProgress,
+                0,
+                {"first_iteration": 0, "last_iteration": 68, "last_ns": 89 * S},
+            ),
+            (90, e.FailureDetected, 0, {"kind": "crash", "rank": rank, "since_ns": 90 * S}),
+            (90, e.RankExited, 0, {"rank": rank, "pid": 1, "exit_code": 1}),
+            (91, e.EvidenceCollected, 0, {"ranks": [rank], "path": "", "duration_ns": S}),
+        ]
+    else:
+        told += [
+            (30, e.FailureDetected, 0, {"kind": "hang", "rank": rank, "since_ns": 30 * S}),
+            (30, e.Verdict, 0, {"kind": "hang", "rank": rank, "local_rank": 0, "pid": 1,
+                                "line": "it hangs", "limit_s": 10.0}),
+        ]  # fmt: skip
+    stopped = 91 if victim else 31
+    told += [
+        (stopped, e.StopRequested, 0, {"reason": "", "grace_s": 1.0}),
+        (stopped, e.RoundStopped, 0, {}),
+        (92, e.RoundStarted, 1, {**order, "master_port": 2}),
+        (93, e.RankMilestone, 1, {"rank": rank, "name": "first_line", "at_ns": 93 * S}),
+        (100, e.RoundStopped, 1, {}),
+        (100, e.JobEnded, -1, {"outcome": "finished", "exit_code": 0}),
+    ]
+    return [
+        kind(t=at * S, wall=float(at), node=node, round=number, **fields)
+        for at, kind, number, fields in told
+    ]
+
+
+def test_what_others_do_after_a_failure_that_they_survive_is_work() -> None:
+    """With ``min-healthy`` the nodes that are not to blame go on in the same round."""
+    summary = of(of_min_healthy("a", 0), of_min_healthy("b", 1, victim=True))
+    first = summary.rounds[0]
+    culprit, victim = (part.times for part in first.parts)
+    assert culprit.productive_ns == victim.productive_ns - 59 * S == 18 * S
+    assert (victim.detect_ns, victim.evidence_ns, victim.recomputed_ns) == (10 * S, S, S)
+    assert culprit.idle_ns == 61 * S
+    assert first.restart_ns == 3 * S
+    assert summary.lost_ns == 3 * S + 10 * S
+    assert summary.failures.mttf_ns == 98 * S

@@ -14,12 +14,13 @@ from undaunted.coordinator.core import (
     leader,
     placement,
     preparation,
+    stopping,
 )
 from undaunted.coordinator.core import messages as m
 from undaunted.coordinator.core.policy import JobPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pytest
 
@@ -107,6 +108,27 @@ def victims_of_a_hang_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JobPolicy, "_hung", forgetful)
 
 
+def the_largest_iteration_is_not_passed(patch: pytest.MonkeyPatch) -> None:
+    decide = stopping.Stopping.decide
+
+    def early(self: stopping.Stopping, nodes: Iterable[str]) -> bool:
+        decided = decide(self, nodes)
+        if decided and self.after is not None:
+            self.after -= 1
+        return decided
+
+    patch.setattr(stopping.Stopping, "decide", early)
+
+
+def nodes_that_have_not_answered_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    decide = stopping.Stopping.decide
+
+    def hasty(self: stopping.Stopping, nodes: Iterable[str]) -> bool:
+        return decide(self, [node for node in nodes if node in self._asked])
+
+    patch.setattr(stopping.Stopping, "decide", hasty)
+
+
 BUGS = [
     Bug(
         "take-over without a majority",
@@ -188,5 +210,21 @@ BUGS = [
         Setup(2, 3, min_healthy=True),
         ("hang",),
         faults=6,
+    ),
+    Bug(
+        "ranks are told to stop after an iteration that one of them has asked about",
+        the_largest_iteration_is_not_passed,
+        "one end",
+        Setup(4, 2),
+        ("leave",),
+        faults=2,
+    ),
+    Bug(
+        "nodes that have not said what their ranks have asked are not waited for",
+        nodes_that_have_not_answered_do_not_count,
+        "one end",
+        Setup(4, 2),
+        ("leave", "slow"),
+        faults=4,
     ),
 ]

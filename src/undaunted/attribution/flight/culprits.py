@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 64  # of one group that are looked at
 MOST_CULPRITS = 256
+_FEW = 16  # ranks without a recording, of which one may be in a group of unknown members
 _MOST_GROUPS = 1024  # that are told of
 _MOST_MEMBERS = 1 << 21  # of all groups together
 _MOST_RANGES = 32  # of ranks in a sentence
-_SURE, _LIKELY, _GUESS = 0.95, 0.7, 0.5
+_SURE, _LIKELY, _GUESS, _DOUBT = 0.95, 0.7, 0.5, 0.4  # the last one is below `findings.SURE`
+_GLOO = "gloo"
 _SOME_CALL = Call("a collective")  # its entry was overwritten
 # Calls of which each member gives as much as any other.
 _EVEN = (
@@ -141,7 +143,7 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
     """
     job = _Job(recordings, world_size)
     operations = [*_operations(job), *_failed(job)]
-    culprits = _culprits(job, operations) if operations else []
+    culprits = _culprits(job, operations)
     blamed = {one.rank for one in culprits}
     waiting = {rank for one in operations if not one.failed for rank in one.waiting} - blamed
     return Analysis(
@@ -155,8 +157,10 @@ def analyse(recordings: Sequence[Recording], world_size: int = 0) -> Analysis:
 def _culprits(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     found = (
         _mismatches(job, [(one.view, one.number) for one in operations])
+        or _late(job)
         or _ends(job, operations)
-        or _mismatches(job, _last(job))  # operations that do not match may have failed everywhere
+        # operations that do not match may have failed everywhere
+        or _mismatches(job, _last(job, failed_only=not operations))
         or _idle(job, operations)
     )
     if found or all(one.failed for one in operations):
@@ -199,6 +203,7 @@ class _Job:
         self._space = _MOST_MEMBERS
         self._members: dict[Runs, tuple[tuple[int, ...], frozenset[int]]] = {}
         self._lacking: dict[frozenset[int], list[int]] = {}
+        self.guessed: set[_View] = set()  # their members are the ranks that have called something
         self._gather()
         in_groups = {rank for _, members in self._members.values() for rank in members}
         world = in_groups | self.by_rank.keys()
@@ -226,16 +231,14 @@ class _Job:
 
     def _join_unknown(self) -> None:
         """Give ranks that do not know the members of a group to the group of that name."""
-        for name, members in list(self.views):
-            if members:
-                continue
-            for other in list(self.views.values()):
-                if other.name == name and other.members:
-                    seen = self.views[name, members].seen
-                    for rank in [one for one in seen if one in other.members]:
-                        other.seen.setdefault(rank, seen.pop(rank))
-            if not self.views[name, members].seen:
-                del self.views[name, members]
+        unknown = {name: view.seen for (name, members), view in self.views.items() if not members}
+        for (name, members), view in self.views.items():
+            if members and (seen := unknown.get(name)):
+                for rank in seen.keys() & view.members:
+                    view.seen.setdefault(rank, seen.pop(rank))
+        for name, seen in unknown.items():
+            if not seen:
+                del self.views[name, ()]
 
     def _guess_members(self) -> None:
         every = runs(tuple(sorted(self.world)))
@@ -243,6 +246,7 @@ class _Job:
             if not view.order and (view.description == "default_pg" or view.name == "0"):
                 self._set_members(view, every)
             if not view.order:
+                self.guessed.add(view)
                 self._set_members(view, runs(tuple(sorted(view.seen))))
 
     def _set_members(self, view: _View, members: Runs) -> None:
@@ -258,7 +262,9 @@ class _Job:
         view.order, view.members = self._members[members]
 
     def lacking(self, view: _View) -> list[int]:
-        """Return the members that have left no recording."""
+        """Return the members that have left no recording; if they are not known, it may be any."""
+        if view in self.guessed:
+            return self.absent if len(self.absent) <= _FEW else []
         found = self._lacking.get(view.members)
         if found is None:
             found = self._lacking[view.members] = sorted(view.members - self.by_rank.keys())
@@ -287,6 +293,7 @@ class _Operation(msgspec.Struct, eq=False):
         lagging: ranks whose device has not finished what those of peers have.
         begun: of `waiting`, ranks whose device is known to be in it.
         some_ended: it has ended on some members.
+        left: some members have left it, and no dump tells whether with an error (gloo).
         orders: place among all operations of the rank, by waiting rank.
     """
 
@@ -299,6 +306,7 @@ class _Operation(msgspec.Struct, eq=False):
     lagging: list[int] = []
     begun: list[int] = []
     some_ended: bool = False
+    left: bool = False
     orders: dict[int, int] = {}
 
     @property
@@ -348,8 +356,12 @@ def _collective(job: _Job, view: _View, number: int, waiting: list[int]) -> _Ope
     if operation.absent:
         return operation
     operation.some_ended = any(group.ended(number) for group in others.values())
+    if operation.some_ended and first.backend == _GLOO and not _is_one_sided(operation.call):
+        operation.left = all(group.enqueued == number for group in others.values())
     if lacking := job.lacking(view):
         operation.absent = lacking
+    elif operation.left:
+        pass
     elif operation.some_ended and not _is_one_sided(operation.call):
         operation.lagging = operation.waiting
     else:
@@ -429,7 +441,7 @@ def _add_busy(operations: Sequence[_Operation]) -> None:
             one.absent = sorted(
                 rank for rank, order in one.orders.items() if oldest.get(rank, order) < order
             )
-        if not one.absent and one.some_ended:
+        if not one.absent and one.some_ended and not one.left:
             one.lagging = one.waiting
 
 
@@ -520,7 +532,10 @@ def _mismatched(
 
 
 def _failed(job: _Job) -> list[_Operation]:
-    """Return what failed: ranks with nothing pending whose last call others never came to."""
+    """Return what may have failed: ranks with nothing pending whose last call others lack.
+
+    Dumps of a job that is well look alike, if they were not made at the same time.
+    """
     found: dict[tuple[_View, int], _Operation] = {}
     last: dict[int, tuple[_View, Group]] = {}
     pending = {
@@ -541,19 +556,122 @@ def _failed(job: _Job) -> list[_Operation]:
             operation = found[view, number] = _Operation(view, number, call, failed=True)
             others = {one: each for one, each in view.seen.items() if each.enqueued != UNKNOWN}
             operation.absent = sorted(one for one, each in others.items() if each.enqueued < number)
-            if not operation.absent and group.backend == "gloo":
+            if not operation.absent and group.backend == _GLOO:
                 operation.absent = job.lacking(view)
         operation.waiting.append(rank)
     return [one for one in found.values() if one.absent]
 
 
-def _last(job: _Job) -> list[tuple[_View, int]]:
-    """Return the number of the last collective of each group, as each of its members has it."""
+def _last(job: _Job, *, failed_only: bool) -> list[tuple[_View, int]]:
+    """Return the number of the last collective of each group, as each of its members has it.
+
+    ``failed_only``: of gloo alone, of which calls that do not match have failed.
+    """
     return [
         (view, number)
         for view in job.views.values()
-        for number in sorted({one.enqueued for one in view.seen.values() if one.enqueued >= 0})
+        for number in sorted(
+            {
+                one.enqueued
+                for one in view.seen.values()
+                if one.enqueued >= 0 and (one.backend == _GLOO or not failed_only)
+            }
+        )
     ]
+
+
+# --- who came too late ----------------------------------------------------------------------------
+
+
+class _Lateness(msgspec.Struct, frozen=True):
+    """A rank came to an operation when the timeout of the others had passed, in seconds."""
+
+    operation: _Operation
+    by: float
+    timeout: float
+
+
+def _late(job: _Job) -> list[Culprit]:
+    """Blame who came to a collective of gloo too late: it had failed on the others by then.
+
+    A rank that was late as it waited for another is a victim too: its pause begins with the very
+    call with which that of the other ends.
+    """
+    late: dict[int, _Lateness] = {}
+    for view in job.views.values():
+        late.update(_late_in(job, view))
+    ends: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for rank, one in job.by_rank.items():
+        if late and one.pause is not None:
+            ends[one.pause.after].append(rank)
+    roots: dict[int, int] = {}
+    for rank in sorted(late):
+        root, seen = rank, {rank}
+        while (cause := _kept_by(job, root, ends)) not in {-1, *seen}:
+            root = cause
+            seen.add(root)
+        roots.setdefault(root, rank)
+    certain = len(roots) == 1
+    return [
+        _too_late(job, rank, victim, late, certain=certain)
+        for rank, victim in sorted(roots.items())[:MOST_CULPRITS]
+    ]
+
+
+def _late_in(job: _Job, view: _View) -> dict[int, _Lateness]:
+    called = {
+        rank: group
+        for rank, group in view.seen.items()
+        if group.backend == _GLOO and group.enqueued >= 0 and group.t > 0
+    }
+    if not called:
+        return {}
+    first = min(called, key=lambda rank: (-called[rank].enqueued, called[rank].t))
+    number, t, timeout = called[first].enqueued, called[first].t, called[first].timeout
+    call = job.call(first, called[first], number)
+    if not timeout > 0 or call is None or _is_one_sided(call):
+        return {}
+    late = {rank: group.t - t for rank, group in called.items() if group.t - t >= timeout}
+    # The clock of a rank that has not been away may be wrong.
+    for rank in list(late):
+        pause = job.by_rank[rank].pause
+        if pause is not None and pause.seconds < timeout / 2:
+            del late[rank]
+    operation = _Operation(view, number, call, waiting=sorted(called.keys() - late.keys()))
+    return {rank: _Lateness(operation, by, timeout) for rank, by in late.items()}
+
+
+def _kept_by(job: _Job, rank: int, ends: Mapping[tuple[str, int], Sequence[int]]) -> int:
+    """Return the rank that another has waited for in its pause, -1 = none."""
+    own = job.by_rank[rank].pause
+    if own is None:
+        return -1
+    groups = {(group.name, group.members) for group in job.by_rank[rank].groups}
+    for other in ends.get(own.before, ()):
+        theirs = job.by_rank[other].pause
+        if other != rank and theirs is not None and theirs.seconds >= own.seconds / 2:
+            both = groups.intersection((one.name, one.members) for one in job.by_rank[other].groups)
+            if any(name == own.before[0] for name, _ in both):
+                return other
+    return -1
+
+
+def _too_late(
+    job: _Job, rank: int, late_rank: int, late: Mapping[int, _Lateness], *, certain: bool
+) -> Culprit:
+    one = late.get(rank) or late[late_rank]
+    it = "it" if rank in late else f"{_named([late_rank])}, which waited for it,"
+    group = one.operation.seen(rank)
+    return Culprit(
+        rank=rank,
+        node=job.node(rank),
+        cause="host_lag",
+        group=one.operation.group,
+        evidence=f"{it} came to {one.operation} {one.by:.1f} s after "
+        f"{_named(one.operation.waiting)}, on which it had failed after {one.timeout:g} s",
+        confidence=_LIKELY if certain else _DOUBT,
+        t=group.t if group else 0.0,
+    )
 
 
 def _ends(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
@@ -596,7 +714,7 @@ def _stuck(job: _Job, operations: Sequence[_Operation]) -> list[Culprit]:
     found: dict[int, Culprit] = {}
     for one in operations:
         few = len(one.waiting) * 2 <= len(job.by_rank)
-        if one.view is None or one.absent or one.lagging or not few:
+        if one.view is None or one.absent or one.lagging or one.left or not few:
             continue
         for rank in one.waiting:
             text = f"{_named(one.waiting)} are in {one}, and nobody is missing: one of them"
@@ -684,15 +802,48 @@ def _waited_for(
     else:
         last = f"its last was number {group.enqueued}" if group.enqueued > 0 else "it called none"
         cause, text = "host_lag", f"{last}{_at(group.t)}, and nothing of its own is pending"
+    confidence = _LIKELY if foremost.failed else _SURE
+    if rank not in job.by_rank and foremost.view in job.guessed:
+        confidence = _GUESS
+    elif rank in job.by_rank and _may_be_older(job, rank, foremost):
+        confidence = _DOUBT
+        text += ", or its dump is older than theirs"
     return Culprit(
         rank=rank,
         node=job.node(rank),
         cause=cause,
         group=foremost.group,
         evidence=f"{lead}; {text}",
-        confidence=_LIKELY if foremost.failed else _SURE,
+        confidence=confidence,
         t=group.t if group else 0.0,
     )
+
+
+def _may_be_older(job: _Job, rank: int, operation: _Operation) -> bool:
+    """Whether the dump of a rank may be from before it came to an operation of others."""
+    dumped, group = job.by_rank[rank].dumped, operation.seen(rank)
+    others = {one: seen for one in operation.waiting if (seen := operation.seen(one)) is not None}
+    if operation.failed:
+        return not any(
+            _was_away(dumped, one, job.by_rank[other].dumped) for other, one in others.items()
+        )
+    if 0 < dumped < min((one.t for one in others.values()), default=0.0):
+        return True
+    # They have left the one before it, which needs all: they failed, or it has called it since.
+    before = operation.number - 1
+    return (group is not None and group.backend == _GLOO and group.enqueued < before) and any(
+        (call := job.call(other, one, before)) is not None and not _is_one_sided(call)
+        for other, one in others.items()
+    )
+
+
+def _was_away(dumped: float, other: Group, others_dumped: float) -> bool:
+    """Whether a rank had not come to the last call of another when that had failed."""
+    away = dumped - other.t
+    if not (dumped > 0 and away > 0):
+        return False
+    # One dump soon after the other: it has hardly come to it in between.
+    return away >= other.timeout > 0 or 0 < others_dumped <= dumped + away / 10
 
 
 def _at(t: float) -> str:

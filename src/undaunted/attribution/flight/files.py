@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from undaunted.attribution.flight.reader import RECORDING
-from undaunted.attribution.flight.recording import NotADumpError, Recording, decode
+from undaunted.attribution.flight.recording import MOST_RANKS, NotADumpError, Recording, decode
 from undaunted.base.process import module_command
 from undaunted.base.text import printable
 
@@ -26,6 +26,7 @@ _MOST_DEATHS = 8  # of processes that read one share of the files
 _MOST_FILES = 1 << 17
 # _dump_3, nccl_trace_rank_3, rank_3.json, rank3.pkl
 _AT_END = re.compile(r"(?<!\d)(\d{1,7})$")
+_ITERATION = re.compile(r"iter_(\d{1,9})")
 _NAMED = re.compile(r"rank[_\-=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _SUFFIXES = re.compile(r"(\.(json|pkl|pickle|pt|bin|dump|trace))+$", re.IGNORECASE)
 
@@ -71,18 +72,36 @@ def read_directory(path: Path) -> Dumps:
     return found
 
 
+def newest_iteration(files: Sequence[Path]) -> list[Path]:
+    """Leave out dumps of earlier iterations: a restart inside the process writes ``iter_3/``."""
+    iterations = {file: _iteration(file) for file in files}
+    newest = max(iterations.values(), default=-1)
+    return [file for file in files if iterations[file] in {-1, newest}]
+
+
+def _iteration(file: Path) -> int:
+    match = _ITERATION.fullmatch(file.parent.name)
+    return int(match[1]) if match else -1
+
+
 def read_files(files: Sequence[Path]) -> Dumps:
     """Read dumps, some at a time, and keep one for each rank."""
+    return one_for_each_rank(read_each(files))
+
+
+def read_each(files: Sequence[Path]) -> list[tuple[Path, Recording | str]]:
+    """Read dumps, some at a time: what each holds, or why it says nothing."""
     todo = [(rank_of(file.name), file) for file in files]
     # Large ones that lie together are spread.
     processes = max(1, min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(todo)))
     shares = [todo[place::processes] for place in range(processes)]
     with ThreadPoolExecutor(processes) as pool:
         said = [one for share in pool.map(_read_share, shares) for one in share]
-    return _sort_out(sorted(said, key=lambda one: one[0]))
+    return sorted(said, key=lambda one: one[0])
 
 
-def _sort_out(said: Iterable[tuple[Path, Recording | str]]) -> Dumps:
+def one_for_each_rank(said: Iterable[tuple[Path, Recording | str]]) -> Dumps:
+    """Keep the first one of each rank of what `read_each` has read."""
     by_rank: dict[int, Recording] = {}
     file_of: dict[int, Path] = {}
     problems = []
@@ -96,6 +115,9 @@ def _sort_out(said: Iterable[tuple[Path, Recording | str]]) -> Dumps:
                     "its rank is not known: name it after that, as in rank_3.json",
                 )
             )
+        elif one.rank >= MOST_RANKS:
+            text = f"passed over: it is of rank {one.rank}; ranks up to {MOST_RANKS - 1} are judged"
+            problems.append(Problem(printable(file.name), text))
         elif one.rank in by_rank:
             text = f"passed over: {file_of[one.rank].name} is of rank {one.rank}, too"
             problems.append(Problem(printable(file.name), text))

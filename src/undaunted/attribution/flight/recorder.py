@@ -4,8 +4,8 @@ Called in a thread beside training: it never imports torch, never raises, and wa
 the interpreter's lock.
 
 torch's dumps of gloo lack the members of groups, and transfers. Both are added here, in the form
-that dumps of NCCL have, with three keys of our own: ``rank``, ``world_size`` and ``waits``, the
-transfer that the main thread waits in.
+that dumps of NCCL have, with keys of our own: ``rank``, ``world_size``, ``dumped_ns``, the time of
+the dump, and ``waits``, the transfer that the main thread waits in.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def _dump(*, empty: bool) -> dict[str, Any] | None:
     found = _written(_inner(), empty=empty)
     if found is None:
         return None
+    found["dumped_ns"] = time.time_ns()
     distributed = sys.modules["torch.distributed"]
     found["rank"] = distributed.get_rank()
     found["world_size"] = distributed.get_world_size()

@@ -8,8 +8,10 @@ What differs between dumps, as seen with torch 2.5 to 2.13:
 
 * Numbers of a rank's groups (``pg_id``) are the rank's own, names are the job's. An entry has both;
   ``pg_status`` is by number, ``pg_config`` by name.
-* ``retired`` entries of gloo have ended, whatever their state says: it stays ``scheduled``. Those
-  of NCCL may have timed out.
+* ``retired`` entries of gloo have ended, whatever their state says: it stays ``scheduled``. They
+  may have ended with an error: nothing in a dump tells. Those of NCCL may have timed out.
+* An entry of gloo is retired a moment after its caller goes on, with an error or without: a dump
+  that is made at once has it as if it were pending.
 * Operations that were batched have entries of their own, which stay ``scheduled`` for ever; the
   entry ``coalesced`` with the same number has the state of all.
 * The counters of ``pg_status`` count transfers as well where a group has some, and with gloo
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,6 +44,7 @@ _MOST_TRANSFERS = 64
 _LAST_CALLS = 8  # that have ended
 _LEAST_BEFORE, _MOST_BEFORE = 4, 1024  # calls that are looked at for an order to be strange
 _MOST_CALLS = 64  # of a group
+_MOST_PAUSES = 1024  # calls between which the longest pause is looked for
 _LONGEST = 80  # of a name
 MOST_RANKS = 1 << 17
 _BOUND = 1 << 62
@@ -90,6 +94,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         calls: what the rank called in the collectives from `since` on, as places in
             `Recording.calls`; -1 = not known.
         backend: ``nccl``, ``gloo``; "" = not known.
+        timeout: of the last collective, seconds; 0 = not known.
     """
 
     name: str
@@ -103,6 +108,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     since: int = 0
     calls: tuple[int, ...] = ()
     backend: str = ""
+    timeout: float = 0.0
 
     def call_at(self, number: int) -> int:
         """Return the place of what was called at this number in `Recording.calls`, -1 = unknown."""
@@ -151,6 +157,19 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
     peer: int = -1
 
 
+class Pause(msgspec.Struct, frozen=True, array_like=True):
+    """The longest time for which a rank has called nothing.
+
+    Attributes:
+        seconds: between the two calls.
+        before, after: name of the group and number of the collective that it called.
+    """
+
+    seconds: float
+    before: tuple[str, int]
+    after: tuple[str, int]
+
+
 class Recording(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is left of the dump of one rank.
 
@@ -168,6 +187,8 @@ class Recording(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
         node: name, "" = not known.
         entries: how many there were.
         version: of the dump's form.
+        dumped: when, seconds since 1970; 0 = not known: torch does not say it.
+        pause: the longest one among the last calls; of gloo only.
     """
 
     rank: int
@@ -181,6 +202,14 @@ class Recording(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     node: str = ""
     entries: int = 0
     version: str = ""
+    dumped: float = 0.0
+    pause: Pause | None = None
+
+    @property
+    def called(self) -> float:
+        """When it last called something that is kept here, seconds since 1970; 0 = not known."""
+        times = [group.t for group in self.groups] + [one.t for one in self.transfers]
+        return max(times, default=0.0)
 
 
 def encode(recording: Recording) -> bytes:
@@ -205,7 +234,7 @@ def reduce(dump: object, rank: int = -1) -> Recording:
 
     Args:
         dump: what the pickle or JSON of torch's recorder holds: a dictionary. The keys ``rank``,
-            ``world_size``, ``node`` and ``waits`` are ours (`recorder`).
+            ``world_size``, ``node``, ``waits`` and ``dumped_ns`` are ours (`recorder`).
         rank: if the dump does not say it.
 
     Raises:
@@ -277,6 +306,8 @@ class _Reduction:
             node=_text(self.dump.get("node", "")),
             entries=len(self.entries),
             version=_text(self.dump.get("version", "")),
+            dumped=_seconds(self.dump.get("dumped_ns")),
+            pause=_pause(self.entries),
         )
 
     def _status_by_name(
@@ -310,6 +341,7 @@ class _Reduction:
             since=since,
             calls=calls,
             backend=_text(entries[-1]["profiling_name"].partition(":")[0]) if entries else "",
+            timeout=_timeout(collectives[-1]) if collectives else 0.0,
         )
 
     def _calls(
@@ -479,6 +511,23 @@ def _strange(entries: Sequence[dict[Any, Any]], pending: Sequence[Group | Transf
     return -1
 
 
+def _pause(entries: Sequence[dict[Any, Any]]) -> Pause | None:
+    """Return the longest time between two of the last calls, the last one of equals."""
+    if not entries or not entries[-1]["profiling_name"].startswith("gloo:"):
+        return None
+    last = entries[-_MOST_PAUSES:]
+    times = [_time(entry) for entry in last]
+    seconds = [(after - before, place) for place, (before, after) in enumerate(pairwise(times))]
+    if not seconds:
+        return None
+    longest, place = max(seconds)
+    return Pause(longest, _called(last[place]), _called(last[place + 1]))
+
+
+def _called(entry: dict[Any, Any]) -> tuple[str, int]:
+    return _text(entry["process_group"][0]), _number(entry["collective_seq_id"])
+
+
 def _of_last_start(
     by_group: dict[str, list[dict[Any, Any]]],
 ) -> dict[str, list[dict[Any, Any]]]:
@@ -620,7 +669,15 @@ def _text(value: object) -> str:
 
 
 def _time(entry: dict[Any, Any]) -> float:
-    return max(0, _number(entry.get("time_created_ns"))) / 1e9
+    return _seconds(entry.get("time_created_ns"))
+
+
+def _timeout(entry: dict[Any, Any]) -> float:
+    return max(0, _number(entry.get("timeout_ms"))) / 1e3
+
+
+def _seconds(nanoseconds: object) -> float:
+    return max(0, _number(nanoseconds)) / 1e9
 
 
 # --- ranks of groups ------------------------------------------------------------------------------

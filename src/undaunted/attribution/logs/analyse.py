@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from undaunted.attribution.findings import CAUSES, Action, Finding, severity_of, worst_first
 from undaunted.attribution.logs.compare import FEW, compare
+from undaunted.attribution.logs.prefixes import is_of_torchrun, rank_in_name
 from undaunted.attribution.logs.rules import rules
 from undaunted.attribution.logs.scan import LogScan, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from os import PathLike
 
     from undaunted.attribution.logs.scan import Hit
@@ -29,6 +30,10 @@ _DEVICE = severity_of("gpu_lost")
 _PROGRAM = severity_of("program_error")
 _NUMBER = re.compile(r"SeqNum=(\d{1,18})\b")
 _LATER = 0.9
+# Lines beside which there is mostly another that says more.
+_VAGUE = re.compile(
+    r"^\W*exitcode\s*:|closing signal|invoked oom-killer|oom-kill:|terminate called|ChildFailed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,9 @@ def read_logs(
     files: Iterable[str | PathLike[str]],
     previous: Iterable[str | PathLike[str]] | None = None,
     world_size: int | None = None,
+    *,
+    names: bool = True,
+    advance: Callable[[int], object] | None = None,
 ) -> Reading:
     """Like `analyse`, with what the findings rest on.
 
@@ -75,16 +83,47 @@ def read_logs(
         files: see `analyse`.
         previous: see `analyse`.
         world_size: number of ranks; None: as the logs say.
+        names: whether ranks are taken from names of files where lines do not say them.
+        advance: called with how many bytes more were read, for people who wait.
     """
-    scans = [_scanned(file) for file in files]
-    known = [_scanned(file) for file in previous or ()]
+    known = [_scanned(file, advance, compared=True) for file in previous or ()]
+    scans = [_scanned(file, advance, compared=bool(known)) for file in files]
+    if names:
+        _name_ranks(scans, world_size)
     return judge(scans, known, world_size)
 
 
-def _scanned(file: str | PathLike[str]) -> LogScan:
+def _scanned(
+    file: str | PathLike[str], advance: Callable[[int], object] | None, *, compared: bool
+) -> LogScan:
     scan = LogScan(str(file), rules())
-    scan.read()
+    scan.read(advance=advance)
+    scan.finish(compared=compared)
     return scan
+
+
+def _name_ranks(scans: Sequence[LogScan], world_size: int | None) -> None:
+    """Take ranks from names of files, if these can be ranks of the job."""
+    named = [(scan, *found) for scan in scans if (found := rank_in_name(scan.path))]
+    ranks = {rank for _, rank, _ in named}
+    if len(ranks) < len({(rank, folder) for _, rank, folder in named}):
+        return  # each node counts its own
+    size = world_size or _world_size(scans)
+    if size and (max(ranks, default=0) >= size or _are_local(named, size)):
+        return
+    for scan, rank, _ in named:
+        scan.rank = rank
+        scan.ranks.add(rank)
+
+
+def _are_local(named: Sequence[tuple[LogScan, int, str]], world_size: int) -> bool:
+    """Whether files are of the ranks of one node of several."""
+    local = {rank for scan, rank, _ in named if is_of_torchrun(scan.path)}
+    return 0 < len(local) < world_size
+
+
+def _world_size(scans: Sequence[LogScan]) -> int:
+    return max((scan.world_size for scan in scans), default=0)
 
 
 def judge(
@@ -103,7 +142,7 @@ def judge(
     made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in seen.values()]
     findings = compare(_in_order(made), seen, scans, previous)
     stepped = any(scan.steps for scan in scans)
-    world_size = world_size or max((scan.world_size for scan in scans), default=0)
+    world_size = world_size or _world_size(scans)
     return Reading(
         findings,
         stepped,
@@ -146,23 +185,42 @@ def _alive(scans: Sequence[LogScan]) -> dict[str, Seen]:
 
 
 def _left(seen: dict[str, Seen]) -> dict[str, Seen]:
-    """Leave out what came with an end that somebody asked for, or such an end after a failure."""
-    asked = [one for cause, one in seen.items() if cause in _ASKED]
+    """Leave out what came with an end that somebody asked for, or such an end after a failure.
+
+    Both stay where the order is not known.
+    """
+    asked = [hit for cause, one in seen.items() if cause in _ASKED for hit in one.hits]
     if not asked:
         return seen
-    first = min(_place(one) for one in asked)
-    failed = [
-        one
+    first = {hit.path: hit.line for hit in sorted(asked, key=lambda hit: -hit.line)}
+    since = min((hit.t for hit in asked if hit.t), default=0.0)
+    came = {
+        cause: min(_order(hit, first, since) for hit in one.hits)
         for cause, one in seen.items()
-        if severity_of(cause) >= _PROGRAM and cause not in _ASKED and _place(one) < first
-    ]
-    if failed:
+        if cause not in _ASKED
+    }
+    if any(when < 0 and severity_of(cause) >= _PROGRAM for cause, when in came.items()):
         return {cause: one for cause, one in seen.items() if cause not in _ASKED}
     return {
         cause: one
         for cause, one in seen.items()
-        if cause in _ASKED or severity_of(cause) in {_DEVICE, 0}
+        if cause in _ASKED
+        or severity_of(cause) in {_DEVICE, 0}
+        or (came[cause] == 0 and severity_of(cause) >= _PROGRAM)
     }
+
+
+def _order(hit: Hit, first: dict[str, int], since: float) -> int:
+    """Return -1 if a line came before what began in these lines and at this time, 1: after it.
+
+    0 = not known: it is in another file, and one of both has no time, or both have the same.
+    """
+    line = first.get(hit.path)
+    if line is not None:
+        return -1 if hit.line < line else 1
+    if not hit.t or not since or hit.t == since:
+        return 0
+    return -1 if hit.t < since else 1
 
 
 def _in_order(made: list[tuple[tuple[float, int], Finding]]) -> list[Finding]:
@@ -200,17 +258,21 @@ def _finding(
         ranks, nodes = _first_failure(seen)
     if not nodes and ranks and all(rank in node_of for rank in ranks):
         nodes = {node_of[rank] for rank in ranks}
-    quoted = next((hit for hit in one.hits if ranks & {*hit.ranks}), first)
+    quoted = max([hit for hit in one.hits if ranks & {*hit.ranks}] or one.hits, key=_telling)
     return Finding(
         one.cause,
         tuple(sorted(ranks)),
         tuple(sorted(nodes)),
         first.t,
-        first.meaning.confidence,
+        quoted.meaning.confidence,
         quoted.quote,
         f"{quoted.path}:{quoted.line}",
         inferred,
     )
+
+
+def _telling(hit: Hit) -> tuple[bool, float]:
+    return not _VAGUE.search(hit.quote), hit.meaning.confidence
 
 
 def _first_failure(seen: dict[str, Seen]) -> tuple[set[int], set[str]]:

@@ -1,4 +1,4 @@
-"""Who says a line of a log, and when: what stands before the message. Pure.
+"""Who says a line of a log, and when: what stands before the message, or names its file. Pure.
 
 Many programs write something before a line: `srun --label` the rank, torchrun the role and rank,
 journald a time and the host, loggers a time and a level. Pieces are taken off one after the other.
@@ -61,6 +61,13 @@ _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|.)?"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_RANK_OF_FILE = re.compile(
+    r"(?:(?<!local)(?<!node)(?:^|[_.-])(?:global[_-]?)?rank[_.=-]?(\d{1,6})"
+    r"|^(?:std(?:out|err)|worker)[_.-]?(\d{1,4})"  # longer ones are numbers of jobs
+    r"|^(\d{1,3})(?=\.(?:log|txt|out|err|stdout|stderr)$))(?=[_.-]|$)"
+)
+_RANK_OF_FOLDER = re.compile(r"(?:global_?)?rank[_.=-]?(\d{1,6})")
+_ATTEMPT = re.compile(r"attempt_\d+")  # of torchrun; a folder for each local rank is in it
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -110,6 +117,24 @@ def read_prefix(line: str, year: int = 1970) -> Prefix:
         place += 1
     prefix.begins = place
     return prefix
+
+
+def rank_in_name(path: str) -> tuple[int, str] | None:
+    """Return the rank that a file is of as its name says, and the folder of all ranks."""
+    *above, folder, name = ("", "", *path.split("/"))
+    if found := _RANK_OF_FILE.search(name.lower()):
+        return int(found[1] or found[2] or found[3]), "/".join([*above, folder]).lstrip("/")
+    if found := _RANK_OF_FOLDER.fullmatch(folder.lower()):
+        return int(found[1]), "/".join(above).lstrip("/")
+    if is_of_torchrun(path):
+        return int(folder), "/".join(above[:-1]).lstrip("/")
+    return None
+
+
+def is_of_torchrun(path: str) -> bool:
+    """Whether torchrun has named the folder of a file, after a rank of the node."""
+    parts = path.split("/")[-3:-1]
+    return len(parts) == 2 and bool(_ATTEMPT.fullmatch(parts[0])) and parts[1].isdigit()
 
 
 def _take(prefix: Prefix, piece: re.Match[str], year: int) -> int:

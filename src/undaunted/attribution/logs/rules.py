@@ -30,6 +30,7 @@ _TRACEBACK_LITERAL = "traceback (most recent call last)"
 _IGNORED_LITERAL = "exception ignored in"
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w{0,60}(?:: |:?$)").match
 _DIFFERENT = re.compile(rb"/[\w./+-]*|\b0x[0-9a-f]+\b|\b[0-9a-f]{6,}\b|\d+|\s+")
+_RAISE = re.compile(r"raise [A-Za-z_]").match  # a line of source in a traceback
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}\w{0,60}(?:Error|Exception): ").match
 _XID = re.compile(
     r"\bXid (?:\([^)]{0,40}\):? ?)(\d{1,4})\b|\bxid[ =:#]{1,3}(\d{1,4})\b", re.IGNORECASE
@@ -58,6 +59,7 @@ class _Steps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class _Ends(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     any: list[str]
     line: str
+    unless: str
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,17 +72,19 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Step(NamedTuple):
-    """That a step was made.
+    """That a step or an epoch was made.
 
     Attributes:
         kind: which kind of line says it.
         text: differs from that of other steps.
         number: of the step, None if the line does not have one.
+        epoch: its number, None if the line does not have one.
     """
 
     kind: int
     text: str
     number: float | None
+    epoch: float | None
 
 
 class Fit(NamedTuple):
@@ -187,6 +191,7 @@ class Rules:
         self._steps = [_expression(line) for line in table.steps.lines]
         self._not_steps = _expression(table.not_steps)
         self._ends = _expression(table.ends.line)
+        self._not_ends = _expression(table.ends.unless)
         self._literals: dict[bytes, set[int]] = {}
         self._add(XID, [_XID_LITERAL])
         self._add(TRACEBACK, [_TRACEBACK_LITERAL])
@@ -247,12 +252,13 @@ class Rules:
         found = self._steps[kind](line)
         if not found:
             return None
-        is_number = found[1].isdigit() and len(found[1]) <= _MOST_DIGITS
-        return Step(kind, found[1], float(found[1]) if is_number else None)
+        text = " ".join(filter(None, found.groups()))
+        named = found.groupdict()
+        return Step(kind, text, _number(named.get("step")), _number(named.get("epoch")))
 
     def is_end(self, line: str) -> bool:
         """Whether a line says that the program came to its end."""
-        return bool(self._ends(line))
+        return bool(self._ends(line)) and not self._not_ends(line)
 
     @staticmethod
     def is_exception(message: str) -> bool:
@@ -273,6 +279,8 @@ class Rules:
         if XID in numbers and (xid := _XID.search(line)):
             cause = self._xids.get(int(xid[1] or xid[2]))
             return Meaning(cause, 0.95) if cause else None
+        if _RAISE(line, begins):
+            return None
         for number in numbers:
             if number < 0:
                 continue
@@ -284,6 +292,10 @@ class Rules:
                 dealt_with = not rule.row.sure and not ends_traceback and self._harmless(line)
                 return None if dealt_with else meaning
         return None
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text and text.strip().isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def template(line: bytes) -> bytes:

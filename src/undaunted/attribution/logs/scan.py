@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.attribution.findings import CAUSES
+from undaunted.attribution.findings import CAUSES, SAID_BY_ANYBODY
 from undaunted.attribution.logs.prefixes import clean, read_prefix
 from undaunted.attribution.logs.rules import (
     END,
@@ -27,7 +27,7 @@ from undaunted.attribution.logs.rules import (
 from undaunted.base.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
     from undaunted.attribution.logs.prefixes import Prefix
@@ -51,6 +51,7 @@ _LOOK_BACK = 12  # lines, for what a line does not say itself
 _LOOKED_BACK_AT = 400  # bytes of each
 _MOST_UNREAD = 64  # lines of which the rank is not read yet
 _BEGAN_AGAIN = 10  # steps back: more than ranks are apart whose lines are mixed
+_EPOCHS_BACK = 2  # likewise
 _FIRST_SAMPLES = 1000  # lines looked at for ranks and their nodes
 _SAMPLES = 50
 _RECENT = 64  # numbers of steps
@@ -160,6 +161,7 @@ class LogScan:
 
     Attributes:
         path: the file.
+        rank: whose file it is, for lines that do not say theirs; None = not known.
         steps: different steps seen; more where the program began again.
         last_step: the number of the last one, None = none.
         last_step_line: the number of the last line that tells of one.
@@ -175,6 +177,7 @@ class LogScan:
 
     def __init__(self, path: str, rules: Rules) -> None:
         self.path = path
+        self.rank: int | None = None
         self.error = ""
         self._rules = rules
         self._groups: dict[str, list[Group]] = {}  # by cause, of the last two steps
@@ -201,22 +204,25 @@ class LogScan:
         self._begun = b""  # a line without its end
         self._recent: dict[Step, None] = {}  # in order
         self._step_lines: deque[bytes] = deque(maxlen=SURVIVED_BY)
-        self._last_of: dict[int, float] = {}  # by kind of line
+        self._last_of: dict[int, Step] = {}  # by kind of line
         self._head = b""  # of the file, to know it by
         self._tracebacks: dict[object, tuple[int, bool]] = {}  # line of the head, whether ignored
         self._last_head = 0
         self._ignored: object = _NOBODY
         self._year = time.gmtime().tm_year
 
-    def read(self, *, to_end: bool = True) -> None:
+    def read(self, *, to_end: bool = True, advance: Callable[[int], object] | None = None) -> None:
         """Read what is new; a file that was cut or replaced from its beginning. Never raises.
 
         Args:
             to_end: a last line without an end counts as one; only when nobody writes any more.
+            advance: called with how many bytes more were read, for people who wait.
         """
         try:
             with open(self.path, "rb", buffering=0, opener=_open) as file:
-                self._read(file)
+                for size in self._read(file):
+                    if advance is not None:
+                        advance(size)
             self.error = ""
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -224,7 +230,20 @@ class LogScan:
             begun, self._begun = self._begun, b""
             self._take(begun)
 
-    def _read(self, file: BinaryIO) -> None:
+    def finish(self, *, compared: bool) -> None:
+        """Let go of what only further reading needs; a job may have thousands of files.
+
+        Args:
+            compared: whether lines are compared with those of another round.
+        """
+        self._memory.clear()
+        self._memory_bytes = 0
+        if not compared:
+            self.templates.clear()
+            self.new_lines.clear()
+
+    def _read(self, file: BinaryIO) -> Iterator[int]:
+        """Read to the end; yield the size of each chunk once it is looked at."""
         status = os.fstat(file.fileno())
         head = file.read(_HEAD_BYTES)
         other = status.st_ino != self._inode or not head.startswith(self._head)
@@ -242,6 +261,7 @@ class LogScan:
             self._begun = _shortened(rest)
             if newline:
                 self._take(whole)
+            yield len(chunk)
 
     def _take(self, chunk: bytes) -> None:
         """Take whole lines, without the last end."""
@@ -400,8 +420,9 @@ class LogScan:
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return ranks and nodes that a line names, else those that say it."""
         meaning, rank, node = kept.meaning, prefix.rank, prefix.node
-        if rank is not None and node:
-            self._note_node(rank, node)
+        whose = self.rank if rank is None else rank
+        if whose is not None and node:
+            self._note_node(whose, node)
         for named in meaning.ranks:
             for host in meaning.nodes[:1]:
                 self._note_node(named, host)
@@ -411,6 +432,8 @@ class LogScan:
             node = found[1] or found[2]
         if rank is None and len(said := _RANK_IN_TEXT.findall(text)) == 1:
             rank = int(said[0])
+        if rank is None and node == prefix.node and meaning.cause not in SAID_BY_ANYBODY:
+            rank = self.rank
         if meaning.aside and not CAUSES[meaning.cause].follows:
             rank, node = None, ""
         ranks = meaning.ranks or (() if rank is None else (rank,))
@@ -425,12 +448,12 @@ class LogScan:
     def _count_step(self, step: Step, raw: bytes) -> None:
         if step in self._recent:
             return
+        if _is_back(step, self._last_of.get(step.kind, step)):
+            self.steps += SURVIVED_BY
+            self._recent.clear()
+            self._last_of.clear()
+        self._last_of[step.kind] = step
         if step.number is not None:
-            if step.number <= self._last_of.get(step.kind, 0) - _BEGAN_AGAIN:
-                self.steps += SURVIVED_BY
-                self._recent.clear()
-                self._last_of.clear()
-            self._last_of[step.kind] = step.number
             self.last_step = step.number
         self._recent[step] = None
         if len(self._recent) > _RECENT:
@@ -474,6 +497,15 @@ def _shortened(line: bytes, longest: int = CHUNK_BYTES) -> bytes:
     """Return a line without its middle if it is too long."""
     half = longest // 2
     return line if len(line) <= longest else line[:half] + line[-half:]
+
+
+def _is_back(step: Step, last: Step) -> bool:
+    """Whether the program began again between two steps. Each epoch may count steps from 0."""
+    if step.epoch != last.epoch and step.epoch is not None and last.epoch is not None:
+        return step.epoch <= last.epoch - _EPOCHS_BACK
+    if step.number is None or last.number is None:
+        return False
+    return step.number <= last.number - _BEGAN_AGAIN
 
 
 def _thinned(events: list[_Event]) -> Iterator[_Event]:

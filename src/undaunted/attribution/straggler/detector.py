@@ -22,11 +22,13 @@ from undaunted.attribution.straggler.report import (
     Reference,
     Report,
     Statistic,
+    check,
     decode,
     encode,
     gathered,
     gpu_score,
     is_number,
+    is_whole,
     kernel_summary,
     of_one_rank,
     section_scores,
@@ -125,24 +127,14 @@ class Detector:
         if cls._run is not None:
             raise AssertionError("Detector is initialized already: call Detector.shutdown first")
         scores = _scores(scores_to_compute)
-        if not isinstance(gather_on_rank0, bool):
-            raise ValueError(  # noqa: TRY004 - as for all arguments
-                f"gather_on_rank0 is {gather_on_rank0!r}: give True or False"
-            )
-        whole = isinstance(profiling_interval, int) and not isinstance(profiling_interval, bool)
-        if not whole or profiling_interval < 1:
-            raise ValueError(
-                f"profiling_interval is {profiling_interval!r}: give a whole number, 1 or more"
-            )
-        if not is_number(report_time_interval) or report_time_interval <= 0:
-            raise ValueError(
-                f"report_time_interval is {report_time_interval!r}: give seconds above 0"
-            )
-        for argument, text in (("node_name", node_name or ""), ("role", role)):
-            if not _can_be_sent(text):
-                raise ValueError(f"{argument} is {text!r}: give a text")
-        if reference not in get_args(Reference):
-            raise ValueError(f"reference is {reference!r}: give one of {get_args(Reference)}")
+        known = get_args(Reference)
+        check(
+            "gather_on_rank0", gather_on_rank0, isinstance(gather_on_rank0, bool), "True or False"
+        )
+        check_intervals(report_time_interval, profiling_interval)
+        check("node_name", node_name, _can_be_sent(node_name or ""), "a text")
+        check("role", role, _can_be_sent(role), "a text")
+        check("reference", reference, reference in known, f"one of {known}")
         cls._run = _Run(
             relative=_RELATIVE in scores,
             individual=_INDIVIDUAL in scores,
@@ -250,6 +242,18 @@ class Detector:
         if cls._run is None:
             raise RuntimeError("Detector is not initialized: call Detector.initialize first")
         return cls._run
+
+
+def check_intervals(report_time_interval: float, profiling_interval: int) -> None:
+    """Check these arguments of `Detector.initialize`.
+
+    Raises:
+        ValueError: one of them is out of its range.
+    """
+    time, every = report_time_interval, profiling_interval
+    is_time = is_number(time) and 0 < time <= sys.float_info.max
+    check("report_time_interval", time, is_time, "a finite number of seconds above 0")
+    check("profiling_interval", every, is_whole(every) and every > 0, "a whole number, 1 or more")
 
 
 def _can_be_sent(text: object) -> bool:

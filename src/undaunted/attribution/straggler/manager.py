@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from undaunted.attribution.straggler import exchange
-from undaunted.attribution.straggler.detector import CallableId, Detector
-from undaunted.attribution.straggler.report import is_number
+from undaunted.attribution.straggler.detector import CallableId, Detector, check_intervals
+from undaunted.attribution.straggler.report import check, is_number, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from undaunted.attribution.straggler.report import Report, StragglerId
+
+_FLAG = (True, False)
 
 
 @dataclass(kw_only=True)
@@ -58,22 +60,29 @@ class NVRxStragglerDetectionConfig:
         """Check the values, if enabled.
 
         Raises:
-            ValueError: nothing is to be computed, or a number is out of its range.
+            ValueError: nothing is to be computed, or a value is of a wrong kind or range.
         """
+        check("enabled", self.enabled, self.enabled in _FLAG, "True or False")
         if not self.enabled:
             return
+        for name in (
+            "calc_relative_gpu_perf",
+            "calc_individual_gpu_perf",
+            "stop_if_detected",
+            "enable_logging",
+        ):
+            check(name, getattr(self, name), getattr(self, name) in _FLAG, "True or False")
         if not (self.calc_relative_gpu_perf or self.calc_individual_gpu_perf):
             raise ValueError(
                 "calc_relative_gpu_perf and calc_individual_gpu_perf are both off: turn one on"
             )
-        if not is_number(self.report_time_interval) or self.report_time_interval <= 0:
-            raise ValueError(
-                f"report_time_interval is {self.report_time_interval!r}: give seconds above 0"
-            )
+        check_intervals(self.report_time_interval, self.profiling_interval)
         for name in ("gpu_relative_perf_threshold", "gpu_individual_perf_threshold"):
             threshold = getattr(self, name)
-            if not is_number(threshold) or not 0 <= threshold <= 1:
-                raise ValueError(f"{name} is {threshold!r}: give 0 to 1")
+            check(name, threshold, is_number(threshold) and 0 <= threshold <= 1, "0 to 1")
+        number = self.num_gpu_perf_scores_to_print
+        check("num_gpu_perf_scores_to_print", number, is_whole(number), "a whole number; 0 = none")
+        check("logger_name", self.logger_name, isinstance(self.logger_name, str), "a text")
 
 
 class _Step:
@@ -112,9 +121,11 @@ class NVRxStragglerDetectionManager:
 
         Raises:
             RuntimeError: it was called before.
+            ValueError: a value of the configuration is wrong.
         """
         if self.initialized:
             raise RuntimeError("NVRxStragglerDetectionManager is already initialized.")
+        self.config.finalize()
         if not self.config.enabled:
             self.logger.debug("NVRx straggler detection is disabled.")
             return

@@ -29,6 +29,21 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and value == value  # noqa: PLR0124
 
 
+def is_whole(value: object) -> bool:
+    """Return whether it is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check(name: str, value: object, fits: bool, give: str) -> None:
+    """Refuse an argument that does not fit, and say what to give instead.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    if not fits:
+        raise ValueError(f"{name} is {value!r}: give {give}")
+
+
 class Statistic(Enum):
     """What a summary of times has. Times of sections are in ms, of the device in µs."""
 
@@ -183,8 +198,7 @@ class Report:
             ("gpu_indiv_threshold", gpu_indiv_threshold),
             ("section_indiv_threshold", section_indiv_threshold),
         ):
-            if not is_number(threshold):
-                raise ValueError(f"{name} is {threshold!r}: give a number, such as 0.75")
+            check(name, threshold, is_number(threshold), "a number, such as 0.75")
         return {
             "straggler_gpus_relative": self._below(
                 self.gpu_relative_perf_scores, gpu_rel_threshold

@@ -11,7 +11,7 @@ from undaunted.coordinator.core.messages import Command, Place, Prepare, Say, Se
 from undaunted.coordinator.core.placement import name_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from undaunted.coordinator.core.config import PolicyConfig
     from undaunted.coordinator.core.messages import NodeInfo
@@ -155,9 +155,12 @@ class Formation:
             SetTimer("prepare", number, self.config.join_timeout_s),
         ]
 
-    def choose(self, seats: Mapping[str, int]) -> placement.Placement | str:
+    def choose(
+        self, seats: Mapping[str, int], without: Collection[str] = ()
+    ) -> placement.Placement | str:
         """Place the nodes that may take part, or say why that does not go."""
-        return placement.choose(self.roster.candidates(), seats, self.config.rules)
+        known = [info for info in self.roster.candidates() if info.name not in without]
+        return placement.choose(known, seats, self.config.rules)
 
     def last_call_over(self) -> None:
         """The first round waits for no more nodes than it needs."""

@@ -178,12 +178,13 @@ class NodeFinished(_Message, frozen=True):
 
 
 class NodeStopped(_Message, frozen=True):
-    """No process of the round is left on the node. ``all_ok``: every rank had exited with 0.
+    """No process of the round is left on the node.
 
-    ``iterations``: how far the round came. ``verdict``: what the node found out about its own
-    failure in the meantime, "" = it has none or nothing new; ``finding``: the same for `Advise`,
-    opaque to the policy. ``misuse``: its ranks ended as do programs that are called with wrong
-    arguments; None = no rank ended by itself.
+    ``all_ok``: every rank had exited with 0, its work done; not stopped before. ``iterations``: how
+    far the round came. ``verdict``: what the node found out about its own failure in the meantime,
+    "" = it has none or nothing new; ``finding``: the same for `Advise`, opaque to the policy.
+    ``misuse``: its ranks ended as do programs that are called with wrong arguments; None = no rank
+    ended by itself.
     """
 
     node: str
@@ -212,6 +213,32 @@ class ShutdownRequested(_Message, frozen=True):
     round: int
     description: str
     by: str = "a rank"
+
+
+class StopWanted(_Message, frozen=True):
+    """A rank wants all ranks to stop after the same iteration.
+
+    ``why``: one of `progress.layout.WANTED`.
+    """
+
+    node: str
+    round: int
+    rank: int
+    why: str
+
+
+class RanksAsked(_Message, frozen=True):
+    """Ranks of the node that ask whether to stop wait from now on, as `Stop` has said.
+
+    ``iteration``: the last one that any of them has asked about, -1 = none. ``fixed``: all of them
+    stop after it, as a leader has said before. ``asks``: whether any rank asks at all.
+    """
+
+    node: str
+    round: int
+    iteration: int
+    fixed: bool = False
+    asks: bool = True
 
 
 class ExclusionRequested(_Message, frozen=True):
@@ -263,6 +290,8 @@ NodeEvent = (
     | NodeUnhealthy
     | ShutdownRequested
     | ExclusionRequested
+    | StopWanted
+    | RanksAsked
     | Preempted
 )
 Event = (
@@ -307,13 +336,30 @@ class Start(_Message, frozen=True):
 
 
 class Stop(_Message, frozen=True):
-    """Stop the round on ``node``: ``signal`` now, SIGKILL after ``grace_s``."""
+    """Stop the round on ``node``: ``signal`` now, SIGKILL after ``grace_s``.
+
+    ``agree``: why ranks stop after the same iteration, if they ask whether to stop: one of
+    `progress.layout.WANTED`, or ``restart``, as another round follows. The node answers with
+    `RanksAsked`, and signals nobody before `StopAfter`. "" = all get the signal.
+    """
 
     node: str
     round: int
     reason: str
     grace_s: float
     signal: int = 15
+    agree: str = ""
+
+
+class StopAfter(_Message, frozen=True):
+    """Ranks of ``node`` that ask stop after ``iteration``: the same everywhere.
+
+    -1 = no rank of the job asks, so that all get the signal.
+    """
+
+    node: str
+    round: int
+    iteration: int
 
 
 class Gather(_Message, frozen=True):
@@ -431,5 +477,5 @@ class SetTimer(_Message, frozen=True):
 # What all nodes are to know; it changes nothing.
 Note = Decided | Blamed | Advised | Slow | Say
 # What a node is told to do or to know.
-NodeCommand = Start | Stop | Gather | GoOn | End | Note
+NodeCommand = Start | Stop | StopAfter | Gather | GoOn | End | Note
 Command = NodeCommand | Prepare | SetTimer

@@ -58,12 +58,15 @@ from undaunted.coordinator.core.messages import (
     QuorumLost,
     QuorumRegained,
     RankLost,
+    RanksAsked,
     Say,
     SetTimer,
     ShutdownRequested,
     Slow,
     Start,
     Stop,
+    StopAfter,
+    StopWanted,
     TableAccepted,
     TimerFired,
 )
@@ -75,6 +78,7 @@ from undaunted.coordinator.core.progress import (
     together,
 )
 from undaunted.coordinator.core.slowness import MOST_EXCLUDED, Slowness
+from undaunted.coordinator.core.stopping import Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, KeysView, Mapping
@@ -231,7 +235,14 @@ class Members:
         self._unstopped.pop(node, None)
 
     def stops(
-        self, nodes: Iterable[str], number: int, reason: str, grace_s: float, signal: int
+        self,
+        nodes: Iterable[str],
+        number: int,
+        reason: str,
+        grace_s: float,
+        signal: int,
+        *,
+        agree: str = "",
     ) -> list[Stop]:
         """Orders to stop round ``number`` on ``nodes``, for those that have not stopped.
 
@@ -245,7 +256,7 @@ class Members:
         ]
         for node in told:
             self._all[node].signals.add(signal)
-        return [Stop(node, number, reason, grace_s, signal) for node in told]
+        return [Stop(node, number, reason, grace_s, signal, agree) for node in told]
 
 
 @dataclass(slots=True)
@@ -264,6 +275,7 @@ class JobPolicy:
         members: nodes of the last round.
         blame: what ended the last round.
         examination: of a round in which a limit was passed.
+        stopping: of a round whose ranks stop after the same iteration; None = they need not.
         pace: says who is slow in the round that runs; None = no times have come.
         slowness: who has been slow for long in that round.
         slow_before: ranks whose node was left out since they were slow.
@@ -284,6 +296,7 @@ class JobPolicy:
     members: Members = field(default_factory=Members)
     blame: Blame = field(default_factory=Blame)
     examination: Examination | None = None
+    stopping: Stopping | None = None
     pace: Pace | None = None
     slowness: Slowness = field(default_factory=Slowness)
     tracker: ProgressTracker = field(init=False)
@@ -293,6 +306,7 @@ class JobPolicy:
     no_quorum: str = ""
     gone: str = ""
     _why: str = ""  # the reason for which the last round was stopped
+    _agree: str = ""  # see `messages.Stop`
     _announced: bool = False  # a restart was announced and has not begun
     _counted: bool = False  # the announced restart counts
     _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
@@ -401,6 +415,8 @@ class JobPolicy:
         commands = self._take(event)
         if self.examination is not None and self.examination.complete(self.members.working):
             commands += self._rule(self.examination)
+        if self.stopping is not None and self.stopping.decide(self.members.working):
+            commands += self._decided_to_stop()
         return commands
 
     def _take(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - a case each
@@ -447,6 +463,10 @@ class JobPolicy:
                 return self._exclusion_requested(event)
             case ShutdownRequested():
                 return self._shutdown_requested(event)
+            case StopWanted():
+                return self._stop_wanted(event)
+            case RanksAsked():
+                return self._ranks_asked(event)
 
     # --- nodes come and go ----------------------------------------------------------------------
 
@@ -480,12 +500,13 @@ class JobPolicy:
         if not finished:
             self.blame.lost(node, event.reason)
         if self.state is PolicyState.STOPPING:
-            return self._over_if_stopped()
+            short = self._cut_short(event.reason) if worked and self.stopping is not None else []
+            return [*short, *self._over_if_stopped()]
         return self._nodes_down([node], event.reason) if worked else self._finish_if_done()
 
-    def _preempted(self, event: Preempted) -> list[Command]:
+    def _preempted(self, event: Preempted, reason: str = "") -> list[Command]:
         node = event.node
-        reason = f"the launcher on node {node} received {event.signal_name}"
+        reason = reason or f"the launcher on node {node} received {event.signal_name}"
         if not self._takes_part(node):
             alone = not (self.roster.here.keys() - {node})
             if self.state is not PolicyState.RUNNING and (alone or self.round >= 0):
@@ -494,8 +515,9 @@ class JobPolicy:
         self.roster.leaving[node] = reason
         grace_s = self.config.term_timeout_s
         if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, None, grace_s, signal=event.signal)
-        return [*self._stops(reason, grace_s, event.signal)]
+            agree = "restart" if self._fits() else "preempted"
+            return self._stop_round(reason, None, grace_s, signal=event.signal, agree=agree)
+        return [*self._stops(reason, grace_s, event.signal, agree=self._agree)]
 
     def _unhealthy(self, event: NodeUnhealthy) -> list[Command]:
         node, reason = event.node, f"node {event.node} is unhealthy: {event.reason}"
@@ -534,6 +556,8 @@ class JobPolicy:
         if event.hang and event.gone_on < self._go_ons[node]:
             return []  # it had not heard yet that it goes on
         self.blame.failed(node, event.detail, victim=event.victim)
+        if self.state is PolicyState.STOPPING and self.stopping is not None:
+            return self._cut_short(self._cause_text(Cause(node, event.detail)))
         if self.state is not PolicyState.RUNNING or not self.members.works(node):
             return []  # the round, or this node's part of it, is being stopped already
         if self.examination is not None and node in self.examination.suspects:
@@ -628,7 +652,8 @@ class JobPolicy:
             said, self.slowness.said = self.slowness.said, True
             return [] if said else [Say(f"{why}; node {node} is kept: {kept}")]
         self._too_slow = slow
-        return self._stop_round(f"{why}: the job goes on without the node", None, grace_s)
+        why += ": the job goes on without the node"
+        return self._stop_round(why, None, self.config.term_timeout_s, agree="restart")
 
     def _kept_though(self, slow: Slow) -> str:
         """Why a node takes part though it has a slow rank, "" = it need not."""
@@ -636,16 +661,11 @@ class JobPolicy:
             return "this rank was slow on another node as well, so its work is slow, not the node"
         if len(self.roster.excluded) >= MOST_EXCLUDED:
             return f"{len(self.roster.excluded)} nodes are excluded already"
-        known = dict(self.roster.excluded)
-        self._leave_out([slow.node], "")
-        placed = self.formation.choose(self.members.seats)
-        self.roster.excluded = known
-        if not isinstance(placed, Placement) or any(
-            each.node == slow.node for each in placed.places
-        ):
+        others = self.formation.choose(self.members.seats, without=[slow.node])
+        if not isinstance(others, Placement):
             return "the job needs it, start a spare one"
         ranks = sum(place.slots for place in self.places)
-        fewer = 1 - sum(place.slots for place in placed.places) / ranks
+        fewer = 1 - sum(place.slots for place in others.places) / ranks
         if fewer >= slow.lost:
             return f"without it there would be {fewer:.0%} fewer ranks, start a spare one"
         return ""
@@ -712,6 +732,42 @@ class JobPolicy:
         if self.state is PolicyState.RUNNING:
             return self._stop_round(reason, ending, self._grace_s(GRACE_ON_REQUEST_S))
         return self._instead_of_restart(ending)
+
+    def _stop_wanted(self, event: StopWanted) -> list[Command]:
+        who = f"rank {event.rank} (node {event.node})"
+        if event.why == "preempted":
+            return self._preempted(Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop")
+        reason = f"{who} asked for a stop"
+        if event.why == "deadline":
+            reason = f"the time that the job has is over, says {who}"
+        ending = Ending(Outcome.PREEMPTED, reason)
+        if self.state is PolicyState.RUNNING:
+            return self._stop_round(reason, ending, self.config.term_timeout_s, agree=event.why)
+        return self._instead_of_restart(ending)
+
+    def _ranks_asked(self, event: RanksAsked) -> list[Command]:
+        if self.stopping is None or event.node not in self.members.unstopped:
+            return []
+        self.stopping.take(event)
+        return [] if self.stopping.after is None else [self._stop_after(event.node)]
+
+    def _cut_short(self, why: str) -> list[Command]:
+        """Something has failed while all were to stop: the others need not be able to."""
+        about = (self.round, f"{why}, while all ranks were to stop")
+        grace_s = self._grace_s(GRACE_ON_REQUEST_S)
+        return [Stop(node, *about, grace_s, agree=self._agree) for node in self.members.unstopped]
+
+    def _decided_to_stop(self) -> list[Command]:
+        """It is known after which iteration; where no rank asks, all get the signal."""
+        assert self.stopping is not None
+        if self.stopping.after == -1 and self._agree == "restart" and not self.roster.leaving:
+            return [*self._hurry(self._why, self._grace_s(GRACE_ON_REQUEST_S))]
+        return [self._stop_after(node) for node in self.members.unstopped]
+
+    def _stop_after(self, node: str) -> StopAfter:
+        assert self.stopping is not None
+        assert self.stopping.after is not None, "known, before anybody is told"
+        return StopAfter(node, self.round, self.stopping.after)
 
     def _bar_member(self, node: str, reason: str, grace_s: float) -> list[Command]:
         """A node of this round was barred: the round stops, goes on without it, or ends the job."""
@@ -841,7 +897,7 @@ class JobPolicy:
         if then <= now:
             return []
         reason = f"nodes have joined: the job grows from {now} to {then} nodes"
-        return self._stop_round(reason, None, self._grace_s(GRACE_ON_REQUEST_S))
+        return self._stop_round(reason, None, self.config.term_timeout_s, agree="restart")
 
     def _name_spares(self) -> list[Command]:
         spares = [node for node in self.roster.here if node not in self.members.seats]
@@ -861,9 +917,9 @@ class JobPolicy:
             return commands if ending is None else self._end(ending)
         return commands
 
-    def _fits(self) -> bool:
+    def _fits(self, without: Collection[str] = ()) -> bool:
         """Whether the nodes that are there and stay are enough for a round."""
-        return isinstance(self.formation.choose(self.members.seats), Placement)
+        return isinstance(self.formation.choose(self.members.seats, without), Placement)
 
     def _hopeless(self, reason: str = "") -> Ending | None:
         """Say whether too many nodes are excluded, the last one for ``reason``."""
@@ -921,7 +977,7 @@ class JobPolicy:
         self.round = self.next_round
         self.state = PolicyState.RUNNING
         self.members = Members(places)
-        self.blame, self.examination = Blame(), None
+        self.blame, self.examination, self.stopping = Blame(), None, None
         self.pace, self.slowness, self._too_slow = None, Slowness(), None
         self.after, self.gone, self._why = None, "", ""
         self._go_ons, self._told = Counter(), None
@@ -953,6 +1009,7 @@ class JobPolicy:
         *,
         signal: int = 15,
         counted: bool = False,
+        agree: str = "",
     ) -> list[Command]:
         """Stop the round on all nodes.
 
@@ -962,20 +1019,25 @@ class JobPolicy:
             grace_s: between signal and SIGKILL.
             signal: for the ranks.
             counted: the restart uses the budget; it has been taken off already.
+            agree: see `messages.Stop`.
         """
+        self.stopping, self._agree = Stopping() if agree else None, agree
         self.state, self.examination = PolicyState.STOPPING, None
         self.after, self._why, self._counted = after, reason, counted
         self._announced = after is None and (not self.roster.leaving or self._fits())
         action = "restart" if self._announced else "end"
         why = reason if after is None else after.reason
         commands: list[Command] = [Decided(self.round, action, why, self.restarts_left)]
-        commands += self._stops(reason, grace_s, signal)
+        commands += self._stops(reason, grace_s, signal, agree=agree)
         commands.append(SetTimer("stop", self.round, grace_s + STOP_MARGIN_S))
         return commands + self._over_if_stopped()
 
-    def _stops(self, reason: str, grace_s: float, signal: int = 15) -> list[Stop]:
+    def _stops(
+        self, reason: str, grace_s: float, signal: int = 15, *, agree: str = ""
+    ) -> list[Stop]:
         """Orders for all nodes that have not stopped."""
-        return self.members.stops(self.members.seats, self.round, reason, grace_s, signal)
+        about = (self.round, reason, grace_s, signal)
+        return self.members.stops(self.members.seats, *about, agree=agree)
 
     def _hurry(self, reason: str, grace_s: float) -> list[Stop]:
         """Orders that leave less time to all nodes that have not stopped."""
@@ -995,6 +1057,9 @@ class JobPolicy:
         """Go on once nothing of the round is left anywhere."""
         if self.members.unstopped:
             return []
+        preempted = self.after is not None and self.after.outcome is Outcome.PREEMPTED
+        if preempted and all(member.all_ok for member in self.members.all):
+            self.after = Ending(Outcome.FINISHED, f"{self._why}, and every rank exited with 0")
         finished = self.after is not None and self.after.outcome is Outcome.FINISHED
         commands = [] if finished else self._blamed()
         if self.after is None:
@@ -1074,15 +1139,13 @@ class JobPolicy:
             return False
         return self._leave_out(advised.nodes, advised.reason)
 
-    def _leave_out(self, nodes: Iterable[str], reason: str) -> bool:
+    def _leave_out(self, nodes: Collection[str], reason: str) -> bool:
         """Bar nodes if enough are left for a round; return whether that is so."""
-        known = dict(self.roster.excluded)
+        if not self._fits(without=nodes):
+            return False
         for node in nodes:
             self.roster.excluded[node] = f"node {node} is left out: {reason}"
-        if self._fits():
-            return True
-        self.roster.excluded = known
-        return False
+        return True
 
     @property
     def _is_misuse(self) -> bool:

@@ -81,7 +81,8 @@ class Leading:
         self._terms, self._tls = terms, tls
         self._keep, self._done = keep, done
         self._watch, self._watched = watch, leader.ledger
-        self._say, self._differences = say, Differences(leader.config.settings)
+        self._say = say
+        self._differences = Differences(leader.config.settings, alone=not leader.config.node)
         self._make_beside = beside
         self._beside: BesideLeader | None = None
         self._connections: dict[int, Connection] = {}

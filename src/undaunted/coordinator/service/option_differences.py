@@ -15,30 +15,36 @@ _MOST_LINES = 20  # of one launcher: what all others have wrong is one line
 class Differences:
     """Differences between one launcher and the others; each is said once.
 
+    Where a coordinator alone leads, launchers may leave out what it was given.
+
     Args:
         own: options as they were given to this one, by name; "" = it was left out.
+        alone: this is no launcher, but a coordinator alone.
     """
 
-    def __init__(self, own: Mapping[str, str]) -> None:
-        self._own = own
+    def __init__(self, own: Mapping[str, str], *, alone: bool = False) -> None:
+        self._own, self._alone = own, alone
         self._told: set[tuple[str, str]] = set()
 
     def of_follower(self, hello: p.Hello) -> list[str]:
-        """Lines about options of a follower that differ from those of this node, which leads."""
+        """Lines about options of a follower that differ from those of this one, which leads."""
+        which = "this coordinator" if self._alone else "this one, which coordinates the job,"
+        remedy = _remedy("" if self._alone else "this node")
+        given = {name: text for name, text in hello.settings.items() if text or not self._alone}
         return [
-            f"node {hello.node} was started {theirs}, this one, which coordinates the job, {own}: "
-            "that of this node holds; give all launchers the same options"
-            for theirs, own in self._new(hello.settings)
+            f"node {hello.node} was started {theirs}, {which} {own}: {remedy}"
+            for theirs, own in self._new(given)
         ]
 
     def of_leader(self, welcome: p.Welcome) -> list[str]:
         """Lines about options of this node that differ from those of its leader."""
-        node = f"node {welcome.leader}" if welcome.leader else "the coordinator"
-        which = ", which coordinates the job," if welcome.leader else ""
+        node, given = f"node {welcome.leader}" if welcome.leader else "", welcome.settings
+        which = f"{node}, which coordinates the job," if node else "the coordinator"
+        if not node:
+            given = {name: text for name, text in given.items() if self._own.get(name)}
         return [
-            f"this node was started {own}, {node}{which} {theirs}: that of {node} holds; give all "
-            "launchers the same options"
-            for theirs, own in self._new(welcome.settings)
+            f"this node was started {own}, {which} {theirs}: {_remedy(node)}"
+            for theirs, own in self._new(given)
         ]
 
     def _new(self, others: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -55,3 +61,10 @@ class Differences:
 
 def _with(name: str, value: str) -> str:
     return f"with {name} {value}" if value else f"without {name}"
+
+
+def _remedy(node: str) -> str:
+    """What holds: that of a node which leads, "" = of a coordinator alone."""
+    if not node:
+        return "that of the coordinator holds; give it the options for the whole job"
+    return f"that of {node} holds; give all launchers the same options"

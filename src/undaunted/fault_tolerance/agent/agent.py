@@ -33,6 +33,7 @@ from undaunted.fault_tolerance.agent.ranks import Ranks
 from undaunted.fault_tolerance.agent.round import Round, RoundFactory
 from undaunted.fault_tolerance.agent.scribe import Scribe
 from undaunted.fault_tolerance.agent.step_times import StepTimes
+from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.fault_tolerance.agent.tasks import Tasks, Turns, end_on_failed_callbacks
 from undaunted.fault_tolerance.agent.throttling import Throttling
 from undaunted.fault_tolerance.output.job_logs import JobLogs
@@ -108,8 +109,16 @@ class Agent:
         self._orders = find_orders(
             config, self._turns, self._obey, self._rounds.reserve, say, self._inprocess
         )
+        self._stopping = Stopping(config.node, self._area, self._orders, self._workers)
         self._ranks = Ranks(
-            config, begun, self._workers, self._scribe, self._orders, self._inprocess, self._post
+            config,
+            begun,
+            self._workers,
+            self._scribe,
+            self._orders,
+            self._inprocess,
+            self._stopping,
+            self._post,
         )
         self._step_times = StepTimes(
             config.node, self._area, self._ranks.recordings, self._workers, self._orders
@@ -226,7 +235,7 @@ class Agent:
         for command in self._node.handle(event):
             self._carry_out(command)
 
-    def _obey(self, order: job.Command) -> None:  # noqa: C901 - one case each
+    def _obey(self, order: job.Command) -> None:  # noqa: C901, PLR0912 - one case each
         """Carry out a command of the job policy."""
         match order:
             case job.Start():
@@ -236,8 +245,16 @@ class Agent:
                     self._round.stopping = True
                 self._health.end_watch()
                 self._scribe.stop_requested(order)
-                restart = self._restart_decided
-                self._post(m.StopRound(order.round, order.grace_s, order.signal, restart))
+                about = (order.round, order.grace_s, order.signal)
+                self._post(m.StopRound(*about, self._restart_decided, bool(order.agree)))
+                if order.agree:
+                    self._stopping.freeze(order)
+            case job.StopAfter(round=number) if number == self._node.round:
+                ask = order.iteration >= 0
+                if ask:
+                    self._scribe.stop_agreed(order)
+                self._stopping.stop_after(order.iteration)
+                self._post(m.Agreed(number, ask))
             case job.Gather(round=number):
                 self._post(m.Gather(number))
             case job.GoOn(round=number):
@@ -288,8 +305,8 @@ class Agent:
                 self._ranks.judge_hang()
             case m.JudgeCrash(final=final):
                 self._ranks.judge_crash(final=final)
-            case m.SignalRanks(local_ranks=ranks, signal=number):
-                self._workers.signal_ranks(ranks, number)
+            case m.SignalRanks(local_ranks=ranks, signal=number, agree=agree):
+                self._signal_ranks(ranks, number, agree=agree)
             case m.SignalTree(signal=number):
                 self._tree.signal(number)
             case m.PrepareClearing():
@@ -373,6 +390,18 @@ class Agent:
         about = (self._config.node, self._node.round, detail)
         self._orders.post(job.NodeFailed(*about, victim=victim, hang=report.kind == "hang"))
 
+    def _signal_ranks(self, ranks: tuple[int, ...], number: int, *, agree: bool) -> None:
+        """Signal ranks; those that ask whether to stop would hear it and go on: they are killed.
+
+        Not so those that have stopped: they save, and have their time for that.
+        """
+        ask = self._stopping.who_asks(ranks)
+        self._workers.signal_ranks(tuple(rank for rank in ranks if rank not in ask), number)
+        if not agree:
+            self._stopping.over = True
+            work = tuple(rank for rank in ask if not self._stopping.has_stopped(rank))
+            self._workers.signal_ranks(work, signal.SIGKILL)
+
     def _rank_exited(self, worker: Worker) -> None:
         self._ranks.exited(worker)
 
@@ -415,7 +444,8 @@ class Agent:
             self._last_steps.start(self._name_leftovers(self._node.round))
         if problem := report.problem or self._injected(self._node.round + 1):
             self._unhealthy(problem)
-        about = (self._config.node, self._node.round, report.all_ok, unkillable)
+        all_ok = report.all_ok and not self._stopping.early
+        about = (self._config.node, self._node.round, all_ok, unkillable)
         misuse = self._ranks.misuse()
         stopped = job.NodeStopped(*about, iterations=seen, misuse=misuse)
         self._tasks.start(self._report_stopped(stopped))

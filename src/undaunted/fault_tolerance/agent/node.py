@@ -41,6 +41,8 @@ SETTLE_S = 0.1
 # How long a rank that has announced its exception may take to end by itself, printing its traceback
 # and running its atexit handlers, before it gets the signal that its siblings get at once.
 LINGER_S = 0.5
+# How long it may take to know after which iteration ranks stop, before others get their signal.
+AGREE_S = 3.0
 # How long a killed process may take to vanish before it is reported as unkillable (D state).
 UNKILLABLE_AFTER_S = 10.0
 
@@ -143,13 +145,22 @@ class GoOn:
 class StopRound:
     """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``.
 
-    ``restart``: another round is to follow.
+    ``restart``: another round is to follow. ``agree``: nobody is signalled before `Agreed`.
     """
 
     round: int
     grace_s: float
     signal: int
     restart: bool = False
+    agree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """It is known how ranks stop: after the same iteration, those that ``ask``; or by a signal."""
+
+    round: int
+    ask: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,7 @@ Event = (
     | HangJudged
     | GoOn
     | StopRound
+    | Agreed
     | NoRestart
     | NodeClear
     | TreeEmpty
@@ -284,10 +296,11 @@ class JudgeCrash:
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks:
-    """Send ``signal`` to these ranks."""
+    """Send ``signal`` to these ranks; ``agree``: but not to those that ask whether to stop."""
 
     local_ranks: tuple[int, ...]
     signal: int
+    agree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +426,8 @@ class Node:
     _culprits: tuple[int, ...] = ()  # ranks that hang
     _errored: dict[int, str] = field(default_factory=dict)  # announced before a stop
     _unjudged: list[RankExited | RankErrored] = field(default_factory=list)  # seen meanwhile
-    _stop: StopRound | None = None  # that waits until the processes are known
+    _stop: StopRound | None = None  # the first; it may have to wait until the processes are known
+    _asks: bool = False  # ranks stop after the same iteration
     _grace_s: float = 0.0  # of the stop that is under way
     _restart: bool = False  # another round follows
     _unkillable: bool = False
@@ -452,6 +466,8 @@ class Node:
                 return self._go_on(event)
             case StopRound():
                 return self._stop_round(event)
+            case Agreed():
+                return self._agreed(event)
             case NoRestart():
                 return self._no_restart()
             case NodeClear():
@@ -475,7 +491,7 @@ class Node:
         self._unjudged.clear()
         self._crash_to_judge = self._gathering = self._hung = False
         self._culprits = ()
-        self._stop = None
+        self._stop, self._asks = None, False
         self._restart = self._unkillable = self._look_again = False
         self.state = State.SPAWNING
         return [Spawn(event.round)]
@@ -484,10 +500,10 @@ class Node:
         if self.state is not State.SPAWNING:
             return []
         self.state = State.RUNNING
+        linger = [SetTimer("linger", LINGER_S)] if self._errored else []  # from now on
         if self._stop is not None:
-            linger = [SetTimer("linger", LINGER_S)] if self._errored else []
             return [*linger, *self._begin_stop(self._stop)]
-        return [Watch(on=True), *self._judge_what_was_seen()]
+        return [Watch(on=True), *linger, *self._judge_what_was_seen()]
 
     def _judge_what_was_seen(self) -> list[Command]:
         """Judge what ranks did while this node could not: it was starting, or looked at a hang."""
@@ -523,12 +539,14 @@ class Node:
             return self._judge_exit(event)
         self._unjudged.append(event)
         if self.alive:
-            return []
+            return self._ended_while_others_stop(event) if self._agrees else []
         judge: list[Command] = self._judge_crash() if self._crash_to_judge else []
         again = self.state is State.KILLING and self._look_again
         return judge + (self._kill() if again or self.state is State.STOPPING else [])
 
     def _errored_rank(self, event: RankErrored) -> list[Command]:
+        if self._agrees:
+            return self._failed_while_it_stopped(event.local_rank, event.detail)
         if self.state in {State.IDLE, State.STOPPING, State.KILLING, State.CLEARING}:
             return []  # it has been signalled, and has the grace to end
         if event.local_rank in self._errored or event.local_rank in self._exited:
@@ -629,12 +647,28 @@ class Node:
         self._restart = event.restart
         if self.state is State.SPAWNING:
             self._stop = event  # the pids are not known yet
-            return [CallOffSpawn()]
+            # Ranks of other nodes may wait for these, to stop with them.
+            return [] if event.agree else [CallOffSpawn()]
         if self.state is State.STOPPING:
-            return [*self._shorten(event.grace_s), SignalRanks(self._not_leaving(), event.signal)]
+            if self._stop is not None and not event.agree:
+                self._stop = replace(self._stop, agree=False)
+            signal = SignalRanks(self._not_leaving(), event.signal, event.agree)
+            return [*self._shorten(event.grace_s), signal]
         if self.state in {State.IDLE, State.KILLING}:
             return []
         return self._begin_stop(event)
+
+    def _agreed(self, event: Agreed) -> list[Command]:
+        if event.round != self.round or self._stop is None or not self._stop.agree:
+            return []
+        signal, self._asks = self._stop.signal, event.ask
+        if not event.ask:
+            self._stop = replace(self._stop, agree=False)
+        if not event.ask and self.state is State.SPAWNING:
+            return [CallOffSpawn()]
+        if event.ask or self.state is not State.STOPPING:
+            return []
+        return [SignalRanks(self._not_leaving(), signal)]
 
     def _tree_empty(self) -> list[Command]:
         if self.state not in {State.STOPPING, State.KILLING}:
@@ -663,6 +697,8 @@ class Node:
                 return [SignalRanks(tuple(r for r in self.alive if r in self._errored), _SIGTERM)]
             case "grace" if self.state is State.STOPPING:
                 return self._kill()
+            case "agree":
+                return [] if self._asks else self._signal_who_never_asks()
             case "unkillable" if self.state is State.KILLING:
                 return self._tree_gone(unkillable=True)
             case "clearing" if self.state is State.CLEARING:
@@ -682,6 +718,29 @@ class Node:
         """Ranks that live and have not announced that they are about to end."""
         return tuple(rank for rank in self.alive if rank not in self._errored)
 
+    def _ended_while_others_stop(self, event: RankExited) -> list[Command]:
+        signals = self._signal_who_never_asks() if self._asks else []
+        if event.code >= 0:  # its own word for a stop
+            return signals
+        return [
+            *self._failed_while_it_stopped(event.local_rank, describe_exit(event.code)),
+            *signals,
+        ]
+
+    def _failed_while_it_stopped(self, local_rank: int, detail: str) -> list[Command]:
+        """Nobody has signalled this rank: others may wait for it in vain, before they can save."""
+        if local_rank in self._errored:
+            return []
+        self._errored[local_rank] = detail
+        return [ReportFailed("crash", local_rank, detail)]
+
+    def _signal_who_never_asks(self) -> list[Command]:
+        """Where ranks were to agree: the others have stopped, or nothing was heard."""
+        ranks = self._not_leaving()
+        if not self._agrees or self._stop is None or not ranks:
+            return []
+        return [SignalRanks(ranks, self._stop.signal, agree=True)]
+
     def _shorten(self, grace_s: float) -> list[Command]:
         """A later order to stop may leave less time than the first, never more."""
         if grace_s >= self._grace_s:
@@ -691,11 +750,13 @@ class Node:
 
     def _begin_stop(self, stop: StopRound) -> list[Command]:
         self.state = State.STOPPING
-        self._grace_s = stop.grace_s
+        self._stop, self._grace_s = stop, stop.grace_s
         commands: list[Command] = [Watch(on=False), SetTimer("grace", stop.grace_s)]
         if hung := tuple(rank for rank in self._culprits if rank not in self._exited):
             commands.append(SignalRanks(hung, self.rank_termination_signal))
-        if self.alive:
+        if self.alive and stop.agree:
+            commands.append(SetTimer("agree", AGREE_S))
+        elif self.alive:
             # Only the ranks: a DataLoader worker that gets SIGTERM would ruin the rank's last save.
             commands.append(SignalRanks(self._not_leaving(), stop.signal))
         else:
@@ -717,6 +778,12 @@ class Node:
             return commands + self._round_over()
         self.state = State.CLEARING
         return [*commands, SetTimer("clearing", self.clearing_s), ClearNode(self.round)]
+
+    @property
+    def _agrees(self) -> bool:
+        """Whether the round is being stopped, and ranks have not been signalled for that."""
+        stop = self._stop
+        return self.state is State.STOPPING and stop is not None and stop.agree
 
     @property
     def _clearing_follows(self) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
     from undaunted.fault_tolerance.agent.round import Round
     from undaunted.fault_tolerance.agent.scribe import Scribe
+    from undaunted.fault_tolerance.agent.stopping import Stopping
     from undaunted.fault_tolerance.run_config import RunConfig
     from undaunted.progress.area import MailboxRequest
     from undaunted.progress.reader import RingEvent
@@ -55,6 +56,7 @@ class Ranks:
         scribe: makes entries of the journal, and lines.
         orders: gets what ranks ask for.
         inprocess: knows without which ranks the others go on.
+        stopping: answers ranks that ask whether to stop.
         post: takes events for the node.
 
     Attributes:
@@ -71,6 +73,7 @@ class Ranks:
         scribe: Scribe,
         orders: Orders,
         inprocess: InProcess,
+        stopping: Stopping,
         post: Callable[[m.Event], None],
     ) -> None:
         self._config = config
@@ -81,6 +84,7 @@ class Ranks:
         self._scribe = scribe
         self._orders = orders
         self._inprocess = inprocess
+        self._stopping = stopping
         self._post = post
         self._round: Round | None = None
         self._evidence: list[RankEvidence] = []  # what was gathered last in this round
@@ -101,6 +105,7 @@ class Ranks:
         """The pages are of these ranks from now on."""
         self._round, self._evidence, self._seen = current, [], []
         self.limits.begin_round(current.number, current.start.world_size)
+        self._stopping.begin_round(current.number)
 
     # --- what the node commands ------------------------------------------------------------------
 
@@ -225,7 +230,10 @@ class Ranks:
         if self._round is None:
             return
         self._scribe.milestones(self._round, local_rank, page)
+        self._stopping.wanted(local_rank, self._round.rank(local_rank), page.stop_wanted)
         if page.phase is Phase.FAILED and page.error is not None:
+            if page.error.type == "SystemExit" and self._stopping.has_stopped(local_rank):
+                return  # that is how it says that it has stopped
             others_go_on = self._inprocess.goes_on_without(local_rank)
             self._post(m.RankErrored(local_rank, _in_words(page.error), others_go_on))
 

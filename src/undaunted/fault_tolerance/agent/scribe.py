@@ -83,10 +83,12 @@ class Scribe:
                 nodes=_nodes(config.nodes),
             )
         )
+        allowed = f", {count(config.max_restarts, 'restart')} allowed"
+        if config.nodes is not None and not config.nodes.is_host and not config.max_restarts:
+            allowed = ""  # whoever coordinates the job knows
         self.say(
-            f"{count(config.nproc_per_node, 'rank')} of {one_line(argv[0])} on {config.node}, "
-            f"{count(config.max_restarts, 'restart')} allowed; "
-            f"report: undaunted report {config.run_dir}",
+            f"{count(config.nproc_per_node, 'rank')} of {one_line(argv[0])} on {config.node}"
+            f"{allowed}; report: undaunted report {config.run_dir}",
             level=INFO,
         )
 
@@ -311,9 +313,10 @@ class Scribe:
         took = format_duration((at_ns - self._restarting_since_ns) / _NS)
         self._restarting_since_ns = None
         imports = " as new interpreters: their imports come after that" if self._fresh else ""
+        here = "" if self._config.nodes is None else " of this node"
         self.say(
             f"restart {self._restarts} of {current.start.max_restarts}: "
-            f"{count(running, 'rank')} running again {took} after the failure was noticed, "
+            f"{count(running, 'rank')}{here} running again {took} after the failure was noticed, "
             f"at the first line of the script{imports}",
             level=INFO,
         )
@@ -340,6 +343,10 @@ class Scribe:
                 t=_now_ns(), round=self._round, reason=stop.reason, grace_s=stop.grace_s
             )
         )
+
+    def stop_agreed(self, order: job.StopAfter) -> None:
+        """Ranks that ask stop after the same iteration."""
+        self.journal.record(e.StopAgreed(t=_now_ns(), round=self._round, iteration=order.iteration))
 
     def rank_replaced(self, current: Round, local_rank: int, pid: int) -> None:
         """Another process was started in the place of a lost rank."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from undaunted.attribution.straggler.own_times import (
     OwnTimes,
@@ -22,7 +23,7 @@ from undaunted.attribution.straggler.own_times import (
 from undaunted.coordinator.core import messages as job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.processes import Worker, Workers
@@ -109,8 +110,7 @@ class StepTimes:
             for pid, answer in answers.items()
             if (own := _decoded(answer)) is not None
         ]
-        data = msgspec.msgpack.encode([times for times in told if times.chunks])
-        if len(data) <= job.MOST_TIMES and any(times.chunks for times in told):
+        if data := _message(told, most_chunks(current.start.world_size)):
             self._orders.post(job.NodeTimes(self._node, current.number, data))
 
     def _times(self, current: Round, worker: Worker, own: OwnTimes) -> RankTimes:
@@ -120,7 +120,7 @@ class StepTimes:
         self._seen[worker.pid] = now
         return RankTimes(
             rank=current.rank(worker.local_rank),
-            chunks=thinned(own.chunks, most_chunks(current.start.world_size)),
+            chunks=own.chunks,
             wall_us=(now.wall_ns - before.wall_ns) // 1000,
             gc_us=own.gc_us,
             cpu_us=(now.cpu_ns - before.cpu_ns) // 1000,
@@ -135,6 +135,17 @@ def _decoded(answer: bytes | None) -> OwnTimes | None:
         return _DECODER.decode(answer) if answer else None
     except msgspec.MsgspecError:
         return None
+
+
+def _message(told: Sequence[RankTimes], most: int) -> bytes:
+    """Encode at most so many chunks of each rank, or as many as a message holds; b"" = none."""
+    while most:
+        fewer = [replace(each, chunks=thinned(each.chunks, most)) for each in told]
+        data = msgspec.msgpack.encode([each for each in fewer if each.chunks])
+        if len(data) <= job.MOST_TIMES:
+            return data if any(each.chunks for each in fewer) else b""
+        most //= 2
+    return b""
 
 
 class _Seen(msgspec.Struct, frozen=True):

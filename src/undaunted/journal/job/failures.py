@@ -59,6 +59,10 @@ def broken(world: World, *, followed: bool, nodes: Collection[str] = ()) -> Brok
     """
     blamed = _blamed(world)
     detected = [one for one in world.launches if _of(one, world).first(e.FailureDetected)]
+    if (paused := _stood_still(world, detected, blamed)) is not None:
+        detected.remove(paused)
+        if blamed is None:
+            return _lost_while_it_stood(paused, world)
     if not detected:
         return _lost(world, blamed, followed=followed, nodes=nodes)
     culprit = next((one for one in detected if blamed and one.node == blamed.node), None)
@@ -87,6 +91,51 @@ def _of(launch: Launch, world: World) -> RoundState:
 def _blamed(world: World) -> e.RoundBlamed | None:
     told = (_of(launch, world).first(e.RoundBlamed) for launch in world.launches)
     return next((one for one in told if one is not None), None)
+
+
+def _stood_still(
+    world: World, detected: Iterable[Launch], blamed: e.RoundBlamed | None
+) -> Launch | None:
+    """Return the launch that has seen a failure only after the others had stopped without it.
+
+    It stood still, and what its ranks met then has followed from that.
+    """
+    for one in detected:
+        noticed_ns = one.on_axis(_of(one, world).time_of(e.FailureDetected) or 0)
+        others = [other for other in world.launches if other is not one]
+        if blamed is not None:
+            told = [_time(other, world, e.RoundBlamed) for other in others]
+            if blamed.node == one.node and any(t is not None and t < noticed_ns for t in told):
+                return one
+        elif (pause := _pause(one, world)) is not None:
+            stopped = [_time(other, world, e.StopRequested) for other in others]
+            if any(t is not None and pause[0] < t < noticed_ns for t in stopped):
+                return one
+    return None
+
+
+def _pause(launch: Launch, world: World) -> tuple[int, e.AgentPaused] | None:
+    """Return when a node began to stand still in the round, and the event after it."""
+    for event in launch.state.remarks:
+        if isinstance(event, e.AgentPaused) and event.round == world.number:
+            return launch.on_axis(event.t) - round(event.seconds * _NS), event
+    return None
+
+
+def _lost_while_it_stood(launch: Launch, world: World) -> Broken:
+    pause = _pause(launch, world)
+    assert pause is not None
+    began_ns, event = pause
+    line = f"node {launch.node} stood still for {event.seconds:.1f} s, and the others stopped"
+    noticed_ns = _decided(world.launches, world)
+    failure = Failure(kind="lost", node=launch.node, line=line)
+    return Broken(failure, began_ns, began_ns, began_ns if noticed_ns is None else noticed_ns)
+
+
+def _time(launch: Launch, world: World, kind: type[e.Event]) -> int | None:
+    """Return when something first happened in the round on a node, on the axis of the job."""
+    t = _of(launch, world).time_of(kind)
+    return None if t is None else launch.on_axis(t)
 
 
 def _happened(launch: Launch, world: World) -> int:

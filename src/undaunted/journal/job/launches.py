@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from undaunted.journal import events as e
 from undaunted.journal.job.clocks import Meeting, Place, Visit, place
 from undaunted.journal.launch import LaunchState
+from undaunted.journal.query import every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -114,6 +115,30 @@ class Attempt:
     def ended(self) -> int:
         """The last thing that is known of it, on the axis."""
         return max(one.on_axis(one.state.until_ns) for one in self.launches)
+
+
+def newest_job(journals: Sequence[Journal]) -> tuple[list[Journal], list[str]]:
+    """Return the journals of the job that was launched last, and the names of the other runs.
+
+    What was launched in one directory is one job, whatever its launches are called: journals belong
+    together that name a same run. One that names none may be of any job, and is kept.
+    """
+    jobs: list[tuple[set[str], float]] = []  # names of the runs, when the last one was launched
+    names: list[set[str]] = []
+    for journal in journals:
+        started = every(journal.events, e.JobStarted)
+        runs = {one.run_id for one in started}
+        names.append(set(runs))
+        if not runs:
+            continue
+        last = max(one.wall for one in started)
+        for job in [job for job in jobs if job[0] & runs]:
+            jobs.remove(job)
+            runs, last = runs | job[0], max(last, job[1])
+        jobs.append((runs, last))
+    newest, _ = max(jobs, key=lambda job: job[1], default=(set[str](), 0.0))
+    kept = [one for one, runs in zip(journals, names, strict=True) if not runs - newest]
+    return kept, sorted(set().union(*names) - newest)
 
 
 def launches_of(journals: Iterable[Journal]) -> list[Launch]:

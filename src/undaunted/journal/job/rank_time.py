@@ -18,7 +18,17 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from undaunted.journal.goodput import Account, Outside, Span, Times, account, spent_in
+from undaunted.journal.goodput import (
+    Account,
+    Outside,
+    Span,
+    Times,
+    account,
+    failure_of,
+    spent_in,
+    went_on,
+    worked_until,
+)
 from undaunted.journal.job.failures import Broken, broken
 from undaunted.journal.job.values import Cost
 
@@ -45,6 +55,7 @@ class RankTime:
 
     Attributes:
         broken: how rounds failed, of those that did.
+        worked_until: when work ended in rounds that went on after their first failure.
         accounts: of each launch, not multiplied by ranks.
         lanes: of each launch, as stretches on the axis.
         times: rank-time by class of each round; -1: before the first.
@@ -54,6 +65,7 @@ class RankTime:
     """
 
     broken: dict[Key, Broken] = field(default_factory=dict)
+    worked_until: dict[Key, int] = field(default_factory=dict)
     accounts: list[Account] = field(default_factory=list)
     lanes: list[list[Span]] = field(default_factory=list)
     times: dict[Key, Times] = field(default_factory=dict)
@@ -108,8 +120,21 @@ def _outside(
             for launch in world.launches:
                 known = Outside(done) if failed is None else failed.outside(launch, done)
                 outside[launch.index][world.number] = known
+            if ends := list(_worked_until(world, failed)):
+                found.worked_until[index, world.number] = min(ends)
             done = max(done, _reached(world))
     return outside
+
+
+def _worked_until(world: World, failed: Broken | None) -> Iterator[int]:
+    """Yield when nodes ended their work that had gone on after the first failure, on the axis."""
+    if failed is None:
+        return
+    for launch in world.launches:
+        one = launch.state.rounds[world.number]
+        broke = failure_of(one, failed.outside(launch, 0))
+        if broke is not None and went_on(one, broke.noticed_ns):
+            yield launch.on_axis(worked_until(one, broke))
 
 
 def _reached(world: World) -> int:

@@ -170,7 +170,8 @@ def _round(job: JobSummary, one: JobRound, width: int | None) -> Iterator[Line]:
     yield from advice_line(one.advised, width)
     undone = [f"{count(one.lost_steps, 'step')} done again"] if one.lost_steps else []
     if one.restart_ns is not None:
-        undone.append(f"running again after {format_duration(one.restart_ns / 1e9)}")
+        took = format_duration(one.restart_ns / 1e9)
+        undone.append(f"all ranks running again {took} after the failure")
     if undone:
         yield [(INDENT + ", ".join(undone), "dim")]
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from undaunted.journal.events import JournalOpened
     from undaunted.journal.job.clocks import Place
-    from undaunted.journal.job.failures import Broken
 
 # A larger uncertainty is worth a line.
 _UNCERTAIN_NS = 1_000_000_000
@@ -46,13 +45,15 @@ def summarize_job(
     launches: Sequence[Launch],
     *,
     price: Price | None = None,
+    left_out: Sequence[str] = (),
     is_running: Callable[[JournalOpened], bool | None] | None = None,
 ) -> JobSummary:
     """Return what a job was, from its launches on all its nodes; puts them on the axis of the job.
 
     Args:
-        launches: of all nodes, see `launches_of`; all of one directory are taken for one job.
+        launches: of all nodes, see `launches_of`; all are taken for one job.
         price: of a rank for an hour, None = costs are not shown.
+        left_out: names of runs of other jobs, of which there were journals too.
         is_running: tells whether a launcher still runs, None = that is not known.
     """
     attempts, places = attempts_of(launches)
@@ -78,6 +79,7 @@ def summarize_job(
     steps = [one.lost_steps for one in rounds if one.lost_steps is not None]
     spare_ns = sum(spent.spare.values())
     slow = list(_slow_ranks(attempts))
+    other_runs = _other_runs(launches, left_out)
     return JobSummary(
         run_id=last.run_id if last else "",
         argv=last.argv if last else [],
@@ -105,7 +107,8 @@ def summarize_job(
         launches=runs,
         lanes=spent.lanes,
         slow=slow,
-        notes=[*slow, *_notes(attempts, clocks)],
+        other_runs=other_runs,
+        notes=[*filter(None, [other_runs]), *slow, *_missing(attempts), *_of_clocks(clocks)],
     )
 
 
@@ -113,8 +116,8 @@ def _deciding(
     launches: Iterable[Launch], runs: Sequence[RunSummary], attempts: Sequence[Attempt]
 ) -> Iterator[Launch]:
     """Yield the launches whose ends say how the job ended: the job may go on without the others."""
-    last = next((each for each in reversed(attempts[-1].worlds)), None) if attempts else None
-    members = set() if last is None else {one.index for one in last.launches}
+    worlds = attempts[-1].worlds if attempts else []
+    members = {one.index for one in worlds[-1].launches} if worlds else set()
     for launch in launches:
         run = runs[launch.index]
         has_left = run.alone or run.outcome in {"preempted", "excluded"}
@@ -137,8 +140,7 @@ def _rounds(
     rounds = []
     for index, attempt in enumerate(attempts):
         for world, following in zip(attempt.worlds, [*attempt.worlds[1:], None], strict=False):
-            broke = spent.broken.get((index, world.number))
-            rounds.append(_round(index, world, following, broke, by_round))
+            rounds.append(_round(index, world, following, spent, by_round))
     return [
         msgspec.structs.replace(
             one,
@@ -180,6 +182,7 @@ def _failures(
     for one in rounds:
         broke = spent.broken.get((one.attempt, one.round))
         moments = (broke.broke_ns, broke.happened_ns) if broke else ()
+        moments = (spent.worked_until.get((one.attempt, one.round)), *moments)
         ends = [*moments, one.stopped_ns, attempts[one.attempt].ended]
         ran_ns += max(0, next(end for end in ends if end is not None) - one.began_ns)
     return Failures(
@@ -234,7 +237,7 @@ def _clocks(launches: Iterable[Launch], places: Sequence[Place]) -> list[Clock]:
 
 
 def _round(
-    attempt: int, world: World, following: World | None, broke: Broken | None, by_round: _ByRound
+    attempt: int, world: World, following: World | None, spent: RankTime, by_round: _ByRound
 ) -> JobRound:
     """Return a round without its rank-time.
 
@@ -242,9 +245,11 @@ def _round(
         attempt: in which it was.
         world: the round on all its nodes.
         following: the next round of the attempt, None if there is none.
-        broke: how it failed.
+        spent: how it failed, and how long it went on.
         by_round: what each launch says of its rounds.
     """
+    broke = spent.broken.get((attempt, world.number))
+    failed_ns = broke.happened_ns if broke else None
     parts = _parts(world, by_round)
     of_nodes = [by_round[one.index, world.number] for one in world.launches]
     firsts = [one.iterations[0] for one in of_nodes if one.iterations]
@@ -260,11 +265,11 @@ def _round(
         outcome=broke.failure.kind if broke else _outcome([one.outcome for one in of_nodes]),
         cause=(broke.failure.line if broke else "") or next(iter(causes), ""),
         failure=broke.failure if broke else None,
-        failed_ns=broke.happened_ns if broke else None,
+        failed_ns=failed_ns,
         advised=next((one.advised for one in of_nodes if one.advised is not None), None),
         first_iteration=min(firsts, default=None),
         last_iteration=max(lasts, default=None),
-        restart_ns=_restart(broke, following),
+        restart_ns=_restart(spent.worked_until.get((attempt, world.number), failed_ns), following),
         parts=parts,
     )
 
@@ -298,9 +303,9 @@ def _outcome(of_nodes: list[str]) -> str:
     return next((one for one in ("finished", "stopped") if one in of_nodes), "")
 
 
-def _restart(broke: Broken | None, following: World | None) -> int | None:
+def _restart(failed_ns: int | None, following: World | None) -> int | None:
     """Return the time from a failure until the program ran on all ranks of the next round."""
-    if broke is None or broke.happened_ns is None or following is None:
+    if failed_ns is None or following is None:
         return None
     if len(following.ranks) < following.size:
         return None  # the journal of a node is missing
@@ -310,15 +315,10 @@ def _restart(broke: Broken | None, following: World | None) -> int | None:
         if moment is None:
             return None
         moments.append(launch.on_axis(moment))
-    return max(0, max(moments) - broke.happened_ns)
+    return max(0, max(moments) - failed_ns)
 
 
 # --- notes ----------------------------------------------------------------------------------------
-
-
-def _notes(attempts: Sequence[Attempt], clocks: Sequence[Clock]) -> list[str]:
-    """Return one line for each thing that limits what the summary says."""
-    return [*_missing(attempts), *_other_runs(attempts), *_of_clocks(clocks)]
 
 
 def _slow_ranks(attempts: Iterable[Attempt]) -> Iterator[str]:
@@ -362,15 +362,19 @@ def _missing(attempts: Sequence[Attempt]) -> Iterator[str]:
         )
 
 
-def _other_runs(attempts: Sequence[Attempt]) -> Iterator[str]:
-    names = {
-        launch.state.job.run_id
-        for attempt in attempts
-        for launch in attempt.launches
-        if launch.state.job is not None
-    }
-    if len(names) > 1:
-        yield f"the journals are of several runs ({', '.join(sorted(names))}), counted as one job"
+def _other_runs(launches: Iterable[Launch], left_out: Sequence[str]) -> str:
+    """Say whether runs of other names are counted as this job, or were left out; "" = neither."""
+    runs = sorted({one.state.job.run_id for one in launches if one.state.job is not None})
+    names = ", ".join(runs)
+    said = []
+    if left_out:
+        said.append(
+            f"journals of different jobs are in one directory: this is the newest, {names}; left "
+            f"out: {', '.join(left_out)}; put the journals of each job into a directory of its own"
+        )
+    if len(runs) > 1:
+        said.append(f"the journals are of several runs ({names}), counted as one job")
+    return "; ".join(said)
 
 
 def _of_clocks(clocks: Sequence[Clock]) -> Iterator[str]:

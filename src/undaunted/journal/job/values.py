@@ -191,6 +191,8 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
         launches: each launch of each node, by node; oldest first.
         lanes: of each launch, in the same order: what it did when, on the axis of the job.
         slow: which ranks were slow, by how much and for how long; in ``notes``, too.
+        other_runs: which runs of other names are counted as this job, or were left out; in
+            ``notes``, too.
         notes: what a reader should know, one line each.
     """
 
@@ -220,4 +222,5 @@ class JobSummary(msgspec.Struct, kw_only=True, frozen=True):
     launches: list[RunSummary] = []
     lanes: list[list[Span]] = []
     slow: list[str] = []
+    other_runs: str = ""
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""What a person in front of a terminal sees of a long save or load: bytes, rate, remaining time.
+"""What people at a terminal see of long reading or writing: bytes, rate, remaining time.
 
 Nothing is shown by other ranks than 0, where standard error is no terminal, or of what is over
 within a second.
@@ -30,12 +30,12 @@ class Shown:
         ...     shown.advance(1 << 20)
     """
 
-    def __init__(self, text: str, rank: int) -> None:
+    def __init__(self, text: str, rank: int = 0) -> None:
         """Prepare; nothing is shown yet.
 
         Args:
             text: what is done.
-            rank: of this process.
+            rank: of this process; others than 0 show nothing.
         """
         self._text = text
         self._wanted = rank == 0 and sys.stderr is not None and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Progress of long saves and loads: for people in front of terminals only."""
+"""Progress of long reading and writing: for people in front of terminals only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from undaunted.checkpointing import shown
-from undaunted.checkpointing.shown import Shown
+from undaunted.base import shown
+from undaunted.base.shown import Shown
 
 
 class Terminal(io.StringIO):

@@ -1,0 +1,86 @@
+"""Has the ranks of this node stop after the same iteration as all others.
+
+They ask and are answered by words of their pages; see docs/design/training.md.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from undaunted.coordinator.core import messages as job
+from undaunted.progress.layout import STOPPED_ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from undaunted.fault_tolerance.agent.orders import Orders
+    from undaunted.fault_tolerance.agent.processes import Workers
+    from undaunted.progress.area import PageArea
+
+
+class Stopping:
+    """Serves one round after the other.
+
+    Args:
+        node: the name of this one.
+        area: the pages of its ranks.
+        orders: get what ranks have asked.
+        workers: their processes.
+
+    Attributes:
+        over: ranks are ended without asking.
+    """
+
+    def __init__(self, node: str, area: PageArea, orders: Orders, workers: Workers) -> None:
+        self._node = node
+        self._area = area
+        self._orders = orders
+        self._workers = workers
+        self.over = False
+        self._round = -1
+        self._wanted = False  # a rank of this round wants all to stop
+        self._why = ""
+
+    def begin_round(self, number: int) -> None:
+        """The pages are of ranks of this round from now on."""
+        self._round, self._wanted, self.over = number, False, False
+
+    def wanted(self, local_rank: int, rank: int, why: str) -> None:
+        """A rank wants all to stop; perhaps its session took the signal that was to end it."""
+        if why and self.over:
+            self._workers.signal_ranks((local_rank,), signal.SIGKILL)
+        elif why and not self._wanted:
+            self._wanted = True
+            self._orders.post(job.StopWanted(self._node, self._round, rank, why))
+
+    def freeze(self, stop: job.Stop) -> None:
+        """Have ranks wait from now on that ask; report what they have asked about."""
+        if stop.round != self._round:
+            return
+        self._why = stop.agree
+        self._area.have_wait()
+        known = self._area.stops_after(0)
+        asked = [each for each in self._area.asked() if each not in (None, STOPPED_ALONE)]
+        iteration = max(asked, default=-1) if known is None else known
+        asks = any(self._area.asks(index) for index in range(self._area.ranks))
+        about = (self._node, self._round, iteration, known is not None)
+        self._orders.post(job.RanksAsked(*about, asks=asks or known is not None))
+
+    def stop_after(self, iteration: int) -> None:
+        """All nodes have reported. -1 = nobody asks: who begins to stops at once."""
+        self._area.stop_after(max(0, iteration), self._why)
+
+    def who_asks(self, local_ranks: Iterable[int]) -> tuple[int, ...]:
+        """Those of these ranks that ask whether to stop."""
+        return tuple(rank for rank in local_ranks if self._area.asks(rank))
+
+    @property
+    def early(self) -> bool:
+        """Whether a rank of this node was stopped before it had done all its work."""
+        return any(self.has_stopped(local_rank) for local_rank in range(self._area.ranks))
+
+    def has_stopped(self, local_rank: int) -> bool:
+        """Whether a rank was stopped before it had done all its work."""
+        asked, end = self._area.asked()[local_rank], self._area.stops_after(local_rank)
+        return asked == STOPPED_ALONE or (asked is not None and end is not None and asked >= end)

@@ -1,0 +1,392 @@
+"""`Session`: what a training loop calls, whatever framework it is of.
+
+with Session(save=save) as session:
+    for iteration in range(session.start, steps):
+        with session.step(iteration):
+            train(iteration)
+        if iteration % 100 == 0:
+            session.save(iteration)
+        if session.should_stop(iteration):
+            break
+sys.exit(session.exit_code)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import operator
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from undaunted.progress.api import step
+from undaunted.progress.writer import current_writer
+from undaunted.training.over_store import OverStore
+from undaunted.training.signals import Signals
+from undaunted.training.stopping import Alone, Answers, ByLauncher, Stop, StopReason
+from undaunted.training.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from undaunted.progress.section import Section
+
+SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
+_WAIT_S = 600.0  # for an answer: if the launcher ends, so does this rank
+_SAVED_S = 600.0  # for other ranks to have saved
+_MARGIN_S = 60.0  # to be left of the scheduler's time when all is saved
+_SAVES = 2.0  # times the longest save so far
+_LOOK_AT = 20  # steps after which the session says what is active
+_END = "SLURM_JOB_END_TIME"
+_LOG = logging.getLogger("undaunted")
+_starts = 0  # of sessions in this process that agree over a store
+
+
+class Session:
+    """Goes around a training loop: says what it does, and has all ranks stop together.
+
+    The same loop works under ``undaunted run``, under torchrun and alone. The launcher of
+    undaunted watches it; otherwise stacks are printed when nothing moves. Without a process group
+    each process stops by itself.
+
+    Every rank makes one, before it loads what it needs, and asks `should_stop` after the same
+    iterations. Only one can be entered at a time.
+
+    Args:
+        save: saves a checkpoint, given an iteration. Called by `save`, and at the end of a stop
+            whose iteration was not saved. What it raises ends the loop, as it would without.
+        stop_signals: names of signals that mean to stop; ``()`` = none. The first one of them has
+            all ranks stop after the same iteration, a second one, more than a second later, this
+            one at once, and the third does what it would have done without a session.
+        end_time: when the job has to be over, seconds since 1970; None = as ``SLURM_JOB_END_TIME``
+            says, if it does. The ranks stop when twice the longest save so far and a minute are
+            left of it.
+        stacks_after_s: without the launcher of undaunted: after so many seconds without progress
+            the stacks of all threads are printed.
+
+    Attributes:
+        stop: why and after which iteration the ranks stop; None = they do not.
+
+    Raises:
+        ValueError: a value cannot be meant; the text says which, and what to give.
+    """
+
+    def __init__(
+        self,
+        *,
+        save: Callable[[int], object] | None = None,
+        stop_signals: Sequence[str] = ("SIGTERM",),
+        end_time: float | None = None,
+        stacks_after_s: float = 1800.0,
+    ) -> None:
+        self.stop: Stop | None = None
+        self._page = current_writer()
+        self._save = save
+        self._signals = Signals(_names(stop_signals), self._preempted)
+        self._end_time = _end_time(os.environ) if end_time is None else _seconds(end_time)
+        self._stacks_after_s = _positive(stacks_after_s)
+        self._answers: Answers = Alone()
+        self._connected = False
+        self._watchdog: Watchdog | None = None
+        self._setup: Section | None = None
+        self._step = _Step(self)
+        self._steps = 0
+        self._key = self._offset = 0
+        self._asked = -1
+        self._leave_at = math.inf
+        self._longest_save_s = 0.0
+        self._saved: int | None = None
+        self._late = False  # an answer did not come in time, which was said
+
+    def __enter__(self) -> Self:
+        self._page = current_writer()
+        if self._page.attached:
+            self._answers = ByLauncher(self._page)
+        else:
+            self._watchdog = Watchdog(self._stacks_after_s, lambda: self._page.progress)
+        if not self._signals.install():
+            _LOG.warning("a session in a side thread does not hear signals")
+        self._plan_leave()
+        self._setup = self._page.section(SETUP)
+        self._setup.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._end()
+        finally:
+            self._signals.restore()
+            self._page.shut_down()
+            if self._watchdog is not None:
+                self._watchdog.close()
+            if self.stop is None or not self._page.attached:
+                self._answers.close()
+
+    # --- what a loop calls ------------------------------------------------------------------------
+
+    def step(self, iteration: int) -> _Step:
+        """Return a context manager for an iteration: section ``step``, and a heartbeat.
+
+        Args:
+            iteration: its number, from 0; after a restart the number of the iteration resumed at.
+        """
+        self._step.iteration = iteration
+        return self._step
+
+    def section(self, name: str) -> Section:
+        """Return a context manager for another stretch of the loop, such as ``evaluation``."""
+        return self._page.section(name)
+
+    @contextlib.contextmanager
+    def checkpointing(self, iteration: int | None = None) -> Iterator[None]:
+        """Save a checkpoint inside of this, or finish one: section ``checkpointing``.
+
+        Args:
+            iteration: what is saved is the state after this iteration; None = something else is
+                done, such as finishing a save in the background.
+        """
+        began = time.monotonic()
+        with self._page.section(CHECKPOINTING):
+            yield
+        self._longest_save_s = max(self._longest_save_s, time.monotonic() - began)
+        self._plan_leave()
+        if iteration is not None:
+            self._saved = iteration
+
+    def save(self, iteration: int) -> None:
+        """Save the state after this iteration with the function that was given.
+
+        Raises:
+            ValueError: none was given.
+        """
+        if self._save is None:
+            raise ValueError("there is no function to save with; give Session(save=...) one")
+        with self.checkpointing(iteration):
+            self._save(iteration)
+
+    def should_stop(self, iteration: int) -> bool:
+        """Whether all ranks stop after this iteration, which is over. A few memory stores.
+
+        When they are about to stop it waits until it is known after which iteration: for
+        milliseconds, unless the launcher is in trouble.
+
+        Args:
+            iteration: its number.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if iteration.__class__ is not int or iteration + self._offset <= self._asked:
+            iteration = self._new_count(iteration)
+        key = iteration + self._offset
+        if not self._connected:
+            self._connect()
+        self._asked = key
+        word = self._answers.ask(key)
+        if not word and not self._signals.hurry and time.time() < self._leave_at:
+            return False
+        return self._decide(iteration, key, word)
+
+    def request_stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
+        """Have all ranks stop, soon, and after the same iteration."""
+        self._answers.want(reason)
+
+    @property
+    def exit_code(self) -> int:
+        """With which this process should end: 0, or 75 if the job is to be started again."""
+        return 0 if self.stop is None else self.stop.exit_code
+
+    # --- stopping ---------------------------------------------------------------------------------
+
+    def _decide(self, iteration: int, key: int, word: int) -> bool:
+        if self.stop is not None:
+            return True
+        if time.time() >= self._leave_at:
+            self._leave_at = math.inf
+            self._answers.want(StopReason.DEADLINE)
+            word = word or self._answers.ask(key)
+        answer = self._answers.after(_WAIT_S, lambda: self._signals.hurry) if word else None
+        if answer is None and self._signals.hurry:
+            self._answers.leave()
+            return self._stop(StopReason.PREEMPTED, iteration, "a second signal has come")
+        if answer is None:
+            return self._say_late() if word else False
+        if key < answer.after:
+            return False
+        return self._stop(answer.reason, iteration, answer.text)
+
+    def _stop(self, reason: StopReason, iteration: int, text: str) -> bool:
+        self.stop = Stop(reason, iteration, text)
+        if _rank() == 0:
+            _LOG.warning("stopping after iteration %d: %s", iteration, text)
+        return True
+
+    def _say_late(self) -> bool:
+        if not self._late:
+            self._late = True
+            _LOG.warning(
+                "rank %d: nobody said within %g s when to stop: training goes on", _rank(), _WAIT_S
+            )
+        return False
+
+    def _new_count(self, iteration: int) -> int:
+        """Iterations are counted anew, with each epoch perhaps; or it is asked twice about one."""
+        number = _iteration(iteration)
+        if number + self._offset < self._asked:
+            self._offset = self._asked + 1 - number
+        return number
+
+    def _preempted(self) -> None:
+        self._answers.want(StopReason.PREEMPTED)
+
+    def _connect(self) -> None:
+        """Without the launcher: find the other ranks, which are there by now if there are any."""
+        self._connected = True
+        if self._page.attached or "torch" not in sys.modules:
+            return
+        global _starts  # noqa: PLW0603 - keys of each start are its own
+        store = OverStore.by_environment(os.environ, _starts)
+        if store is not None:
+            _starts += 1
+            wanted = self._answers.ask(-1)
+            self._answers = store
+            if wanted:
+                store.want(StopReason.PREEMPTED)
+
+    # --- what is active ---------------------------------------------------------------------------
+
+    def begun(self, iteration: int) -> None:
+        """An iteration begins. Called by the context manager of `step`."""
+        if self._setup is not None:
+            setup, self._setup = self._setup, None
+            setup.__exit__(None, None, None)
+        if not self._connected:
+            self._connect()
+        self._steps += 1
+        if self._steps == _LOOK_AT:
+            self._say_active()
+        step(iteration)
+
+    def _say_active(self) -> None:
+        """Say once what the session does, and warn of what the loop seems to have forgotten."""
+        if self._asked < 0:  # nothing would come of a signal that it takes
+            self._signals.restore()
+            self._page.asks_no_more()
+        if _rank() != 0:
+            return
+        watched = (
+            "the launcher watches"
+            if self._page.attached
+            else (
+                f"no launcher watches (start with `undaunted run`): stacks are printed after "
+                f"{self._stacks_after_s:g} s without progress"
+            )
+        )
+        stops = (
+            "all ranks stop together"
+            if not isinstance(self._answers, Alone)
+            else ("this process stops by itself")
+        )
+        end = "" if self._end_time is None else f", at the latest at {_clock(self._end_time)}"
+        _LOG.info("session: %s; when a stop is asked for %s%s", watched, stops, end)
+        if self._asked < 0:
+            _LOG.warning(
+                "session: %d iterations, and should_stop was never asked: a signal will not stop "
+                "the ranks together; call it after each iteration",
+                self._steps,
+            )
+
+    def _end(self) -> None:
+        if self._setup is not None:
+            self._setup.__exit__(None, None, None)
+        stop = self.stop
+        if stop is not None and self._save is not None and self._saved != stop.iteration:
+            self.save(stop.iteration)
+        if stop is not None:
+            self._answers.saved(_SAVED_S)
+        if not self._steps:
+            _LOG.warning("rank %d: the session has seen no step: was session.step used?", _rank())
+        elif self._save is not None and self._saved is None and _rank() == 0:
+            _LOG.warning("session: no checkpoint was saved in %d iterations", self._steps)
+
+    def _plan_leave(self) -> None:
+        if self._end_time is not None and self.stop is None:
+            self._leave_at = self._end_time - _SAVES * self._longest_save_s - _MARGIN_S
+
+
+class _Step:
+    """An iteration of a session. One object for all of them."""
+
+    __slots__ = ("_section", "_session", "iteration")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._section = session.section(STEP)
+        self.iteration = 0
+
+    def __enter__(self) -> None:
+        self._session.begun(self.iteration)
+        self._section.__enter__()
+
+    def __exit__(self, *failed: object) -> None:
+        self._section.__exit__(None, None, None)
+
+
+def _rank() -> int:
+    value = os.environ.get("RANK", "")
+    return int(value) if value.isascii() and value.isdigit() else 0
+
+
+def _iteration(value: object) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"should_stop({value!r}): give the number of an iteration, from 0")
+    return number
+
+
+def _names(signals: object) -> list[str]:
+    if isinstance(signals, str):
+        raise ValueError(f"stop_signals is {signals!r}: give a list of names")  # noqa: TRY004
+    return [str(name) for name in signals]  # type: ignore[attr-defined]
+
+
+def _positive(seconds: float) -> float:
+    if _seconds(seconds) <= 0:
+        raise ValueError(f"stacks_after_s is {seconds!r}: give seconds above 0")
+    return seconds
+
+
+def _seconds(value: float) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no time: give seconds as a number")
+    return float(value)
+
+
+def _end_time(environ: Mapping[str, str]) -> float | None:
+    value = environ.get(_END, "")
+    if not value:
+        return None
+    try:
+        return _seconds(float(value))
+    except ValueError:
+        _LOG.warning("%s is %r, which is no time: the end of the job is not known", _END, value)
+        return None
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

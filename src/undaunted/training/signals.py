@@ -1,0 +1,85 @@
+"""Signals that mean to stop: noted, and nothing else done in their handlers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# A scheduler and a launcher may both send a signal to a rank, and mean the same.
+_SAME_S = 1.0
+
+
+class Signals:
+    """Handlers of signals, in the place of others which come back.
+
+    Args:
+        names: such as ``SIGTERM`` or ``TERM``.
+        first: called by the handler of the first signal.
+
+    Attributes:
+        hurry: a second one has come.
+    """
+
+    def __init__(self, names: Sequence[str], first: Callable[[], None]) -> None:
+        self.hurry = False
+        self._numbers = [signal_number(name) for name in names]
+        self._first = first
+        self._before: dict[int, Any] = {}
+        self._owner = os.getpid()
+        self._last = 0.0
+
+    def install(self) -> bool:
+        """Begin; return False if that is not possible, since this is not the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return not self._numbers
+        for number in self._numbers:
+            before = signal.signal(number, self._handle)
+            self._before[number] = signal.SIG_DFL if before is None else before
+        return True
+
+    def restore(self) -> None:
+        """Put back the handlers from before. A handler that somebody has set since then stays."""
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, before)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if os.getpid() != self._owner:  # a forked child: as it would be without a session
+            signal.signal(number, self._before[number])
+            os.kill(os.getpid(), number)
+            return
+        now = time.monotonic()
+        if not self._last:
+            self._first()
+        elif now - self._last > _SAME_S:
+            self.hurry = True
+            self.restore()
+        self._last = now
+
+
+def ignore_stop_signals(_worker: int = 0) -> None:
+    """Let a process live until its parent has saved: for ``worker_init_fn`` of a data loader.
+
+    It is needed where a scheduler sends the signal to all processes. The loader ends its workers in
+    another way.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal.
+
+    Raises:
+        ValueError: there is none of this name, or it cannot be handled.
+    """
+    full = name if name.startswith("SIG") else f"SIG{name}"
+    number = getattr(signal, full, None)
+    if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP):
+        raise ValueError(f"{name!r} is no signal that can be handled; give SIGTERM, for example")
+    return int(number)

@@ -1,0 +1,179 @@
+"""Why a job stops early, and after which iteration: what a rank asks, and who answers.
+
+Everybody who answers has the same four functions, see `Answers`. docs/design/training.md says how
+all ranks come to the same iteration.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from undaunted.progress.layout import stop_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from undaunted.progress.writer import PageWriter
+
+_LOOK_S = 0.002
+WAIT = 1  # what `Answers.ask` says while it is not known after which iteration to stop
+
+
+class StopReason(enum.Enum):
+    """Why a job stops early."""
+
+    PREEMPTED = "preempted"
+    """A signal, or the end of the scheduler's time."""
+    REQUESTED = "requested"
+    """The program, or an operator, has asked for it."""
+    DEADLINE = "deadline"
+    """The time that the scheduler gives is nearly over."""
+    RESTART = "restart"
+    """The job goes on at once, on other nodes."""
+
+    @property
+    def exit_code(self) -> int:
+        """With which a rank ends: 75, or 0 if the job goes on."""
+        return 0 if self is StopReason.RESTART else 75
+
+
+_TEXTS = {
+    StopReason.PREEMPTED: "the job was told to stop",
+    StopReason.REQUESTED: "a rank asked for a stop",
+    StopReason.DEADLINE: "the time that the job has is over",
+    StopReason.RESTART: "the job goes on with other nodes",
+}
+
+
+def text_of(reason: StopReason) -> str:
+    """Return a reason in words."""
+    return _TEXTS[reason]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """That all ranks stop.
+
+    Attributes:
+        reason: why.
+        iteration: the last one.
+        text: all of it, for people.
+    """
+
+    reason: StopReason
+    iteration: int
+    text: str
+
+    @property
+    def exit_code(self) -> int:
+        """See `StopReason`."""
+        return self.reason.exit_code
+
+
+@dataclass(frozen=True)
+class Answer:
+    """When to stop.
+
+    Attributes:
+        after: the iteration, as it was given to `Answers.ask`.
+        reason: why.
+        text: the same for people.
+    """
+
+    after: int
+    reason: StopReason
+    text: str
+
+
+class Answers(Protocol):
+    """Knows when all ranks stop."""
+
+    def ask(self, iteration: int) -> int:
+        """Say that an iteration is over; return 0 = go on, else that `after` has to be asked.
+
+        Iterations never fall.
+        """
+
+    def after(self, timeout_s: float, give_up: Callable[[], bool]) -> Answer | None:
+        """Return when to stop; None = nobody has said it in time, or until ``give_up`` is true."""
+
+    def want(self, reason: StopReason) -> None:
+        """Have all ranks stop. For signal handlers, too."""
+
+    def leave(self) -> None:
+        """Say that this rank stops, whatever the others do."""
+
+    def saved(self, timeout_s: float) -> None:
+        """All is saved; wait for other ranks where the end of one ends them as well."""
+
+    def close(self) -> None:
+        """Ask no more."""
+
+
+class ByLauncher:
+    """The launcher answers, through the page of this rank."""
+
+    def __init__(self, page: PageWriter) -> None:
+        self._page = page
+        self.ask = page.asked  # the fast one
+        page.will_ask()
+
+    def after(self, timeout_s: float, give_up: Callable[[], bool]) -> Answer | None:
+        """See `Answers`. A rank waits here once, for milliseconds; its mailbox may be in use."""
+        deadline = time.monotonic() + timeout_s
+        while (known := stop_of(self._page.stop_word)) is None:
+            if give_up() or time.monotonic() >= deadline:
+                return None
+            time.sleep(_LOOK_S)
+        after, why = known
+        return Answer(after, StopReason(why), text_of(StopReason(why)))
+
+    def want(self, reason: StopReason) -> None:
+        """See `Answers`."""
+        self._page.want_stop(reason.value)
+
+    def leave(self) -> None:
+        """See `Answers`."""
+        self._page.stops_alone()
+
+    def saved(self, timeout_s: float) -> None:
+        """See `Answers`."""
+
+    def close(self) -> None:
+        """See `Answers`."""
+        self._page.asks_no_more()
+
+
+class Alone:
+    """There is no other rank."""
+
+    def __init__(self) -> None:
+        self._wanted: StopReason | None = None
+        self._asked = -1
+
+    def ask(self, iteration: int) -> int:
+        """See `Answers`."""
+        self._asked = iteration
+        return 0 if self._wanted is None else WAIT
+
+    def after(self, timeout_s: float, give_up: Callable[[], bool]) -> Answer | None:  # noqa: ARG002
+        """See `Answers`."""
+        if self._wanted is None:
+            return None
+        return Answer(self._asked, self._wanted, text_of(self._wanted))
+
+    def want(self, reason: StopReason) -> None:
+        """See `Answers`."""
+        self._wanted = reason
+
+    def leave(self) -> None:
+        """See `Answers`."""
+
+    def saved(self, timeout_s: float) -> None:
+        """See `Answers`."""
+
+    def close(self) -> None:
+        """See `Answers`."""

@@ -1,0 +1,205 @@
+"""Ranks of a session stop together, having saved, whoever asks for it and when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.launcher import launched, nodes_of_a_job
+from tests.ports import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.e2e
+
+# No collective keeps these ranks together, and none is as fast as another.
+SCRIPT = """
+    import logging, os, signal, sys, time
+    from pathlib import Path
+    from undaunted.training import Session
+    logging.basicConfig(level="INFO")
+    rank, phase = int(os.environ["RANK"]), os.environ.get("PHASE", "")
+    def say(text):
+        os.write(1, f"rank {rank} {text}\\n".encode())
+    def save(iteration):
+        if phase == "save" and iteration < 9:
+            say("stands")
+            time.sleep(0.2)
+        say(f"saves {iteration}")
+    with Session(save=save) as session:
+        if phase == "setup":
+            say("stands")
+            time.sleep(0.1 * rank)
+        Path(f"begun-{rank}").touch()
+        while len(list(Path().glob("begun-*"))) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.01)
+        for iteration in range(20000):
+            with session.step(iteration):
+                time.sleep(0.002 * (1 + rank))
+            if iteration == 5:
+                say("steps")
+                if phase == "self" and rank == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if phase == "asked" and rank == 0:
+                    session.request_stop()
+            if phase == "save" and iteration == 6:
+                session.save(iteration)
+            if session.should_stop(iteration):
+                say(f"stops after {iteration}: {session.stop.reason.value}")
+                break
+    sys.exit(session.exit_code)
+"""
+
+
+def stops(text: str) -> list[str]:
+    """What ranks say of their stop, without their rank."""
+    return [line.partition(" stops ")[2] for line in text.splitlines() if " stops " in line]
+
+
+@pytest.mark.parametrize(
+    ("phase", "cue", "reason"),
+    [
+        ("loop", "rank 1 steps", "preempted"),
+        ("setup", "rank 1 stands", "preempted"),
+        ("save", "rank 1 stands", "preempted"),
+        ("self", "", "preempted"),
+        ("asked", "", "requested"),
+    ],
+)
+def test_all_ranks_stop_after_one_iteration(
+    tmp_path: Path, phase: str, cue: str, reason: str
+) -> None:
+    with launched(tmp_path, SCRIPT, "--nproc-per-node", "3", PHASE=phase) as launcher:
+        if cue:
+            launcher.wait_for(cue)
+            launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+        (agreed,) = launcher.events("stop_agreed")
+    said = stops(launcher.text)
+    assert len(said) == 3
+    assert set(said) == {f"after {agreed['iteration']}: {reason}"}
+    assert launcher.text.count(f"saves {agreed['iteration']}") == 3
+
+
+def test_on_two_nodes(tmp_path: Path) -> None:
+    with nodes_of_a_job(tmp_path, SCRIPT, "--nnodes", "2", "--nproc-per-node", "2") as start:
+        nodes = [start("a", "is_host=1"), start("b", "is_host=0")]
+        for launcher in nodes:
+            launcher.wait_for("steps")
+        nodes[1].process.send_signal(signal.SIGTERM)
+        assert [launcher.finish() for launcher in nodes] == [75, 75]
+    said = stops("\n".join(launcher.text for launcher in nodes))
+    assert len(said) == 4
+    assert len(set(said)) == 1
+
+
+def test_a_loop_that_ends_before_is_finished(tmp_path: Path) -> None:
+    script = SCRIPT.replace("range(20000)", "range(6)")
+    with launched(tmp_path, script, "--nproc-per-node", "2", PHASE="self") as launcher:
+        launcher.finish()
+        (ended,) = launcher.events("job_ended")
+    assert "stops" not in launcher.text
+    assert (ended["outcome"], ended["exit_code"]) == ("finished", 0)
+
+
+def test_a_failure_does_not_wait_for_sessions(tmp_path: Path) -> None:
+    """They take SIGTERM for a wish to stop, so they get another signal."""
+    script = """
+        import os, time
+        from undaunted.training import Session
+        rank = int(os.environ["RANK"])
+        with Session() as session:
+            for iteration in range(20000):
+                with session.step(iteration):
+                    time.sleep(0.01)
+                if iteration == 20 and rank == 1:
+                    raise ValueError("bad batch")
+                session.should_stop(iteration)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "2") as launcher:
+        assert launcher.finish() == 1
+        ends = {end["rank"]: end.get("signal") for end in launcher.events("rank_exited")}
+    assert ends == {0: "SIGKILL", 1: None}
+
+
+def test_a_save_that_fails_does_not_keep_the_others_for_long(tmp_path: Path) -> None:
+    script = """
+        import os, signal, time
+        from undaunted.training import Session
+        rank = int(os.environ["RANK"])
+        def save(iteration):
+            if rank == 1:
+                raise OSError("disk full")
+            time.sleep(600)  # waits for the others
+        with Session(save=save) as session:
+            for iteration in range(20000):
+                with session.step(iteration):
+                    time.sleep(0.01)
+                if iteration == 20 and rank == 1:
+                    session.request_stop()
+                if session.should_stop(iteration):
+                    break
+    """
+    options = ("--nproc-per-node", "2", "--workers-stop-timeout", "1s")
+    with launched(tmp_path, script, *options) as launcher:
+        assert launcher.finish() == 75
+    assert "OSError: disk full" in launcher.text.partition("the first cause in full")[0]
+
+
+def test_a_code_of_a_rank_means_nothing(tmp_path: Path) -> None:
+    script = "import sys; sys.exit(75)"
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        assert launcher.finish() == 1
+
+
+def test_ranks_that_do_not_ask_get_the_signal(tmp_path: Path) -> None:
+    script = """
+        import os, signal, time
+        def leave(*_):
+            os.write(1, b"told by a signal\\n")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, leave)
+        os.write(1, b"waits\\n")
+        time.sleep(60)
+    """
+    with launched(tmp_path, script, "--nproc-per-node", "1") as launcher:
+        launcher.wait_for("waits")
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 0
+    assert "told by a signal" in launcher.text
+
+
+@pytest.mark.torch
+def test_under_torchrun(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import torch.distributed\n" + textwrap.dedent(SCRIPT))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    env = {**os.environ, "PHASE": "self", "MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    said = stops(ended.stdout)
+    assert len(said) == 2, ended.stderr
+    assert len(set(said)) == 1
+    iteration = said[0].split()[1].rstrip(":")
+    assert ended.stdout.count(f"saves {iteration}") == 2
+
+
+def test_alone(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(textwrap.dedent(SCRIPT))
+    env = {**os.environ, "PHASE": "self", "RANK": "1", "WORLD_SIZE": "1"}
+    ended = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 75
+    assert stops(ended.stdout) == ["after 5: preempted"]
+    assert "saves 5" in ended.stdout

@@ -1,0 +1,309 @@
+"""A session around a loop: what it says, when it stops, what it saves. No launcher, no torch."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from undaunted.progress import layout
+from undaunted.progress import writer as writer_module
+from undaunted.progress.writer import NullWriter
+from undaunted.training.session import Session
+from undaunted.training.stopping import WAIT, Answer, Stop, StopReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREEMPTED = StopReason.PREEMPTED
+
+
+class Peers:
+    """Answers in the place of other ranks. ``after``: what they agree on; None = nobody knows."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self.word = 0
+        self.said = after
+        self.asked: list[int] = []
+        self.wanted: list[StopReason] = []
+        self.left = self.closed = self.done = False
+
+    def ask(self, iteration: int) -> int:
+        self.asked.append(iteration)
+        return self.word
+
+    def after(self, timeout_s: float, give_up: Callable[[], bool]) -> Answer | None:
+        assert timeout_s > 0
+        assert give_up() in {False, True}
+        return None if self.said is None else Answer(self.said, PREEMPTED, "rank 3 wants a stop")
+
+    def want(self, reason: StopReason) -> None:
+        self.wanted.append(reason)
+        self.word = WAIT
+
+    def leave(self) -> None:
+        self.left = True
+
+    def saved(self, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self.done = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def page(monkeypatch):
+    """The page of this process, which nobody reads."""
+    mine = NullWriter("test")
+    monkeypatch.setattr(writer_module, "current", mine)
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    return mine
+
+
+def session_with(peers: Peers | None = None, **settings) -> Session:
+    session = Session(**{"stop_signals": (), **settings})
+    if peers is not None:
+        session._answers, session._connected = peers, True
+    return session
+
+
+def sections(page: NullWriter) -> dict[str, int]:
+    return {name: page._words[section._count] for name, section in page._sections.items()}
+
+
+def test_a_loop_that_ends_by_itself(page):
+    with session_with() as session:
+        for iteration in range(5, 8):
+            with session.step(iteration):
+                pass
+            assert not session.should_stop(iteration)
+    assert (session.stop, session.exit_code) == (None, 0)
+    assert sections(page) == {"setup": 1, "step": 3}
+    assert page._words[layout.ITERATION] == 8
+
+
+def test_setup_ends_with_the_first_step(page):
+    with session_with() as session:
+        assert sections(page)["setup"] == 0
+        with session.step(0):
+            assert sections(page)["setup"] == 1
+
+
+def test_the_process_asks_for_a_stop_and_is_alone():
+    with session_with() as session:
+        assert not session.should_stop(0)
+        session.request_stop()
+        assert session.should_stop(1)
+        assert session.should_stop(2), "it stays so"
+    assert session.stop is not None
+    assert (session.stop.reason, session.stop.iteration) == (StopReason.REQUESTED, 1)
+    assert session.exit_code == 75
+
+
+def test_all_ranks_stop_after_the_same_iteration():
+    peers = Peers(after=12)
+    with session_with(peers) as session:
+        assert not session.should_stop(10)
+        peers.word = WAIT
+        assert [session.should_stop(iteration) for iteration in (11, 12)] == [False, True]
+        assert not peers.done
+    assert session.stop == Stop(PREEMPTED, 12, "rank 3 wants a stop")
+    assert (peers.done, peers.closed) == (True, True)
+
+
+def test_nobody_answers(caplog):
+    peers = Peers()
+    peers.word = WAIT
+    with caplog.at_level(logging.WARNING), session_with(peers) as session:
+        assert [session.should_stop(iteration) for iteration in range(3)] == [False] * 3
+    assert len([each for each in caplog.messages if "nobody said" in each]) == 1
+
+
+def test_iterations_that_are_counted_anew():
+    peers = Peers(after=8)
+    with session_with(peers) as session:
+        for iteration in (0, 1, 2, 0, 1, 2, 0, 0):
+            session.should_stop(iteration)
+        assert peers.asked == [0, 1, 2, 3, 4, 5, 6, 6]
+        peers.word = WAIT
+        assert not session.should_stop(1)
+        assert session.should_stop(2)
+    assert session.stop is not None
+    assert session.stop.iteration == 2
+
+
+@pytest.mark.parametrize("iteration", [-1, "3", 1.5, None])
+def test_what_is_no_iteration(iteration):
+    with session_with() as session, pytest.raises(ValueError, match="number of an iteration"):
+        session.should_stop(iteration)
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+
+def test_the_last_iteration_is_saved_when_a_stop_ends_the_loop(page):
+    saved = []
+    with session_with(save=saved.append) as session:
+        session.save(1)
+        session.request_stop()
+        assert session.should_stop(3)
+    assert saved == [1, 3]
+    assert sections(page)["checkpointing"] == 2
+
+
+def test_what_was_saved_is_not_saved_again():
+    saved = []
+    with session_with(save=saved.append) as session:
+        session.request_stop()
+        with session.checkpointing(3):
+            pass
+        assert session.should_stop(3)
+    assert saved == []
+
+
+def test_nothing_is_saved_after_an_error():
+    saved, session = [], session_with(Peers(after=0))
+
+    def train() -> None:
+        with session:
+            session.request_stop()
+            assert session.should_stop(0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        train()
+    assert saved == []
+
+
+def test_an_error_of_the_last_save_is_seen(page):
+    def fail(_: int) -> None:
+        raise OSError("disk full")
+
+    def train() -> None:
+        with session_with(save=fail, stop_signals=["TERM"]) as session:
+            session.request_stop()
+            assert session.should_stop(0)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(OSError, match="disk full"):
+        train()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_there_is_nothing_to_save_with():
+    with session_with() as session, pytest.raises(ValueError, match=r"Session\(save="):
+        session.save(0)
+
+
+# --- signals and times ----------------------------------------------------------------------------
+
+
+def test_a_signal_stops_the_loop():
+    before = signal.getsignal(signal.SIGUSR1)
+    peers = Peers(after=4)
+    with session_with(peers, stop_signals=["SIGUSR1"]) as session:
+        assert not session.should_stop(3)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert peers.wanted == [PREEMPTED]
+        assert session.should_stop(4)
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_second_signal_is_in_a_hurry(monkeypatch):
+    peers = Peers()
+    with session_with(peers, stop_signals=["SIGUSR1"]) as session:
+        now = time.monotonic()
+        for later in (0.0, 0.5, 3.0):  # the one half a second later is the same one
+            monkeypatch.setattr("undaunted.training.signals.time.monotonic", lambda: now + later)  # noqa: B023
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert session.should_stop(9)
+        assert peers.left
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    assert session.exit_code == 75
+
+
+def test_the_end_of_the_scheduler_s_time(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "100000")
+    clock = [100000 - 100.0]
+    monkeypatch.setattr("undaunted.training.session.time.time", lambda: clock[0])
+    ticks = iter([0.0, 30.0])
+    peers = Peers(after=2)
+    with session_with(peers, save=lambda _: None) as session:
+        monkeypatch.setattr("undaunted.training.session.time.monotonic", lambda: next(ticks))
+        assert not session.should_stop(0)
+        session.save(0)  # takes 30 s: two of these and a minute are not left
+        assert session._leave_at == 100000 - 120
+        assert not session.should_stop(1)
+        assert peers.wanted == [StopReason.DEADLINE]
+        monkeypatch.undo()
+        assert session.should_stop(2)
+
+
+@pytest.mark.parametrize("value", ["", "soon", "nan", "inf"])
+def test_the_scheduler_s_time_is_not_known(monkeypatch, value):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", value)
+    with session_with() as session:
+        assert session._leave_at == math.inf
+        assert not session.should_stop(0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stop_signals": ["SIGKILL"]},
+        {"stop_signals": ["TERMINATE"]},
+        {"stop_signals": "SIGTERM"},
+        {"stacks_after_s": 0},
+        {"stacks_after_s": "1m"},
+        {"end_time": math.nan},
+    ],
+)
+def test_bad_settings(settings):
+    value = next(iter(settings.values()))
+    named = repr(value[0] if isinstance(value, list) else value)
+    with pytest.raises(ValueError, match=named):
+        Session(**settings)
+
+
+# --- what it says ---------------------------------------------------------------------------------
+
+
+def messages(caplog) -> str:
+    return "\n".join(caplog.messages)
+
+
+def test_what_is_active_is_said_once(caplog):
+    with caplog.at_level(logging.INFO), session_with() as session:
+        for iteration in range(50):
+            with session.step(iteration):
+                pass
+            session.should_stop(iteration)
+    assert len([each for each in caplog.messages if each.startswith("session: ")]) == 1
+    assert "no launcher watches" in messages(caplog)
+
+
+def test_a_loop_that_never_asks_is_warned(caplog, page):
+    with session_with() as session:
+        for iteration in range(20):
+            with session.step(iteration):
+                pass
+        assert page._words[layout.STOP_ASKED] >= layout.LEFT, "it gets the signal, as any other"
+    assert "should_stop was never asked" in messages(caplog)
+
+
+def test_a_loop_without_steps_is_warned(caplog):
+    with session_with():
+        pass
+    assert "no step" in messages(caplog)
+
+
+def test_a_save_that_is_never_called_is_warned(caplog):
+    with session_with(save=lambda _: None) as session, session.step(0):
+        pass
+    assert "no checkpoint was saved" in messages(caplog)

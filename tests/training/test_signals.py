@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from undaunted.training.signals import Signals, ignore_stop_signals, signal_number
+
+
+@pytest.fixture
+def signals():
+    made = Signals(["USR1"], lambda: seen.append(1))
+    seen: list[int] = []
+    assert made.install()
+    yield made, seen
+    made.restore()
+
+
+def test_names():
+    assert signal_number("TERM") == signal_number("SIGTERM") == signal.SIGTERM
+    for name in ("SIGKILL", "STOP", "SIG_DFL", "getsignal", "", "term"):
+        with pytest.raises(ValueError, match="SIGTERM, for example"):
+            signal_number(name)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_forked_child_ends_by_a_signal_unless_it_is_to_live(signals, *, keep):
+    """As pools end their workers."""
+    _, seen = signals
+    number = signal.SIGTERM if keep else signal.SIGUSR1
+    pid = os.fork()
+    if pid == 0:
+        if keep:
+            ignore_stop_signals(3)
+        os.kill(os.getpid(), number)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (5 if keep else -number)
+    assert seen == []
+
+
+def test_a_handler_that_somebody_has_set_since_then_stays(signals):
+    made, _ = signals
+
+    def theirs(*_):
+        pass
+
+    signal.signal(signal.SIGUSR1, theirs)
+    made.restore()
+    assert signal.getsignal(signal.SIGUSR1) is theirs
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def test_in_a_side_thread_nothing_is_installed():
+    answers = []
+    for names in (["USR1"], []):
+        made = Signals(names, lambda: None)
+        thread = threading.Thread(target=lambda made=made: answers.append(made.install()))
+        thread.start()
+        thread.join()
+    assert answers == [False, True]
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
