@@ -267,7 +267,16 @@ def failure_of(one: RoundState, outside: Outside | None = None) -> Break | None:
 
 
 def went_on(one: RoundState, noticed_ns: int) -> bool:
-    """Whether ranks of this node began a new step after a failure had been noticed."""
+    """Whether ranks of this node began a new step after a failure had been noticed.
+
+    A node goes on after failures of others only: not where there is no other one, nor after a crash
+    of its own, where the last steps of its other ranks are seen after the crash.
+    """
+    started, own = one.first(e.RoundStarted), one.first(e.FailureDetected)
+    if started is None or len(started.ranks) >= started.world_size:
+        return False
+    if own is not None and own.kind == "crash" and own.t <= noticed_ns:
+        return False
     return bool(one.progress) and one.progress[-1].last_ns > noticed_ns
 
 
