@@ -203,3 +203,62 @@ def test_alone(tmp_path: Path) -> None:
     assert ended.returncode == 75
     assert stops(ended.stdout) == ["after 5: preempted"]
     assert "saves 5" in ended.stdout
+
+
+# Rank 1 finds that its result may be wrong; the others learn it by a file, as by a collective.
+SUSPICIOUS = """
+    import os, sys, time
+    from pathlib import Path
+    from undaunted.training import Session, StopReason
+    rank, slot = int(os.environ["RANK"]), os.environ["LOCAL_RANK"]
+    bad = os.environ["BAD"].split(",")  # slots that compute nonsense
+    def save(iteration):
+        print(f"rank {rank} saves {iteration}", flush=True)
+    with Session(save=save) as session:
+        print(f"rank {rank} is on slot {slot}", flush=True)
+        with session.step(0):
+            pass
+        verdict = Path("verdict-" + os.environ["TORCHELASTIC_RESTART_COUNT"])
+        if rank == 1:
+            verdict.with_suffix(".new").write_text("bad" if slot in bad else "good")
+            verdict.with_suffix(".new").rename(verdict)
+        while not verdict.exists():
+            time.sleep(0.01)
+        if verdict.read_text() == "bad":
+            why = StopReason[os.environ.get("WHY", "SUSPECT")]
+            session.stop_here(why, 0, rank=1 if rank == 1 else None, text="the loss is 1e30")
+            assert session.should_stop(1)
+    sys.exit(session.exit_code)
+"""
+
+
+def test_a_rank_whose_result_may_be_wrong_goes_to_another_slot(tmp_path: Path) -> None:
+    with launched(tmp_path, SUSPICIOUS, "--nproc-per-node", "3", BAD="1") as launcher:
+        assert launcher.finish() == 0, launcher.text
+        starts = launcher.events("round_started")
+        told = [event for event in launcher.events("rank_event") if event["name"] == "stop_suspect"]
+        (ended,) = launcher.events("job_ended")
+    assert [start["ranks"] for start in starts] == [[0, 1, 2], [1, 2, 0]]
+    assert [(event["rank"], event["text"]) for event in told] == [(1, "the loss is 1e30")]
+    assert "rank 1 is on slot 0" in launcher.text
+    assert launcher.text.count("saves 0") == 3
+    assert ended["outcome"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("why", "bad", "code"),
+    [("SUSPECT", "0,1", 16), ("INVALID", "1", 17), ("STRAGGLER", "1", 18)],
+)
+def test_a_job_that_can_do_nothing_about_it_ends_with_its_code(
+    tmp_path: Path, why: str, bad: str, code: int
+) -> None:
+    with launched(tmp_path, SUSPICIOUS, "--nproc-per-node", "2", BAD=bad, WHY=why) as launcher:
+        assert launcher.finish() == code, launcher.text
+        (ended,) = launcher.events("job_ended")
+    assert (ended["outcome"], ended["exit_code"]) == (why.lower(), code)
+    assert "rank 1" in ended["reason"]
+
+
+def test_an_exit_code_alone_means_nothing(tmp_path: Path) -> None:
+    with launched(tmp_path, "import sys; sys.exit(16)", "--nproc-per-node", "1") as launcher:
+        assert launcher.finish() == 1, launcher.text

@@ -42,12 +42,13 @@ class Peers:
         assert give_up() in {False, True}
         return None if self.said is None else Answer(self.said, PREEMPTED, "rank 3 wants a stop")
 
-    def want(self, reason: StopReason) -> None:
+    def want(self, reason: StopReason, rank: int | None = None) -> None:
         self.wanted.append(reason)
+        self.about = rank
         self.word = WAIT
 
-    def leave(self) -> None:
-        self.left = True
+    def leave(self, told_s: float = 0.0) -> None:
+        self.left, self.told_s = True, told_s
 
     def saved(self, timeout_s: float) -> None:
         assert timeout_s > 0
@@ -307,3 +308,37 @@ def test_a_save_that_is_never_called_is_warned(caplog):
     with session_with(save=lambda _: None) as session, session.step(0):
         pass
     assert "no checkpoint was saved" in messages(caplog)
+
+
+def test_ranks_that_know_by_themselves_stop_without_asking() -> None:
+    peers = Peers()
+    saved: list[int] = []
+    with session_with(peers, save=saved.append) as session:
+        with session.step(7):
+            pass
+        session.stop_here(StopReason.SUSPECT, 6, rank=3, text="the loss is 1e30")
+        assert session.should_stop(7)
+    assert (peers.wanted, peers.about, peers.left) == ([StopReason.SUSPECT], 3, True)
+    assert peers.told_s > 0, "the launcher has to know it before the rank has ended"
+    assert session.stop == Stop(StopReason.SUSPECT, 6, "the loss is 1e30")
+    assert (session.exit_code, saved) == (16, [6])
+
+
+def test_of_ranks_that_stop_by_themselves_one_has_to_say_why() -> None:
+    peers = Peers()
+    with session_with(peers) as session:
+        with session.step(0):
+            pass
+        session.stop_here(StopReason.INVALID, 0)
+    assert (peers.wanted, peers.left, session.exit_code) == ([], True, 17)
+
+
+@pytest.mark.parametrize("reason", [StopReason.RESTART, "suspect", 16, None])
+def test_no_reason_of_a_rank(reason: object) -> None:
+    with session_with() as session:
+        with pytest.raises(ValueError, match="SUSPECT"):
+            session.request_stop(reason)
+        with pytest.raises(ValueError, match="SUSPECT"):
+            session.stop_here(reason, 3, rank=0)
+        assert session.stop is None
+        session.begun(0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from undaunted.journal.launch import LaunchState, RoundState
 
-FOR_ALL = ("finished", "no_restart")
+FOR_ALL = ("finished", "no_restart", "invalid", "suspect", "straggler")
 """Said by one node, these outcomes hold for the job: no node hears of them alone."""
 
 _NS = 1_000_000_000

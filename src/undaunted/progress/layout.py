@@ -11,6 +11,8 @@ except that the agent clears a page between rounds, when no rank lives.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from undaunted.progress.histogram import BUCKETS
 
 MAGIC_VALUE = int.from_bytes(b"undauntd", "big")
@@ -45,10 +47,10 @@ RING_HEAD = 19  # R  sequence number of the newest event, 0 = none
 OUTSIDE_MAX_NS = 20  # R  longest time between two sections
 STOP = 21  # A  0 = go on, 1 = wait before you go on, else see `stop_word`
 STOP_ASKED = 22  # R  0 = nobody asks, 1 = somebody will, 2 + iteration that was asked about last
-STOP_WANTED = 23  # R  why this rank wants all to stop: 1 + index into WANTED, 0 = it does not
+STOP_WANTED = 23  # R  why this rank wants all to stop, see `wish_word`; 0 = it does not
 HEAD_BYTES = 24 * WORD_BYTES  # all single words
 
-WANTED = ("preempted", "requested", "deadline")
+WANTED = ("preempted", "requested", "deadline", "suspect", "invalid", "straggler")
 # In STOP_ASKED:
 LATEST = 2**48  # no iteration is later
 LEFT = 2**60  # added: it asks no more
@@ -110,6 +112,13 @@ assert SECTION_HISTOGRAM + BUCKETS <= SECTION_WORDS
 assert LIMITS_BYTES >= 2048
 
 
+class Wish(NamedTuple):
+    """That all ranks stop: why, one of `WANTED`, and which rank is the reason, None = none is."""
+
+    why: str
+    rank: int | None
+
+
 def stop_word(iteration: int, why: str) -> int:
     """Return what STOP has when ranks stop after an iteration."""
     return (iteration + 1) * 8 + STOP_REASONS.index(why)
@@ -119,6 +128,19 @@ def stop_of(word: int) -> tuple[int, str] | None:
     """Return after which iteration ranks stop, and why; None = STOP does not say it."""
     why = word % 8
     return (word // 8 - 1, STOP_REASONS[why]) if word >= 8 and why < len(STOP_REASONS) else None
+
+
+def wish_word(why: str, rank: int | None) -> int:
+    """Return what STOP_WANTED has when all ranks are to stop, because of a rank perhaps."""
+    return (0 if rank is None else rank + 1) * 8 + 1 + WANTED.index(why)
+
+
+def wish_of(word: int) -> Wish | None:
+    """Return what STOP_WANTED says; None = nothing."""
+    why, rank = word % 8, word // 8 - 1
+    if not 1 <= why <= len(WANTED):
+        return None
+    return Wish(WANTED[why - 1], None if rank < 0 else rank)
 
 
 def section_slot(index: int) -> int:

@@ -62,7 +62,7 @@ def parse_page(page: bytes) -> PageSnapshot:
     pid, pid_start = owner or (0, 0)
     sections, open_now = _sections(page, words)
     heartbeat_gaps = _histogram(words, layout.HEARTBEAT_HISTOGRAM)
-    signal, wanted = words[layout.EVIDENCE_SIGNAL], words[layout.STOP_WANTED]
+    signal = words[layout.EVIDENCE_SIGNAL]
     return PageSnapshot(
         pid=pid,
         pid_start=pid_start,
@@ -87,7 +87,7 @@ def parse_page(page: bytes) -> PageSnapshot:
         sections=sections,
         sections_dropped=words[layout.SECTIONS_DROPPED],
         error=_error(page),
-        stop_wanted=("", *layout.WANTED)[wanted] if wanted <= len(layout.WANTED) else "",
+        wish=layout.wish_of(words[layout.STOP_WANTED]),
     )
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from undaunted.progress.layout import Wish
+
 
 class Phase(enum.IntEnum):
     """Where a rank is in its life."""
@@ -75,5 +77,5 @@ class PageSnapshot:
     sections: Mapping[str, SectionSnapshot] = field(default_factory=dict)
     sections_dropped: int = 0  # openings refused because the table was full
     error: ErrorRecord | None = None
-    stop_wanted: str = ""  # one of `layout.WANTED`: why it wants all ranks to stop
+    wish: Wish | None = None  # that all ranks stop
     problem: str = ""

@@ -269,13 +269,14 @@ class PageWriter:
         word: int = self._words[layout.STOP]
         return word
 
-    def want_stop(self, why: str) -> None:
+    def want_stop(self, why: str, rank: int | None = None) -> None:
         """Have all ranks stop. For signal handlers, too.
 
         Args:
             why: one of `layout.WANTED`.
+            rank: which one is the reason, None = none is.
         """
-        self._words[layout.STOP_WANTED] = 1 + layout.WANTED.index(why)
+        self._words[layout.STOP_WANTED] = layout.wish_word(why, rank)
         self._kick()
 
     def record_error(self, error: BaseException) -> None:

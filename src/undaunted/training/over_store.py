@@ -85,12 +85,12 @@ class OverStore:
             select.select([self._known], [], [], min(left_s, _LOOK_S))
         return self._answer
 
-    def want(self, reason: StopReason) -> None:
+    def want(self, reason: StopReason, rank: int | None = None) -> None:  # noqa: ARG002
         """See `Answers`."""
         self._wanted = reason
         _notify(self._wake)
 
-    def leave(self) -> None:
+    def leave(self, told_s: float = 0.0) -> None:
         """See `Answers`: who has left is not waited for in an iteration that nobody can know."""
 
     def saved(self, timeout_s: float) -> None:

@@ -26,7 +26,7 @@ from undaunted.progress.api import step
 from undaunted.progress.writer import current_writer
 from undaunted.training.over_store import OverStore
 from undaunted.training.signals import Signals
-from undaunted.training.stopping import Alone, Answers, ByLauncher, Stop, StopReason
+from undaunted.training.stopping import Alone, Answers, ByLauncher, Stop, StopReason, text_of
 from undaunted.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
 _WAIT_S = 600.0  # for an answer: if the launcher ends, so does this rank
 _SAVED_S = 600.0  # for other ranks to have saved
+_TOLD_S = 10.0  # for the launcher to know that the ranks stop
 _MARGIN_S = 60.0  # to be left of the scheduler's time when all is saved
 _SAVES = 2.0  # times the longest save so far
 _LOOK_AT = 20  # steps after which the session says what is active
@@ -199,9 +200,49 @@ class Session:
             return False
         return self._decide(iteration, key, word)
 
-    def request_stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
-        """Have all ranks stop, soon, and after the same iteration."""
-        self._answers.want(reason)
+    def request_stop(
+        self, reason: StopReason = StopReason.REQUESTED, *, rank: int | None = None
+    ) -> None:
+        """Have all ranks stop, soon, and after the same iteration.
+
+        Args:
+            reason: why; decides what the launcher does then.
+            rank: of `StopReason.SUSPECT` and `STRAGGLER`: which one, None = this one. The job goes
+                on without its node, if it can.
+
+        Raises:
+            ValueError: the reason is none that a rank can have.
+        """
+        self._answers.want(_reason(reason), rank)
+
+    def stop_here(
+        self,
+        reason: StopReason,
+        iteration: int,
+        *,
+        rank: int | None = None,
+        text: str = "",
+    ) -> None:
+        """Stop after this iteration: all ranks know by themselves that they do.
+
+        For what ranks have found together, such as a result that is not to be used. From now on
+        `should_stop` is true. Every rank has to call this; nobody is waited for, but for 10 s at
+        most until the launcher knows it.
+
+        Args:
+            reason: why; decides what the launcher does then.
+            iteration: the last one that counts. It is saved at the end, unless it has been.
+            rank: given by one rank at least: which one is the reason, see `request_stop`.
+            text: what happened, for people; goes into the journal.
+
+        Raises:
+            ValueError: the reason is none that a rank can have.
+        """
+        if rank is not None:
+            self._page.event(f"stop_{_reason(reason).value}", text)
+            self._answers.want(reason, rank)
+        self._answers.leave(_TOLD_S)
+        self._stop(_reason(reason), iteration, text or text_of(reason))
 
     @property
     def exit_code(self) -> int:
@@ -347,6 +388,14 @@ class _Step:
 def _rank() -> int:
     value = os.environ.get("RANK", "")
     return int(value) if value.isascii() and value.isdigit() else 0
+
+
+def _reason(value: object) -> StopReason:
+    if not isinstance(value, StopReason) or value is StopReason.RESTART:
+        reasons = [f"StopReason.{each.name}" for each in StopReason]
+        reasons.remove("StopReason.RESTART")
+        raise ValueError(f"{value!r} is no reason of a rank: give one of {', '.join(reasons)}")
+    return value
 
 
 def _iteration(value: object) -> int:

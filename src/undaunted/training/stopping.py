@@ -33,18 +33,33 @@ class StopReason(enum.Enum):
     """The time that the scheduler gives is nearly over."""
     RESTART = "restart"
     """The job goes on at once, on other nodes."""
+    SUSPECT = "suspect"
+    """A result may be wrong: the work is to be repeated elsewhere."""
+    INVALID = "invalid"
+    """A result cannot be right wherever it is computed: a person should look."""
+    STRAGGLER = "straggler"
+    """A rank is slow."""
 
     @property
     def exit_code(self) -> int:
-        """With which a rank ends: 75, or 0 if the job goes on."""
-        return 0 if self is StopReason.RESTART else 75
+        """With which a rank ends: 75, 16, 17 or 18, or 0 if the job goes on."""
+        return _EXIT_CODES.get(self, 75)
 
 
+_EXIT_CODES = {
+    StopReason.RESTART: 0,
+    StopReason.SUSPECT: 16,
+    StopReason.INVALID: 17,
+    StopReason.STRAGGLER: 18,
+}
 _TEXTS = {
     StopReason.PREEMPTED: "the job was told to stop",
     StopReason.REQUESTED: "a rank asked for a stop",
     StopReason.DEADLINE: "the time that the job has is over",
     StopReason.RESTART: "the job goes on with other nodes",
+    StopReason.SUSPECT: "a result may be wrong",
+    StopReason.INVALID: "a result is wrong",
+    StopReason.STRAGGLER: "a rank is slow",
 }
 
 
@@ -100,11 +115,15 @@ class Answers(Protocol):
     def after(self, timeout_s: float, give_up: Callable[[], bool]) -> Answer | None:
         """Return when to stop; None = nobody has said it in time, or until ``give_up`` is true."""
 
-    def want(self, reason: StopReason) -> None:
-        """Have all ranks stop. For signal handlers, too."""
+    def want(self, reason: StopReason, rank: int | None = None) -> None:
+        """Have all ranks stop, because of a rank perhaps. For signal handlers, too."""
 
-    def leave(self) -> None:
-        """Say that this rank stops, whatever the others do."""
+    def leave(self, told_s: float = 0.0) -> None:
+        """Say that this rank stops, whatever the others do.
+
+        Args:
+            told_s: wait at most so long until whoever started the ranks knows that they are to.
+        """
 
     def saved(self, timeout_s: float) -> None:
         """All is saved; wait for other ranks where the end of one ends them as well."""
@@ -131,12 +150,15 @@ class ByLauncher:
         after, why = known
         return Answer(after, StopReason(why), text_of(StopReason(why)))
 
-    def want(self, reason: StopReason) -> None:
+    def want(self, reason: StopReason, rank: int | None = None) -> None:
         """See `Answers`."""
-        self._page.want_stop(reason.value)
+        self._page.want_stop(reason.value, rank)
 
-    def leave(self) -> None:
+    def leave(self, told_s: float = 0.0) -> None:
         """See `Answers`."""
+        deadline = time.monotonic() + told_s
+        while not self._page.stop_word and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
         self._page.stops_alone()
 
     def saved(self, timeout_s: float) -> None:
@@ -165,11 +187,11 @@ class Alone:
             return None
         return Answer(self._asked, self._wanted, text_of(self._wanted))
 
-    def want(self, reason: StopReason) -> None:
+    def want(self, reason: StopReason, rank: int | None = None) -> None:  # noqa: ARG002
         """See `Answers`."""
         self._wanted = reason
 
-    def leave(self) -> None:
+    def leave(self, told_s: float = 0.0) -> None:
         """See `Answers`."""
 
     def saved(self, timeout_s: float) -> None:

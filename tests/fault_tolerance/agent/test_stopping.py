@@ -12,12 +12,13 @@ from undaunted.fault_tolerance.agent.stopping import Stopping
 from undaunted.progress import layout
 from undaunted.progress.area import PageArea
 from undaunted.progress.attach import attach
-from undaunted.progress.layout import STOPPED_ALONE
+from undaunted.progress.layout import STOPPED_ALONE, Wish
 from undaunted.progress.writer import PageWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PREEMPTED = Wish("preempted", None)
 STOP = job.Stop("a", 4, "the launcher on node a received SIGTERM", 30.0, agree="preempted")
 
 
@@ -102,13 +103,26 @@ def test_a_stop_of_another_round_is_none_of_ours(node: Node) -> None:
 
 
 def test_a_wish_is_reported_once(node: Node) -> None:
-    node.stopping.wanted(1, 3, "")
-    node.stopping.wanted(1, 3, "preempted")
-    node.stopping.wanted(0, 2, "requested")
+    node.stopping.wanted(1, 3, None)
+    node.stopping.wanted(1, 3, PREEMPTED)
+    node.stopping.wanted(0, 2, PREEMPTED)
     assert node.posted == [job.StopWanted("a", 4, 3, "preempted")]
     node.stopping.begin_round(5)
-    node.stopping.wanted(0, 2, "requested")
-    assert node.posted[1:] == [job.StopWanted("a", 5, 2, "requested")]
+    node.stopping.wanted(0, 2, PREEMPTED)
+    assert node.posted[1:] == [job.StopWanted("a", 5, 2, "preempted")]
+
+
+def test_a_wish_for_another_reason_or_because_of_another_rank_is_a_wish_of_its_own(
+    node: Node,
+) -> None:
+    node.stopping.wanted(0, 2, PREEMPTED)
+    node.stopping.wanted(0, 2, Wish("suspect", 2))
+    node.stopping.wanted(1, 3, Wish("suspect", 3))
+    assert [(each.why, each.rank) for each in node.posted] == [
+        ("preempted", 2),
+        ("suspect", 2),
+        ("suspect", 3),
+    ]
 
 
 def test_who_asks(node: Node) -> None:
@@ -119,7 +133,7 @@ def test_who_asks(node: Node) -> None:
 
 def test_a_session_that_begins_when_the_signal_comes_is_ended(node: Node) -> None:
     node.stopping.over = True
-    node.stopping.wanted(1, 3, "preempted")
+    node.stopping.wanted(1, 3, PREEMPTED)
     assert (node.posted, node.signals) == ([], [((1,), 9)])
 
 
@@ -157,7 +171,7 @@ def test_garbage_in_a_page_is_no_harm(node: Node) -> None:
     words = node.ranks[0]._words
     words[layout.STOP_ASKED] = 2**64 - 1
     words[layout.STOP_WANTED] = 2**64 - 1
-    assert node.area.snapshot(0).stop_wanted == ""
+    assert node.area.snapshot(0).wish is None
     node.stopping.freeze(STOP)
     (report,) = node.posted
     assert isinstance(report, job.RanksAsked)

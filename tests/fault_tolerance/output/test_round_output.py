@@ -41,7 +41,7 @@ def write(output, text):
 def test_filtered_copies_have_the_lines_of_their_stream_that_match(tmp_path, capfd):
     settings = config(tmp_path, stdout_filters=["loss", "odd,"], stderr_filters=["err 1"])
     files = outputs(tmp_path)
-    output = RoundOutput(settings, 1, 2, 4, files)
+    output = RoundOutput(settings, 1, [2, 3], 4, files)
     assert output.start() == []
     write(files, b"loss of %s %d\nother\nan odd, line")
     output.request_close()
@@ -59,7 +59,9 @@ def test_filtered_copies_have_the_lines_of_their_stream_that_match(tmp_path, cap
 
 
 def test_without_anything_asked_for_nothing_is_made(tmp_path):
-    output = RoundOutput(config(tmp_path), 1, 0, 2, [RankOutput(Destination(), Destination())] * 2)
+    output = RoundOutput(
+        config(tmp_path), 1, [0, 1], 2, [RankOutput(Destination(), Destination())] * 2
+    )
     assert output.start() == []
     assert output.close() == []
     assert os.listdir(tmp_path) == []
@@ -68,7 +70,7 @@ def test_without_anything_asked_for_nothing_is_made(tmp_path):
 def test_problems_are_told_once(tmp_path):
     (tmp_path / "file").touch()
     settings = config(tmp_path, applog_prefix=str(tmp_path / "file" / "log"))
-    output = RoundOutput(settings, 1, 0, 2, outputs(tmp_path), problem="of the plug-in")
+    output = RoundOutput(settings, 1, [0, 1], 2, outputs(tmp_path), problem="of the plug-in")
     first, second = output.start()
     assert first == "of the plug-in"
     assert "Not a directory" in second
@@ -84,7 +86,7 @@ def test_files_that_do_not_open_are_not_waited_for(tmp_path, monkeypatch):
         raise OSError("at last")
 
     settings = config(tmp_path, applog_prefix=str(tmp_path / "log"))
-    output = RoundOutput(settings, 1, 0, 2, outputs(tmp_path), open_log=hangs)
+    output = RoundOutput(settings, 1, [0, 1], 2, outputs(tmp_path), open_log=hangs)
     (line,) = output.start()
     assert line == f"{tmp_path} does not answer: output of the ranks may not be shown"
     answers.set()
@@ -98,7 +100,7 @@ def test_files_that_do_not_open_are_not_waited_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize("missing", ["stdout", "stderr"])
 def test_a_filter_without_sources_makes_an_empty_file(tmp_path, missing):
     settings = config(tmp_path, **{f"{missing}_filters": ["x"]})
-    output = RoundOutput(settings, 0, 0, 2, [RankOutput(Destination(), Destination())] * 2)
+    output = RoundOutput(settings, 0, [0, 1], 2, [RankOutput(Destination(), Destination())] * 2)
     assert output.start() == []
     assert output.close() == []
     assert (tmp_path / "attempt_0" / f"filtered_{missing}.log").read_bytes() == b""

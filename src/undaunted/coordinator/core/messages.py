@@ -26,6 +26,9 @@ class Outcome(enum.Enum):
     EXCLUDED = "excluded"
     PREEMPTED = "preempted"
     NO_RESTART = "no_restart"
+    SUSPECT = "suspect"
+    INVALID = "invalid"
+    STRAGGLER = "straggler"
 
     @property
     def exit_code(self) -> int:
@@ -39,6 +42,9 @@ _EXIT_CODES = {
     Outcome.EXCLUDED: 1,
     Outcome.PREEMPTED: 75,
     Outcome.NO_RESTART: 93,
+    Outcome.SUSPECT: 16,
+    Outcome.INVALID: 17,
+    Outcome.STRAGGLER: 18,
 }
 
 
@@ -216,9 +222,9 @@ class ShutdownRequested(_Message, frozen=True):
 
 
 class StopWanted(_Message, frozen=True):
-    """A rank wants all ranks to stop after the same iteration.
+    """A rank of the node wants all ranks to stop after the same iteration.
 
-    ``why``: one of `progress.layout.WANTED`.
+    ``why``: one of `progress.layout.WANTED`. ``rank``: which one is the reason.
     """
 
     node: str
@@ -320,7 +326,11 @@ class Prepare(_Message, frozen=True):
 
 
 class Start(_Message, frozen=True):
-    """Start a round on ``node``: its ranks are ``first_rank`` .. ``first_rank + slots - 1``."""
+    """Start a round on ``node``: its ranks are ``first_rank`` .. ``first_rank + slots - 1``.
+
+    ``turned``: by so many places the ranks are on other slots than usual: local rank 0 has rank
+    ``first_rank + turned``, the next one the next rank, and after the last rank comes the first.
+    """
 
     node: str
     round: int
@@ -333,6 +343,11 @@ class Start(_Message, frozen=True):
     master_addr: str = ""
     master_port: int = 0
     epoch: int = 0  # of the leader
+    turned: int = 0
+
+    def rank(self, local_rank: int) -> int:
+        """Return the global rank of a local one."""
+        return self.first_rank + (local_rank + self.turned) % self.slots
 
 
 class Stop(_Message, frozen=True):

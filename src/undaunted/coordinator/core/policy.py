@@ -95,6 +95,13 @@ GRACE_ON_REQUEST_S = 15.0
 # How much longer than the grace a node may take to report that it has stopped: processes that
 # cannot be killed, health checks and the wait for device memory are part of that.
 STOP_MARGIN_S = 180.0
+# How the job ends when a rank wants it to, and why.
+_WISHES = {
+    "requested": (Outcome.PREEMPTED, "{} asked for a stop"),
+    "deadline": (Outcome.PREEMPTED, "the time that the job has is over, says {}"),
+    "invalid": (Outcome.INVALID, "{} has a result that is wrong wherever it is computed"),
+    "straggler": (Outcome.STRAGGLER, "{} is slow"),
+}
 _MISUSE = (
     "not restarted: every rank that ended did so at once and with exit code 2, as programs do that "
     "are called with wrong arguments"
@@ -312,6 +319,8 @@ class JobPolicy:
     _go_ons: Counter[str] = field(default_factory=Counter)  # in this round, by node
     _told: Blamed | None = None  # who is to blame, as it was said last in this round
     _too_slow: Slow | None = None  # the round is being stopped to go on without this rank's node
+    _suspect: StopWanted | None = None  # its rank is to be somewhere else in the next round
+    _turned: int = 0  # see `messages.Start`
 
     def __post_init__(self) -> None:
         """Begin with nothing known."""
@@ -737,13 +746,61 @@ class JobPolicy:
         who = f"rank {event.rank} (node {event.node})"
         if event.why == "preempted":
             return self._preempted(Preempted(event.node, 15, "SIGTERM"), f"{who} was told to stop")
-        reason = f"{who} asked for a stop"
-        if event.why == "deadline":
-            reason = f"the time that the job has is over, says {who}"
-        ending = Ending(Outcome.PREEMPTED, reason)
+        if event.why == "suspect" or (
+            event.why == "straggler" and self.config.slow_ranks == "exclude"
+        ):
+            return self._suspicious(event)
+        outcome, reason = _WISHES[event.why]
+        ending = Ending(outcome, reason.format(who))
         if self.state is PolicyState.RUNNING:
-            return self._stop_round(reason, ending, self.config.term_timeout_s, agree=event.why)
+            return self._stop_round(
+                ending.reason, ending, self.config.term_timeout_s, agree=event.why
+            )
         return self._instead_of_restart(ending)
+
+    def _suspicious(self, event: StopWanted) -> list[Command]:
+        """Do the work of a rank somewhere else from now on, if that is possible."""
+        if self._suspect is None:
+            self._suspect = event
+        if self.state is not PolicyState.RUNNING:
+            return []
+        ending = self._nowhere_else(event)
+        grace_s = self.config.term_timeout_s
+        return self._stop_round(self._suspicion(event), ending, grace_s, agree=event.why)
+
+    def _suspicion(self, event: StopWanted) -> str:
+        what = "has a result that may be wrong" if event.why == "suspect" else "is slow"
+        return f"rank {event.rank} (node {self._node_of(event)}) {what}"
+
+    def _node_of(self, event: StopWanted) -> str:
+        """The node of the rank that is the reason of a wish."""
+        of_rank = [place.node for place in self.places if place.has_any((event.rank,))]
+        return of_rank[0] if of_rank else event.node
+
+    def _nowhere_else(self, event: StopWanted) -> Ending | None:
+        """How the job ends if a rank can be nowhere else, None = it can be."""
+        node = self._node_of(event)
+        if self._can_spare(node) or (event.why == "suspect" and self._can_turn):
+            return None
+        outcome = Outcome.SUSPECT if event.why == "suspect" else Outcome.STRAGGLER
+        return Ending(outcome, f"{self._suspicion(event)}, and there is no other place for it")
+
+    def _can_spare(self, node: str) -> bool:
+        return len(self.roster.excluded) < MOST_EXCLUDED and self._fits(without=[node])
+
+    @property
+    def _can_turn(self) -> bool:
+        """Whether a rank has not yet been on all slots of its node."""
+        return self._turned + 1 < max((place.slots for place in self.places), default=0)
+
+    def _move(self, event: StopWanted) -> Ending | None:
+        """The round is over: have the rank somewhere else in the next one, or end the job."""
+        node = self._node_of(event)
+        if self._can_spare(node) and self._leave_out([node], self._suspicion(event)):
+            return None
+        ending = self._nowhere_else(event)
+        self._turned += ending is None
+        return ending
 
     def _ranks_asked(self, event: RanksAsked) -> list[Command]:
         if self.stopping is None or event.node not in self.members.unstopped:
@@ -978,7 +1035,7 @@ class JobPolicy:
         self.state = PolicyState.RUNNING
         self.members = Members(places)
         self.blame, self.examination, self.stopping = Blame(), None, None
-        self.pace, self.slowness, self._too_slow = None, Slowness(), None
+        self.pace, self.slowness, self._too_slow, self._suspect = None, Slowness(), None, None
         self.after, self.gone, self._why = None, "", ""
         self._go_ons, self._told = Counter(), None
         self._announced = self._counted = False
@@ -995,6 +1052,7 @@ class JobPolicy:
                 max_restarts=self.config.max_restarts,
                 master_addr=accepted.master_addr,
                 master_port=accepted.master_port,
+                turned=self._turned % place.slots,
             )
             for place in places
         ]
@@ -1068,6 +1126,8 @@ class JobPolicy:
             commands += self._advise()
         if self.after is None and self._too_slow is not None and not self.no_quorum:
             self._without_slow(self._too_slow)
+        if self.after is None and self._suspect is not None and not self.no_quorum:
+            self.after = self._move(self._suspect)
         if self.after is None:
             return [*commands, *self._let_go(), *self._form()]
         self.after = self._with_first_cause(self.after)

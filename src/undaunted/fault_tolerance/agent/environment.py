@@ -65,7 +65,7 @@ def worker_environment(
     faults: str = "",
 ) -> dict[str, str]:
     """The complete environment of one rank, beginning from `shared_environment`."""
-    rank = start.first_rank + place.local_rank
+    rank = start.rank(place.local_rank)
     env = dict(shared)
     env |= {
         "LOCAL_RANK": str(place.local_rank),

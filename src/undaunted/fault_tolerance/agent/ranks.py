@@ -230,7 +230,7 @@ class Ranks:
         if self._round is None:
             return
         self._scribe.milestones(self._round, local_rank, page)
-        self._stopping.wanted(local_rank, self._round.rank(local_rank), page.stop_wanted)
+        self._stopping.wanted(local_rank, self._round.rank(local_rank), page.wish)
         if page.phase is Phase.FAILED and page.error is not None:
             if page.error.type == "SystemExit" and self._stopping.has_stopped(local_rank):
                 return  # that is how it says that it has stopped

@@ -67,7 +67,7 @@ class Round:
 
     def rank(self, local_rank: int) -> int:
         """Global rank of a local one."""
-        return self.start.first_rank + local_rank
+        return self.start.rank(local_rank)
 
     def error_file(self, local_rank: int) -> str:
         """Where torch's ``@record`` leaves the rank's error, "" = nowhere."""
@@ -151,7 +151,7 @@ class RoundFactory:
         output = RoundOutput(
             self._config,
             start.round,
-            start.first_rank,
+            [start.rank(local_rank) for local_rank in range(start.slots)],
             start.world_size,
             chosen.outputs,
             chosen.problem,
@@ -185,7 +185,7 @@ class RoundFactory:
         return chosen._replace(outputs=outputs)
 
     def _env(self, start: Start, local_rank: int, *sockets: str) -> dict[str, str]:
-        name = f"round{start.round}-rank{start.first_rank + local_rank}.json"
+        name = f"round{start.round}-rank{start.rank(local_rank)}.json"
         error_file = f"{self._errors.path}/{name}" if self._errors.path else ""
         place = RankPlace(local_rank, self._area.env_value(local_rank), error_file, *sockets)
         faults = self._faults.to_env()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from undaunted.fault_tolerance.agent.orders import Orders
     from undaunted.fault_tolerance.agent.processes import Workers
     from undaunted.progress.area import PageArea
+    from undaunted.progress.layout import Wish
 
 
 class Stopping:
@@ -39,20 +40,21 @@ class Stopping:
         self._workers = workers
         self.over = False
         self._round = -1
-        self._wanted = False  # a rank of this round wants all to stop
+        self._wanted: set[Wish] = set()  # of ranks of this round
         self._why = ""
 
     def begin_round(self, number: int) -> None:
         """The pages are of ranks of this round from now on."""
-        self._round, self._wanted, self.over = number, False, False
+        self._round, self._wanted, self.over = number, set(), False
 
-    def wanted(self, local_rank: int, rank: int, why: str) -> None:
+    def wanted(self, local_rank: int, rank: int, wish: Wish | None) -> None:
         """A rank wants all to stop; perhaps its session took the signal that was to end it."""
-        if why and self.over:
+        if wish is not None and self.over:
             self._workers.signal_ranks((local_rank,), signal.SIGKILL)
-        elif why and not self._wanted:
-            self._wanted = True
-            self._orders.post(job.StopWanted(self._node, self._round, rank, why))
+        elif wish is not None and wish not in self._wanted:
+            self._wanted.add(wish)
+            about = rank if wish.rank is None else wish.rank
+            self._orders.post(job.StopWanted(self._node, self._round, about, wish.why))
 
     def freeze(self, stop: job.Stop) -> None:
         """Have ranks wait from now on that ask; report what they have asked about."""

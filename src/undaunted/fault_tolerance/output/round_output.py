@@ -34,7 +34,7 @@ class RoundOutput:
         self,
         config: RunConfig,
         round_no: int,
-        first_rank: int,
+        ranks: Sequence[int],
         world_size: int,
         outputs: Sequence[RankOutput],
         problem: str = "",
@@ -45,17 +45,16 @@ class RoundOutput:
         Args:
             config: of the run.
             round_no: number of the round, from 0.
-            first_rank: rank in the job of local rank 0.
+            ranks: in the job, of each local rank.
             world_size: number of ranks of the job.
             outputs: where the streams of each local rank go.
             problem: what went wrong when that was decided, "" = nothing.
             open_log: opens the log of the round.
         """
-        ranks = [(first_rank + local_rank, output) for local_rank, output in enumerate(outputs)]
         entries = [
             entry
-            for rank, output in ranks
-            for entry in destinations.tee_entries(config, rank - first_rank, rank, output)
+            for local_rank, (rank, output) in enumerate(zip(ranks, outputs, strict=True))
+            for entry in destinations.tee_entries(config, local_rank, rank, output)
         ]
         self._log_dir = config.log_dir
         self._problems = [problem] if problem else []
@@ -63,7 +62,7 @@ class RoundOutput:
         self._logs: list[RoundLog] = []
         if config.applog_prefix:
             path = destinations.round_log_path(config.applog_prefix, round_no)
-            sources = destinations.log_sources(ranks)
+            sources = destinations.log_sources(list(zip(ranks, outputs, strict=True)))
             self._logs.append(RoundLog(path, sources, world_size, open_log=open_log))
         filters: tuple[tuple[int, Stream, Sequence[str]], ...] = (
             (1, "stdout", config.stdout_filters),
