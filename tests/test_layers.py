@@ -261,6 +261,9 @@ def test_package_inits_import_nothing_of_ours() -> None:
         ("cli", "", True),
         ("", "progress", True),
         ("", "cli", False),
+        ("integrations", "training", True),
+        ("training", "integrations", False),
+        ("cli", "integrations", False),
     ],
 )
 def test_allowed(importer: str, imported: str, expected: bool) -> None:

@@ -121,6 +121,12 @@ def fault_plan(params: SimulatedFaultParams, seed: str = "") -> FaultPlan:
     )
 
 
+def seed_of_round(environ: Mapping[str, str]) -> str:
+    """Return what all ranks of a round have in common, and no other round has."""
+    run, round_ = environ.get("TORCHELASTIC_RUN_ID", ""), environ.get("TORCHELASTIC_RESTART_COUNT")
+    return f"{run}/{round_}"
+
+
 def setup_simulated_fault(
     fault_desc: SimulatedFaultParams | Mapping[str, Any] | str | None = None,
     environ: Mapping[str, str] = os.environ,
@@ -144,8 +150,7 @@ def setup_simulated_fault(
         return None
     from undaunted.faults import trigger
 
-    run, round_ = environ.get("TORCHELASTIC_RUN_ID", ""), environ.get("TORCHELASTIC_RESTART_COUNT")
-    plan = fault_plan(params, f"{run}/{round_}")
+    plan = fault_plan(params, seed_of_round(environ))
     if (ranks := environ.get("WORLD_SIZE", "")).isdecimal():
         plan.check_ranks(int(ranks))
     return trigger.install({**environ, trigger.PLAN_VARIABLE: plan.to_env()})

@@ -1,0 +1,1 @@
+"""Adapters to training frameworks and schedulers, one package or module each; thin."""

@@ -1,0 +1,489 @@
+"""Sections and calculated limits, under the names of Megatron Bridge and of Megatron-LM.
+
+Functions of Megatron Bridge (``training.fault_tolerance``) take a state, those of Megatron-LM
+(``training.ft_integration``) keep one for the process; here ``global_state`` may be left out.
+Before `setup`, and after `shutdown`, all others do nothing.
+
+    setup(config)
+    for batch in batches:
+        on_training_step_start()
+        train(batch)
+        on_training_step_end()
+    shutdown()
+
+Nothing here raises because monitoring failed, because a disk is full, or because a section was left
+open by an exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from undaunted.fault_tolerance.data import who_am_i
+from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient, RankMonitorClientError
+from undaunted.fault_tolerance.simulated_faults import (
+    DESCRIPTION_VARIABLE,
+    SimulatedFaultParams,
+    fault_plan,
+    parse_simulated_fault_params,
+    seed_of_round,
+)
+from undaunted.integrations.megatron.kept_limits import Job, KeptLimits, sizes_of
+
+if TYPE_CHECKING:
+    from undaunted.faults.plan import Fault
+    from undaunted.faults.trigger import Trigger
+
+SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
+_NUM_WARMUP_ITERS = 1  # of Megatron Bridge
+_LM_NUM_WARMUP_ITERS = 5
+_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE = 16
+_RANDOM_DELAY = 0.2  # of the base delay of a simulated fault
+_FAULT_OF = {"sigkill": "rank_killed", "sigstop": "rank_hung"}
+_LOG = logging.getLogger("undaunted")
+
+
+@dataclass
+class FaultToleranceState:
+    """What was seen so far.
+
+    Attributes:
+        ft_state_path: where calculated limits are kept; None before `setup`.
+        is_persistent_chkpt_loaded: the last checkpoint that was loaded came from a disk.
+        is_async_chkpt_enabled: checkpoints are written behind the back of the loop.
+        is_calculating_timeouts: limits are calculated.
+        is_setup_section_open: section ``setup`` is open.
+        seen_checkpoints_cnt: how many checkpoints were saved.
+        seen_tr_iters_cnt: how many iterations were trained.
+        curr_eval_iter_idx: how many iterations this evaluation has had.
+    """
+
+    ft_state_path: str | None = None
+    is_persistent_chkpt_loaded: bool = False
+    is_async_chkpt_enabled: bool = False
+    is_calculating_timeouts: bool = False
+    is_setup_section_open: bool = False
+    seen_checkpoints_cnt: int = 0
+    seen_tr_iters_cnt: int = 0
+    curr_eval_iter_idx: int = 0
+
+
+class GlobalState(Protocol):
+    """What is needed of Megatron Bridge's object of this name, or of any other one.
+
+    Attributes:
+        rank_monitor_client: None before `setup`, and after `shutdown`.
+        fault_tolerance_state: what was seen so far.
+    """
+
+    rank_monitor_client: Any
+    fault_tolerance_state: Any
+
+
+@dataclass
+class _OfProcess:
+    """Stands for the state of those who do not give one."""
+
+    rank_monitor_client: _Client | None = None
+    fault_tolerance_state: FaultToleranceState | None = None
+
+
+class _Client(RankMonitorClient):
+    """A client that knows for how many iterations it does not open ``step``, and what is kept."""
+
+    def __init__(self, warmup_iters: int) -> None:
+        super().__init__()
+        self.warmup_iters = warmup_iters
+        self.kept: KeptLimits | None = None
+
+    def open(self, section: str) -> None:
+        """Open a section anew: an exception may have left it open."""
+        self.close(section)
+        if self.is_initialized:
+            self.start_section(section)
+
+    def close(self, section: str) -> None:
+        """Close a section, if it is open."""
+        if self.is_initialized and section in self._measured.open_sections:
+            self.end_section(section)
+
+
+class _Seen(NamedTuple):
+    client: _Client
+    state: FaultToleranceState
+
+
+_of_process = _OfProcess()
+
+
+# --- begin and end --------------------------------------------------------------------------------
+
+
+def setup(config: Any, global_state: GlobalState | None = None) -> None:
+    """Begin to be monitored, in section ``setup``.
+
+    Args:
+        config: of Megatron Bridge: ``ft`` is a `FaultToleranceConfig`; ``checkpoint`` has ``save``,
+            the folder where calculated limits are kept, and ``async_save``. Or the arguments of
+            Megatron-LM: ``save``, ``async_save``, ``calc_ft_timeouts``, ``ft_num_warmup_iters``.
+            If it is not enabled, nothing is done.
+        global_state: gets the client and what is seen; None = they are those of the process.
+
+    Raises:
+        ValueError: there is no folder, or a value of the configuration makes no sense.
+    """
+    settings = _settings(config, global_state)
+    if settings is None:
+        return
+    _say("FT: initializing...")
+    here = _of_process if global_state is None else global_state
+    if here.rank_monitor_client is not None:  # the function was restarted inside the process
+        here.rank_monitor_client.shutdown_workload_monitoring()
+    client = _Client(settings.warmup_iters)
+    client.init_workload_monitoring(num_warmup_iters=settings.told_warmup_iters)
+    client.kept = kept = KeptLimits(settings.folder, _job(client, config), _warn)
+    state = FaultToleranceState(
+        ft_state_path=kept.path,
+        is_async_chkpt_enabled=settings.async_save,
+        is_calculating_timeouts=settings.calculate,
+        is_setup_section_open=True,
+    )
+    here.rank_monitor_client, here.fault_tolerance_state = client, state
+    client.open(SETUP)  # before what may take its time
+    if _is_first():
+        kept.make_folder()
+    _load(client, kept)
+    _say(f"FT: initialized. Timeouts={client.section_timeouts}")
+
+
+def shutdown(global_state: GlobalState | None = None) -> None:
+    """Calculate limits for the last time, and end monitoring. All ranks call it together."""
+    if (seen := _seen(global_state)) is None:
+        return
+    _say("FT: closing...")
+    _close_setup(seen)
+    _update_timeouts(seen, is_closing_ft=True)
+    _forget(seen.client, global_state)
+    _say("FT: closed.")
+
+
+def abort(global_state: GlobalState | None = None) -> None:
+    """End monitoring after an exception: this rank alone, without calculating anything."""
+    if (seen := _seen(global_state)) is not None:
+        _forget(seen.client, global_state)
+
+
+def get_rank_monitor_client(global_state: GlobalState | None = None) -> RankMonitorClient | None:
+    """Return the client, None before `setup` and after `shutdown`."""
+    here = _of_process if global_state is None else global_state
+    return cast("RankMonitorClient | None", here.rank_monitor_client)
+
+
+# --- what the loop does ---------------------------------------------------------------------------
+
+
+def on_training_step_start(global_state: GlobalState | None = None) -> None:
+    """An iteration of training begins."""
+    if (seen := _seen(global_state)) is None:
+        return
+    _close_setup(seen)
+    if seen.state.seen_tr_iters_cnt >= seen.client.warmup_iters:
+        seen.client.open(STEP)
+    seen.state.curr_eval_iter_idx = 0
+
+
+def on_training_step_end(global_state: GlobalState | None = None) -> None:
+    """An iteration of training is over."""
+    if (seen := _seen(global_state)) is None:
+        return
+    seen.client.close(STEP)
+    seen.state.seen_tr_iters_cnt += 1
+
+
+def on_eval_step_start(global_state: GlobalState | None = None) -> None:
+    """An iteration of an evaluation begins; the first ones of each evaluation are warm-up."""
+    if (seen := _seen(global_state)) is None:
+        return
+    _close_setup(seen)
+    if seen.state.curr_eval_iter_idx >= seen.client.warmup_iters:
+        seen.client.open(STEP)
+
+
+def on_eval_step_end(global_state: GlobalState | None = None) -> None:
+    """An iteration of an evaluation is over."""
+    if (seen := _seen(global_state)) is None:
+        return
+    seen.client.close(STEP)
+    seen.state.curr_eval_iter_idx += 1
+
+
+def on_checkpointing_start(global_state: GlobalState | None = None) -> None:
+    """A checkpoint is about to be saved, or one that is written in the background looked after."""
+    if (seen := _seen(global_state)) is not None:
+        seen.client.open(CHECKPOINTING)
+
+
+def on_checkpointing_end(
+    is_async_finalization: bool, global_state: GlobalState | None = None
+) -> None:
+    """That is done.
+
+    Args:
+        is_async_finalization: one that is written in the background was looked after; otherwise all
+            ranks come here together, and limits are calculated.
+        global_state: see `setup`.
+    """
+    if (seen := _seen(global_state)) is None:
+        return
+    seen.client.close(CHECKPOINTING)
+    if not is_async_finalization:
+        seen.state.seen_checkpoints_cnt += 1
+        _update_timeouts(seen, is_closing_ft=False)
+
+
+def on_checkpoint_loaded(is_local_chkpt: bool, global_state: GlobalState | None = None) -> None:
+    """A checkpoint was loaded.
+
+    Args:
+        is_local_chkpt: from memory or a local disk, which is faster than what ``setup`` has to
+            be prepared for.
+        global_state: see `setup`.
+    """
+    if (seen := _seen(global_state)) is not None:
+        seen.state.is_persistent_chkpt_loaded = not is_local_chkpt
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+class Update(NamedTuple):
+    """Which limits can be calculated, and why others cannot."""
+
+    sections: list[str]
+    out_of_section: bool
+    why_not: list[str]
+
+
+def possible_update(state: FaultToleranceState, *, is_closing_ft: bool) -> Update:
+    """Return which limits what was seen is enough for."""
+    rules = (
+        (
+            SETUP,
+            state.is_persistent_chkpt_loaded,
+            "can't update the setup section timeout until persistent checkpoint is loaded",
+        ),
+        (
+            STEP,
+            state.seen_tr_iters_cnt >= _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE,
+            "need to see more training iterations to update the step section timeout",
+        ),
+        (
+            CHECKPOINTING,
+            state.seen_checkpoints_cnt > 0 and not state.is_async_chkpt_enabled,
+            "can't update the checkpointing section timeout with async checkpointing"
+            if state.seen_checkpoints_cnt > 0
+            else "checkpointing section is not updated until a checkpoint was saved",
+        ),
+    )
+    sections = [name for name, holds, _ in rules if holds]
+    why_not = [text for _, holds, text in rules if not holds]
+    all_seen = {SETUP, STEP} <= set(sections) and state.seen_checkpoints_cnt > 0
+    if not is_closing_ft:
+        why_not.append("the out-of-section timeout won't be updated as the FT is not closing yet")
+    elif not all_seen:
+        why_not.append(
+            "the out-of-section timeout won't be updated until all FT sections were seen"
+        )
+    return Update(sections, is_closing_ft and all_seen, why_not)
+
+
+def _update_timeouts(seen: _Seen, *, is_closing_ft: bool) -> None:
+    if not seen.state.is_calculating_timeouts:
+        return
+    update = possible_update(seen.state, is_closing_ft=is_closing_ft)
+    for line in update.why_not:
+        _say(f"FT: {line}")
+    if not update.sections:
+        return
+    client = seen.client
+    _say(
+        f"FT: updating timeouts for: {update.sections} update out-of-section: "
+        f"{update.out_of_section} ..."
+    )
+    done = client.calculate_and_set_section_timeouts(
+        selected_sections=update.sections,
+        calc_out_of_section=update.out_of_section,
+        skip_if_not_ready=True,
+    )
+    if done and _is_first() and client.kept is not None and client.kept.save(client.state_dict()):
+        _say(f"FT: updated timeouts saved to {client.kept.path}. {client.section_timeouts}")
+
+
+def _load(client: _Client, kept: KeptLimits) -> None:
+    state = kept.load()
+    if state is None:
+        return
+    try:
+        client.load_state_dict(state)
+    except RankMonitorClientError as error:
+        _warn(f"{kept.path} is not used: {error}")
+        return
+    _say(f"FT: loaded timeouts from {kept.path}. {client.section_timeouts}")
+
+
+def _job(client: _Client, config: Any) -> Job:
+    sections = {SETUP, STEP, CHECKPOINTING}
+    if client.cfg is not None:
+        sections |= set(client.cfg.rank_section_timeouts)
+    return Job(_world_size(), tuple(sorted(sections)), sizes_of(config))
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+class _Settings(NamedTuple):
+    folder: str
+    async_save: bool
+    calculate: bool
+    warmup_iters: int  # in which section ``step`` is not opened
+    told_warmup_iters: int | None  # what the launcher is told
+
+
+def _settings(config: Any, global_state: GlobalState | None) -> _Settings | None:
+    """Read either kind of configuration; None = this is not enabled."""
+    if hasattr(config, "checkpoint"):
+        saving, ft = config.checkpoint, getattr(config, "ft", None)
+        if ft is None or not ft.enable_ft_package:
+            return None
+    else:
+        saving = ft = config
+        if not getattr(config, "enable_ft_package", True):
+            return None
+    given = getattr(ft, "ft_num_warmup_iters", None)
+    default = _LM_NUM_WARMUP_ITERS if global_state is None else _NUM_WARMUP_ITERS
+    warmup = default if given is None else given
+    if type(warmup) is not int or warmup < 0:
+        raise ValueError(f"ft_num_warmup_iters is {warmup!r}: give a whole number from 0")
+    if not saving.save:
+        raise ValueError(
+            "the folder for checkpoints, which calculated limits are kept in, is not given: set "
+            "checkpoint.save (Megatron-LM: --save)"
+        )
+    return _Settings(
+        os.fspath(saving.save),
+        bool(getattr(saving, "async_save", False)),
+        bool(getattr(ft, "calc_ft_timeouts", False)),
+        warmup,
+        warmup if global_state is None else given,
+    )
+
+
+# --- simulated faults -----------------------------------------------------------------------------
+
+
+def maybe_setup_simulated_fault(config: Any = None) -> Trigger | None:
+    """Have a rank fail after a while, in every round anew, for tests. Every rank calls it.
+
+    All ranks of a round choose the same one, without talking to each other.
+
+    Args:
+        config: a `FaultToleranceConfig` with ``simulate_fault``; None = as ``FT_SIM_FAULT_DESC``
+            says, see `undaunted.fault_tolerance.simulated_faults`.
+
+    Returns:
+        In the rank that is to fail: what ``close`` disarms. None in others.
+
+    Raises:
+        ValueError: the fault cannot be read, or is for a rank that the job does not have.
+    """
+    params = _fault_params(config)
+    if params is None:
+        return None
+    from undaunted.faults.plan import settle
+
+    wanted = "random" if params.rank_to_fail is None else params.rank_to_fail
+    _say(
+        f"FT: Initializing simulated fault: {params.fault_type},rank to fail: {wanted}, "
+        f"base delay: {params.base_delay}"
+    )
+    ranks = _world_size()
+    plan = fault_plan(params, seed_of_round(os.environ))
+    plan.check_ranks(ranks)
+    fault = settle(plan.faults[0], ranks)
+    rank, kind = fault.rank.low, _FAULT_OF[fault.kind]  # type: ignore[union-attr] # is settled
+    _say(f"FT: Selected fault={kind}; target rank={rank}; delay={fault.after}")
+    return _arm(fault, kind, rank) if rank == who_am_i().global_rank else None
+
+
+def _fault_params(config: Any) -> SimulatedFaultParams | None:
+    if config is None:
+        return parse_simulated_fault_params(os.environ.get(DESCRIPTION_VARIABLE))
+    if not config.simulate_fault:
+        return None
+    delay = float(config.simulated_fault_base_delay)
+    return SimulatedFaultParams(
+        config.simulated_fault_type, delay, _RANDOM_DELAY * delay, config.simulated_fault_rank
+    )
+
+
+def _arm(fault: Fault, kind: str, rank: int) -> Trigger:
+    from undaunted.faults.trigger import Trigger
+    from undaunted.progress.writer import current_writer
+
+    page = current_writer()
+
+    def announce(event: str, name: str) -> None:
+        page.event(event, name)
+        lines = f"\n####\nFT: Simulating fault: {kind}; rank to fail: {rank}\n####"
+        for stream in (sys.stdout, sys.stderr):
+            print(lines, file=stream, flush=True)
+
+    trigger = Trigger((fault,), announce, rank)
+    trigger.start()
+    return trigger
+
+
+# --- leaves ---------------------------------------------------------------------------------------
+
+
+def _seen(global_state: GlobalState | None) -> _Seen | None:
+    here = _of_process if global_state is None else global_state
+    client = here.rank_monitor_client
+    return None if client is None else _Seen(client, cast("Any", here.fault_tolerance_state))
+
+
+def _close_setup(seen: _Seen) -> None:
+    if seen.state.is_setup_section_open:
+        seen.client.close(SETUP)
+        seen.state.is_setup_section_open = False
+
+
+def _forget(client: _Client, global_state: GlobalState | None) -> None:
+    client.shutdown_workload_monitoring()
+    here = _of_process if global_state is None else global_state
+    here.rank_monitor_client = None
+
+
+def _world_size() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    value = os.environ.get("WORLD_SIZE", "")
+    return int(value) if value.isascii() and value.isdigit() else 1
+
+
+def _is_first() -> bool:
+    return who_am_i().global_rank == 0
+
+
+def _say(line: str) -> None:
+    if _is_first():
+        print(line, flush=True)
+
+
+def _warn(text: str) -> None:
+    _LOG.warning("rank %d: %s", who_am_i().global_rank, text)
