@@ -259,6 +259,14 @@ def test_a_job_that_can_do_nothing_about_it_ends_with_its_code(
     assert "rank 1" in ended["reason"]
 
 
+def test_simple_exit_codes(tmp_path: Path) -> None:
+    words = ("--nproc-per-node", "2", "--exit-codes", "simple")
+    with launched(tmp_path, SUSPICIOUS, *words, BAD="1", WHY="INVALID") as launcher:
+        assert launcher.finish() == 1, launcher.text
+        (ended,) = launcher.events("job_ended")
+    assert ended["exit_code"] == 17
+
+
 def test_an_exit_code_alone_means_nothing(tmp_path: Path) -> None:
     with launched(tmp_path, "import sys; sys.exit(16)", "--nproc-per-node", "1") as launcher:
         assert launcher.finish() == 1, launcher.text

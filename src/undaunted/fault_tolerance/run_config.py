@@ -133,6 +133,16 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
             variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
         ),
     ] = None
+    exit_codes: Annotated[
+        Literal["all", "simple"],
+        values.one_of("WHICH", "all", "simple"),
+        Opt(
+            "all = a code for each kind of end; simple = 0 for a job that was finished or "
+            "preempted, 1 for all others, for schedulers that know no other codes",
+            STOPPING,
+            rare=True,
+        ),
+    ] = "all"
     logs_specs: Annotated[
         Text,
         Opt(

@@ -159,6 +159,16 @@ def test_who_has_stopped_early(node: Node) -> None:
     assert node.stopping.early
 
 
+def test_ranks_whose_loops_are_over_when_it_is_asked_have_not_stopped_early(node: Node) -> None:
+    for rank in node.ranks:
+        rank.asked(5)
+        rank.asks_no_more()
+    node.stopping.freeze(STOP)
+    assert node.posted == [job.RanksAsked("a", 4, 5, asks=False)]
+    node.stopping.stop_after(-1)
+    assert not node.stopping.early
+
+
 def test_who_has_stopped_alone(node: Node) -> None:
     node.ranks[0].stops_alone()
     assert node.stopping.early

@@ -83,6 +83,11 @@ class Stopping:
         return any(self.has_stopped(local_rank) for local_rank in range(self._area.ranks))
 
     def has_stopped(self, local_rank: int) -> bool:
-        """Whether a rank was stopped before it had done all its work."""
+        """Whether a rank was stopped before it had done all its work.
+
+        One that asks no more has come to the end of its loop.
+        """
         asked, end = self._area.asked()[local_rank], self._area.stops_after(local_rank)
-        return asked == STOPPED_ALONE or (asked is not None and end is not None and asked >= end)
+        if asked is None or end is None or asked == STOPPED_ALONE:
+            return asked == STOPPED_ALONE
+        return asked >= end and self._area.asks(local_rank)
