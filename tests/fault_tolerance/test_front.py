@@ -33,8 +33,9 @@ elif which == "files":
     resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 elif which == "size":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+target = "false" if which == "fails" else "true"
 config = RunConfig(
-    run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target="true",
+    run_id="x", node="here", nproc_per_node=1, max_restarts=0, kind="program", target=target,
     args=[], cwd=directory, run_dir=directory, log_dir=directory, stdout=[0], stderr=[0],
     python=sys.executable,
 )
@@ -42,11 +43,11 @@ sys.exit(front.run(config))
 """
 
 
-def launch(directory: Path, which: str = "") -> subprocess.CompletedProcess[str]:
+def launch(directory: Path, which: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
     """Run a launcher that lacks what ``which`` says."""
     return subprocess.run(
         [sys.executable, "-c", CODE, str(directory), which],
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), **environ),
         capture_output=True,
         text=True,
         timeout=60,
@@ -88,3 +89,30 @@ def test_what_is_no_file_is_named_with_the_remedy(
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
     assert line.startswith(f"[undaunted] {tmp_path / name} is a {kind}, not a file; remove it")
+
+
+# --- a file that says that the job is finished ----------------------------------------------------
+
+
+def test_a_finished_job_leaves_its_flag(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    for _ in range(2):  # it may be there already
+        assert launch(tmp_path, FAULT_TOL_FINISHED_FLAG_FILE=str(flag)).returncode == 0
+        assert flag.read_bytes() == b""
+    assert flag.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_failed_job_leaves_no_flag(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    assert launch(tmp_path, "fails", FAULT_TOL_FINISHED_FLAG_FILE=str(flag)).returncode == 1
+    assert not flag.exists()
+
+
+@pytest.mark.parametrize("name", ["missing/flag", "x" * 300])
+def test_a_flag_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
+    ended = launch(tmp_path, FAULT_TOL_FINISHED_FLAG_FILE=str(tmp_path / name))
+    assert ended.returncode == 0
+    said = [line for line in ended.stderr.splitlines() if "FAULT_TOL_FINISHED_FLAG_FILE" in line]
+    assert len(said) == 1
+    assert "the job is finished, but" in said[0]
+    assert "Traceback" not in ended.stderr

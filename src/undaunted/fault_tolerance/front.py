@@ -13,11 +13,13 @@ import select
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from undaunted.base import process
+from undaunted.base.deadline import within
 from undaunted.fault_tolerance import run_lock
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ _DIED_BADLY = 1
 _IN_USE = _NOTHING_STARTED = 2
 _NO_THREAD = "can't start new thread"  # as Python puts it
 _MOST_LAUNCHERS = 256  # of one job on a host
+# Its presence tells a script that starts jobs again (NeMo-Run) that this one is finished.
+_FINISHED_FLAG = "FAULT_TOL_FINISHED_FLAG_FILE"
+_FLAG_DEADLINE_S = 5.0
 
 
 def run(config: RunConfig) -> int:
@@ -62,7 +67,10 @@ def run(config: RunConfig) -> int:
                 return _NOTHING_STARTED
         status = _stand_by(agent_pid, ours, signals)
     killed = process.end_descendants(_SWEEP_DEADLINE_S, strangers)
-    return _exit_code(config, status, agent_pid, killed)
+    code = _exit_code(config, status, agent_pid, killed)
+    if not code:
+        _flag_finished(config)
+    return code
 
 
 def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
@@ -212,6 +220,23 @@ def _exit_code(config: RunConfig, status: int, agent_pid: int, killed: int) -> i
     if killed:  # what the job came to is decided all the same
         _say(config, f"{killed} processes that outlived the job got SIGKILL")
     return code
+
+
+def _flag_finished(config: RunConfig) -> None:
+    """Make the file that says so, if one is wanted. Trouble with it changes nothing else."""
+    if not (path := os.environ.get(_FINISHED_FLAG, "")):
+        return
+
+    def touch() -> str:
+        try:
+            Path(path).touch(0o600)
+        except (OSError, ValueError) as error:
+            return str(error)
+        return ""
+
+    problem = within(_FLAG_DEADLINE_S, touch, f"no answer within {_FLAG_DEADLINE_S:g} s")
+    if problem:
+        _say(config, f"the job is finished, but {_FINISHED_FLAG} cannot be written: {problem}")
 
 
 def _what_now(config: RunConfig) -> str:
