@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,3 +52,75 @@ def test_a_job_of_sections_alone_never_dies_of_a_limit_of_heartbeats(tmp_path: P
     assert "rank 1 is done" in text
     assert "hang" not in text
     assert "FT: updated timeouts saved to saved/ft_state.json." in text
+
+
+# No collective keeps these ranks together.
+STOPS = """
+    import os, signal, time
+    from pathlib import Path
+    from undaunted.integrations.megatron.signals import DistributedSignalHandler
+    rank = int(os.environ["RANK"])
+    with DistributedSignalHandler() as handler:
+        Path(f"begun-{rank}").touch()
+        while len(list(Path().glob("begun-*"))) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.01)
+        for iteration in range(20000):
+            time.sleep(0.002 * (1 + rank))
+            if iteration == 5:
+                print(f"rank {rank} steps", flush=True)
+                if rank == 1 and "SELF" in os.environ:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            if any(handler.signals_received()):
+                print(f"rank {rank} stops after {iteration}", flush=True)
+                break
+"""
+
+
+@pytest.mark.parametrize("who", ["launcher", "rank"])
+def test_all_ranks_stop_after_one_iteration(tmp_path: Path, who: str) -> None:
+    env = {"SELF": "1"} if who == "rank" else {}
+    with launched(tmp_path, STOPS, "--nproc-per-node", "3", **env) as launcher:
+        if who == "launcher":
+            launcher.wait_for("rank 1 steps")
+            launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.finish() == 75, launcher.text
+    after = [line.partition(" after ")[2] for line in launcher.seen if " stops after " in line]
+    assert len(after) == 3
+    assert len({*after}) == 1
+
+
+ALONE = """
+    import os, signal
+    import torch.distributed as dist
+    from undaunted.integrations.megatron.signals import DistributedSignalHandler
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank,
+                            world_size=2)
+    with DistributedSignalHandler() as handler:
+        print(handler.signals_received(), flush=True)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        print(handler.signals_received(), flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_without_the_launcher_ranks_ask_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(ALONE)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "STORE": f"{tmp_path}/store"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        said = rank.communicate(timeout=60)[0].splitlines()
+        assert [line for line in said if line.startswith("[")] == [
+            "[False, False]",
+            "[False, True]",
+        ]
+        assert rank.returncode == 0

@@ -101,6 +101,10 @@ SIGNATURES: dict[tuple[str, str], dict[str, Any]] = {
     ("fault_tolerance", "abort"): STATE,
     ("fault_tolerance", "maybe_setup_simulated_fault"): {"config": None},
     ("fault_tolerance", "get_rank_monitor_client"): {},
+    ("signals", "DistributedSignalHandler"): {"sig": signal.SIGTERM},
+    ("signals", "DistributedSignalHandler.__enter__"): {},
+    ("signals", "DistributedSignalHandler.signals_received"): {},
+    ("signals", "DistributedSignalHandler.release"): {},
     ("straggler", "NVRxStragglerDetectionManager"): {"config": MISSING},
     ("straggler", "NVRxStragglerDetectionManager.initialize"): {},
     ("straggler", "NVRxStragglerDetectionManager.wrap_train_step_function"): {

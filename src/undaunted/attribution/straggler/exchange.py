@@ -49,6 +49,21 @@ def greatest(value: float) -> float:
     return float(tensor.item())
 
 
+def each(value: float) -> list[float]:
+    """Return what every rank has given, in the order of ranks. A collective.
+
+    Where there is no group it is this value alone.
+    """
+    dist = _with_group()
+    if dist is None:
+        return [value]
+    import torch
+
+    values = [_tensor([value]) for _ in range(dist.get_world_size())]
+    dist.all_gather(values, _tensor([value]))
+    return [float(one) for one in torch.cat(values).tolist()]
+
+
 def said_by_rank_0(value: bool) -> bool:
     """Return the value that rank 0 has given. A collective."""
     dist = _distributed()

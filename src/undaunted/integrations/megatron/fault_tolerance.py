@@ -33,6 +33,7 @@ from undaunted.fault_tolerance.simulated_faults import (
     seed_of_round,
 )
 from undaunted.integrations.megatron.kept_limits import Job, KeptLimits, sizes_of
+from undaunted.integrations.megatron.ranks import is_first, say, world_size
 
 if TYPE_CHECKING:
     from undaunted.faults.plan import Fault
@@ -139,7 +140,7 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
     settings = _settings(config, global_state)
     if settings is None:
         return
-    _say("FT: initializing...")
+    say("FT: initializing...")
     here = _of_process if global_state is None else global_state
     if here.rank_monitor_client is not None:  # the function was restarted inside the process
         here.rank_monitor_client.shutdown_workload_monitoring()
@@ -154,21 +155,21 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
     )
     here.rank_monitor_client, here.fault_tolerance_state = client, state
     client.open(SETUP)  # before what may take its time
-    if _is_first():
+    if is_first():
         kept.make_folder()
     _load(client, kept)
-    _say(f"FT: initialized. Timeouts={client.section_timeouts}")
+    say(f"FT: initialized. Timeouts={client.section_timeouts}")
 
 
 def shutdown(global_state: GlobalState | None = None) -> None:
     """Calculate limits for the last time, and end monitoring. All ranks call it together."""
     if (seen := _seen(global_state)) is None:
         return
-    _say("FT: closing...")
+    say("FT: closing...")
     _close_setup(seen)
     _update_timeouts(seen, is_closing_ft=True)
     _forget(seen.client, global_state)
-    _say("FT: closed.")
+    say("FT: closed.")
 
 
 def abort(global_state: GlobalState | None = None) -> None:
@@ -306,11 +307,11 @@ def _update_timeouts(seen: _Seen, *, is_closing_ft: bool) -> None:
         return
     update = possible_update(seen.state, is_closing_ft=is_closing_ft)
     for line in update.why_not:
-        _say(f"FT: {line}")
+        say(f"FT: {line}")
     if not update.sections:
         return
     client = seen.client
-    _say(
+    say(
         f"FT: updating timeouts for: {update.sections} update out-of-section: "
         f"{update.out_of_section} ..."
     )
@@ -319,8 +320,8 @@ def _update_timeouts(seen: _Seen, *, is_closing_ft: bool) -> None:
         calc_out_of_section=update.out_of_section,
         skip_if_not_ready=True,
     )
-    if done and _is_first() and client.kept is not None and client.kept.save(client.state_dict()):
-        _say(f"FT: updated timeouts saved to {client.kept.path}. {client.section_timeouts}")
+    if done and is_first() and client.kept is not None and client.kept.save(client.state_dict()):
+        say(f"FT: updated timeouts saved to {client.kept.path}. {client.section_timeouts}")
 
 
 def _load(client: _Client, kept: KeptLimits) -> None:
@@ -332,14 +333,14 @@ def _load(client: _Client, kept: KeptLimits) -> None:
     except RankMonitorClientError as error:
         _warn(f"{kept.path} is not used: {error}")
         return
-    _say(f"FT: loaded timeouts from {kept.path}. {client.section_timeouts}")
+    say(f"FT: loaded timeouts from {kept.path}. {client.section_timeouts}")
 
 
 def _job(client: _Client, config: Any) -> Job:
     sections = {SETUP, STEP, CHECKPOINTING}
     if client.cfg is not None:
         sections |= set(client.cfg.rank_section_timeouts)
-    return Job(_world_size(), tuple(sorted(sections)), sizes_of(config))
+    return Job(world_size(), tuple(sorted(sections)), sizes_of(config))
 
 
 # --- configuration --------------------------------------------------------------------------------
@@ -406,16 +407,16 @@ def maybe_setup_simulated_fault(config: Any = None) -> Trigger | None:
     from undaunted.faults.plan import settle
 
     wanted = "random" if params.rank_to_fail is None else params.rank_to_fail
-    _say(
+    say(
         f"FT: Initializing simulated fault: {params.fault_type},rank to fail: {wanted}, "
         f"base delay: {params.base_delay}"
     )
-    ranks = _world_size()
+    ranks = world_size()
     plan = fault_plan(params, seed_of_round(os.environ))
     plan.check_ranks(ranks)
     fault = settle(plan.faults[0], ranks)
     rank, kind = fault.rank.low, _FAULT_OF[fault.kind]  # type: ignore[union-attr] # is settled
-    _say(f"FT: Selected fault={kind}; target rank={rank}; delay={fault.after}")
+    say(f"FT: Selected fault={kind}; target rank={rank}; delay={fault.after}")
     return _arm(fault, kind, rank) if rank == who_am_i().global_rank else None
 
 
@@ -466,23 +467,6 @@ def _forget(client: _Client, global_state: GlobalState | None) -> None:
     client.shutdown_workload_monitoring()
     here = _of_process if global_state is None else global_state
     here.rank_monitor_client = None
-
-
-def _world_size() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    value = os.environ.get("WORLD_SIZE", "")
-    return int(value) if value.isascii() and value.isdigit() else 1
-
-
-def _is_first() -> bool:
-    return who_am_i().global_rank == 0
-
-
-def _say(line: str) -> None:
-    if _is_first():
-        print(line, flush=True)
 
 
 def _warn(text: str) -> None:
