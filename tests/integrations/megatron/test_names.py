@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import math
 import signal
 from typing import Any
 
@@ -118,9 +119,66 @@ SIGNATURES: dict[tuple[str, str], dict[str, Any]] = {
         "manager": MISSING,
         "logger_name": "nvrx_straggler",
     },
+    ("rerun", "RerunStateMachine"): {
+        "state_save_func": None,
+        "state_restore_func": None,
+        "mode": "disabled",
+        "error_injector": None,
+        "result_rejected_tracker_filename": None,
+    },
+    ("rerun", "RerunStateMachine.should_run_forward_backward"): {"data_iterator": None},
+    ("rerun", "RerunStateMachine.should_checkpoint_and_exit"): {},
+    ("rerun", "RerunStateMachine.validate_result"): {
+        "result": MISSING,
+        "rejection_func": MISSING,
+        "message": "",
+        "comparison_func": None,
+        "tolerance": 0.0,
+        "fatal": True,
+    },
+    ("rerun", "RerunStateMachine.is_unexpectedly_large"): {
+        "result": MISSING,
+        "threshold": MISSING,
+        "context": MISSING,
+        "num_samples": 100,
+        "resample": False,
+    },
+    ("rerun", "RerunStateMachine.state_dict"): {
+        "data_iterator": None,
+        "ckpt_format": "torch_dist",
+        "force": False,
+    },
+    ("rerun", "RerunStateMachine.validate_state_dict"): {"state_dict": MISSING},
+    ("rerun", "RerunStateMachine.load_state_dict"): {"state_dict": MISSING},
+    ("rerun", "RerunStateMachine.get_mode"): {},
+    ("rerun", "RerunStateMachine.set_mode"): {"mode": MISSING},
+    ("rerun", "RerunDataIterator"): {"iterable": MISSING},
+    ("rerun", "RerunDataIterator.rewind"): {},
+    ("rerun", "RerunDataIterator.advance"): {},
+    ("rerun", "RerunDataIterator.state_dict"): {},
+    ("rerun", "RerunDataIterator.load_state_dict"): {"state_dict": MISSING},
+    ("rerun", "RerunErrorInjector"): {
+        "error_injection_rate": 0,
+        "error_injection_type": "transient_error",
+    },
+    ("rerun", "QuickStats"): {"max_size": 100_000},
+    ("rerun", "QuickStats.record"): {"data": MISSING},
+    ("rerun", "QuickStats.combine"): {"others": MISSING},
+    ("rerun", "QuickStats.reset"): {},
+    ("rerun", "QuickStats.print_stats"): {},
+    ("rerun", "Caller"): {"message": MISSING, "rank": MISSING},
+    ("rerun", "Call"): {"caller": MISSING, "sequence": MISSING},
+    ("rerun", "get_rerun_state_machine"): {},
+    ("rerun", "destroy_rerun_state_machine"): {},
+    ("rerun", "get_skipped_iterations_from_tracker_file"): {"tracker_file_name": MISSING},
 }
 
 CONSTANTS: dict[tuple[str, str], Any] = {
+    ("rerun", "EXIT_CODE_RESUME_TO_DISAMBIGUATE"): 16,
+    ("rerun", "EXIT_CODE_FAILED_ON_RESULT_VALIDATION"): 17,
+    ("rerun", "COMPARISON_MATCH"): 0.0,
+    ("rerun", "COMPARISON_MISMATCH"): math.inf,
+    ("rerun", "REPORTING_INTERVAL_ITERATIONS"): 2,
     ("fault_tolerance", "_NUM_WARMUP_ITERS"): 1,
     ("fault_tolerance", "_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE"): 16,
 }

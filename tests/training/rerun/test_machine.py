@@ -123,13 +123,19 @@ def test_a_persistent_error(monkeypatch, caplog):
     assert verdict.slot.device.endswith(":0"), "the slot where it was computed"
     assert verdict.iteration == 2
     for line in (
-        "First rerun: unexpected result is reproducible within the tolerance (nan = nan). Need to "
-        "rerun on a different GPU to verify correctness.",
-        "Saving a checkpoint and exiting now. Please resume the job from the checkpoint to rerun "
-        "the last iteration and establish a diagnostic",
+        (
+            "First rerun: unexpected result is reproducible within the tolerance (nan = nan). Need "
+            "to rerun on a different GPU to verify correctness."
+        ),
+        (
+            "Saving a checkpoint and exiting now. Please resume the job from the checkpoint to "
+            "rerun the last iteration and establish a diagnostic"
+        ),
         "Getting RerunStateMachine state from checkpoint. Will rerun step.",
-        "Second rerun: unexpected result is not reproducible on a different GPU, therefore was "
-        "likely incorrect (1.0 != nan)",
+        (
+            "Second rerun: unexpected result is not reproducible on a different GPU, therefore was "
+            "likely incorrect (1.0 != nan)"
+        ),
         "Possible persistent error!",
         "Exiting now. A checkpoint at the last iteration already exists",
     ):
@@ -165,9 +171,8 @@ def test_the_same_slot_has_to_be_left(monkeypatch, caplog):
     assert later.verdicts[0].diagnostic is RerunDiagnostic.PERSISTENT_ERROR
 
 
-def test_it_goes_through_json(monkeypatch):
+def test_a_tensor_is_kept_as_its_number(monkeypatch):
     torch = pytest.importorskip("torch")
-    saved = suspicious(compute=lambda: torch.tensor(NAN), check=torch.isnan) if False else None
     one = machine()
     first(one)
     while one.should_run_forward_backward():
@@ -247,9 +252,7 @@ def test_the_tracker_has_a_line_for_each_finding(tmp_path, monkeypatch):
 
 def test_random_numbers_batches_and_the_programs_own_state_come_again():
     state = {"count": 0}
-    one = machine(
-        state_save_func=lambda: dict(state), state_restore_func=lambda saved: state.update(saved)
-    )
+    one = machine(state_save_func=lambda: dict(state), state_restore_func=state.update)
     batches = RerunDataIterator(range(100))
     first(one)
     seen = []
@@ -275,6 +278,14 @@ def test_a_plain_iterator_is_wrapped():
     assert seen == [0, 0]
     while one.should_run_forward_backward(source):
         assert next(one.batches(source)) == 1
+
+
+def test_batches_that_nobody_keeps(caplog):
+    one = machine()
+    source = iter(range(100))
+    first(one)
+    assert step(one, lambda: NAN + next(source), batches=source, fatal=False)[0] == 2
+    assert "were not read through RerunDataIterator" in caplog.text
 
 
 def test_batches_go_along_with_the_checkpoint(monkeypatch):
@@ -433,8 +444,7 @@ def test_all_ranks_do_what_one_needs():
     def body(rank):
         one = machine(any_rank=ranks.any_rank(rank))
         first(one)
-        odd = step(one, results(*((NAN, NAN) if rank == 1 else (1.0, 1.0))))
-        return odd
+        return step(one, results(*((NAN, NAN) if rank == 1 else (1.0, 1.0))))
 
     assert ranks.run(body) == [(2, (True, True, 16))] * 3
     assert ranks.reductions == 3, "one in each step, and one after the repetition"
@@ -579,9 +589,7 @@ def test_injected_errors_are_found_out(kind, monkeypatch):
     follows = step(one, lambda: 1.0)
     if kind is not RerunDiagnostic.TRANSIENT_ERROR:
         assert follows == (2, (True, True, 16))
-        one = resumed(
-            one.state_dict(), monkeypatch, error_injector=RerunErrorInjector(1, kind)
-        )
+        one = resumed(one.state_dict(), monkeypatch, error_injector=RerunErrorInjector(1, kind))
         follows = step(one, lambda: 1.0)
     assert follows[1] == (False, True, 17)
     assert one.verdicts[0].diagnostic is kind

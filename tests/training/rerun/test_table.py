@@ -77,8 +77,10 @@ def test_a_turn(mode, state, wishes, after, run, do):
         (
             FROM_CHECKPOINT,
             Wish.RESTART_AGAIN,
-            "Need to restart job from the same checkpoint because it was scheduled on the same "
-            "node/GPU",
+            (
+                "Need to restart job from the same checkpoint because it was scheduled on the same "
+                "node/GPU"
+            ),
         ),
     ],
 )
@@ -110,20 +112,26 @@ def test_of_which_wishes_all_ranks_know():
         (
             WILL,
             (True, True, 16),
-            "Saving a checkpoint and exiting now. Please resume the job from the checkpoint to "
-            "rerun the last iteration and establish a diagnostic",
+            (
+                "Saving a checkpoint and exiting now. Please resume the job from the checkpoint to "
+                "rerun the last iteration and establish a diagnostic"
+            ),
         ),
         (
             FROM_CHECKPOINT,
             (False, True, 17),
-            "Exiting now. A checkpoint at the last iteration already exists if further examination "
-            "is needed",
+            (
+                "Exiting now. A checkpoint at the last iteration already exists if further "
+                "examination is needed"
+            ),
         ),
         (
             AGAIN,
             (False, True, 16),
-            "Exiting now. Please resume the job from the same checkpoint to rerun the last "
-            "iteration and establish a diagnostic",
+            (
+                "Exiting now. Please resume the job from the same checkpoint to rerun the last "
+                "iteration and establish a diagnostic"
+            ),
         ),
     ],
 )

@@ -53,6 +53,11 @@ class RerunDataIterator:
             self._saved.append(_copy(batch))
         return batch
 
+    @property
+    def has_some(self) -> bool:
+        """Whether there are batches to be given once more."""
+        return bool(self._saved)
+
     def rewind(self) -> None:
         """Give the batches since `advance` once more."""
         self._replaying, self._position = True, 0

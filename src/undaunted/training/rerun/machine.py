@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.training.rerun import reduction, table
@@ -35,6 +33,7 @@ from undaunted.training.rerun.table import (
 from undaunted.training.rerun.tracker import Tracker
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Iterable, Sequence
 
 REPORTING_INTERVAL_ITERATIONS = 2
@@ -256,7 +255,7 @@ class RerunStateMachine:
         found = self._any_rank([wish in self._wishes for wish in wanted])
         return [wish for wish, any_has in zip(wanted, found, strict=True) if any_has]
 
-    def _do(self, what: Do, mode: RerunMode, batches: Iterable[RerunDataIterator]) -> None:
+    def _do(self, what: Do, mode: RerunMode, batches: Collection[RerunDataIterator]) -> None:
         if what is Do.BEGIN:
             self._begin(mode, batches)
         elif what is Do.RESTORE:
@@ -278,12 +277,19 @@ class RerunStateMachine:
             if self._state_functions[0] is not None:
                 self._user_state = self._state_functions[0]()
 
-    def _restore(self, batches: Iterable[RerunDataIterator]) -> None:
+    def _restore(self, batches: Collection[RerunDataIterator]) -> None:
         self._generators.put_back()
         if self._state_functions[1] is not None:
             self._state_functions[1](self._user_state)
         for one in batches:
             one.rewind()
+        for source, one in self._wrapped.values():
+            if one in batches and not one.has_some:
+                self._say_once(
+                    f"batches of {type(source).__name__} were not read through "
+                    "RerunDataIterator or RerunStateMachine.batches(): what comes now is the next "
+                    "ones, and results will differ"
+                )
 
     def _resume(self, batches: Iterable[RerunDataIterator]) -> None:
         """This process runs the step again that an earlier one has found odd."""
@@ -652,12 +658,4 @@ def _copy(result: Any) -> Any:
 
 
 def _rank() -> int:
-    torch: Any = sys.modules.get("torch")
-    if (
-        torch is not None
-        and torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-    ):
-        return int(torch.distributed.get_rank())
-    value = os.environ.get("RANK", "")
-    return int(value) if value.isascii() and value.isdigit() else 0
+    return reduction.place()[0]

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def place() -> tuple[int, int]:
+    """Return the rank of this process, and how many there are."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        dist = torch.distributed
+        if dist.is_available() and dist.is_initialized():
+            return int(dist.get_rank()), int(dist.get_world_size())
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
 
 
 def is_distributed() -> bool:
@@ -46,6 +57,11 @@ def gather(value: Any) -> list[Any]:
     dist.all_gather(all_of_them, mine)
     pairs = zip(sizes.tolist(), all_of_them, strict=True)
     return [json.loads(bytes(one[:size].tolist())) for size, one in pairs]
+
+
+def _number(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else default
 
 
 def _group() -> tuple[Any, Any, Any] | None:

@@ -1,0 +1,123 @@
+"""Names of ``megatron.core.rerun_state_machine``: one machine for the process.
+
+Wherever checkpoints are saved with Megatron's ``dist_checkpointing``, what belongs to a rank goes
+there as a ``ShardedObject``; where that is not installed, it is a plain dict.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+from undaunted.training.rerun import machine, reduction
+from undaunted.training.rerun.batches import RerunDataIterator
+from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
+from undaunted.training.rerun.injection import RerunErrorInjector
+from undaunted.training.rerun.machine import REPORTING_INTERVAL_ITERATIONS, Call, Caller
+from undaunted.training.rerun.stats import QuickStats
+from undaunted.training.rerun.table import (
+    EXIT_CODE_FAILED_ON_RESULT_VALIDATION,
+    EXIT_CODE_RESUME_TO_DISAMBIGUATE,
+    RerunDiagnostic,
+    RerunMode,
+    RerunState,
+    RerunValidationStatus,
+)
+from undaunted.training.rerun.tracker import get_skipped_iterations_from_tracker_file
+
+__all__ = [
+    "COMPARISON_MATCH",
+    "COMPARISON_MISMATCH",
+    "EXIT_CODE_FAILED_ON_RESULT_VALIDATION",
+    "EXIT_CODE_RESUME_TO_DISAMBIGUATE",
+    "REPORTING_INTERVAL_ITERATIONS",
+    "Call",
+    "Caller",
+    "QuickStats",
+    "RerunDataIterator",
+    "RerunDiagnostic",
+    "RerunErrorInjector",
+    "RerunMode",
+    "RerunState",
+    "RerunStateMachine",
+    "RerunValidationStatus",
+    "destroy_rerun_state_machine",
+    "get_rerun_state_machine",
+    "get_skipped_iterations_from_tracker_file",
+    "initialize_rerun_state_machine",
+]
+
+_KEY = "rerun_state_machine_state"
+_FORMAT = "torch_dist"
+_LOG = logging.getLogger("undaunted")
+_machine: RerunStateMachine | None = None
+
+
+class RerunStateMachine(machine.RerunStateMachine):
+    """The machine of `undaunted.training.rerun`, with Megatron's form of what is saved."""
+
+    def state_dict(  # type: ignore[override]  # None is theirs
+        self,
+        data_iterator: Any = None,
+        ckpt_format: str = _FORMAT,
+        force: bool = False,
+    ) -> dict[str, Any] | None:
+        """Return what belongs into a checkpoint; None = nothing.
+
+        Args:
+            data_iterator: as given to `should_run_forward_backward`.
+            ckpt_format: only ``torch_dist`` holds what differs from rank to rank.
+            force: return it for any format, and in any mode.
+        """
+        if not force and (self.get_mode() is RerunMode.DISABLED or ckpt_format != _FORMAT):
+            return None
+        state = super().state_dict(data_iterator)
+        state["sharded"] = _sharded(state["sharded"])
+        return state
+
+    def validate_state_dict(self, state_dict: Any) -> bool:
+        """Whether there is a step to be run again in what a checkpoint has."""
+        try:
+            return RerunState(int(state_dict["state"])) is not RerunState.NOT_RUNNING_YET
+        except (KeyError, TypeError, ValueError):
+            return False
+
+
+def initialize_rerun_state_machine(**kwargs: Any) -> None:
+    """Make the machine of this process. Arguments are those of `RerunStateMachine`.
+
+    Raises:
+        AssertionError: there is one.
+    """
+    global _machine  # noqa: PLW0603 - their functions know one machine
+    if _machine is not None:
+        raise AssertionError(
+            "the rerun state machine is there already; call destroy_rerun_state_machine() first"
+        )
+    _machine = RerunStateMachine(**kwargs)
+
+
+def get_rerun_state_machine() -> RerunStateMachine:
+    """Return the machine of this process; one that is disabled, if none was made."""
+    if _machine is None:
+        _LOG.warning("Implicit initialization of Rerun State Machine!")
+        initialize_rerun_state_machine()
+    if _machine is None:
+        raise AssertionError("another thread has destroyed the rerun state machine")
+    return _machine
+
+
+def destroy_rerun_state_machine() -> None:
+    """Forget the machine of this process."""
+    global _machine  # noqa: PLW0603 - as above
+    _machine = None
+
+
+def _sharded(state: dict[str, Any]) -> Any:
+    try:
+        mapping: Any = importlib.import_module("megatron.core.dist_checkpointing.mapping")
+    except ImportError:
+        return state
+    rank, world_size = reduction.place()
+    return mapping.ShardedObject(_KEY, state, (world_size,), (rank,))
