@@ -50,6 +50,25 @@ def test_changes_do_not_cancel_out() -> None:
     assert digest_of(counted) != digest_of(counted.roll(1 << 18))  # whole pieces, moved
 
 
+@pytest.mark.parametrize("size", [2, 5000, LARGE])
+def test_a_number_and_its_complement_differ(size: int) -> None:
+    """Cells of memory that hold only zeros, or only ones."""
+    zeros = torch.zeros(size, dtype=torch.int64)
+    one = zeros.clone()
+    one[size // 2] = -1
+    assert len({digest_of(zeros), digest_of(~zeros), digest_of(one)}) == 3
+
+
+def test_where_pieces_are_taken_several_at_once_the_digest_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = filled(40 * tensors._PIECE_WORDS + 77, torch.int64)
+    one_by_one = tensors._sums(words)
+    assert len(one_by_one) == 41
+    monkeypatch.setattr(tensors, "_at_once", lambda _device: 16)
+    assert torch.equal(tensors._sums(words), one_by_one)
+
+
 def many() -> list[torch.Tensor]:
     """Return small ones of more than two pieces altogether, with a large one between them."""
     small = [filled(50_000 + number) + number for number in range(12)]
