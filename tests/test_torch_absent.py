@@ -59,6 +59,10 @@ WORKER_SIDE = frozenset(
         "undaunted.digests.hooks",
         "undaunted.inprocess.store",
         "undaunted.inprocess.wrap",
+        "undaunted.training.exchange",
+        "undaunted.training.generators",
+        "undaunted.training.replay",
+        "undaunted.training.replicas",
     }
 )
 # Run by path, never imported.

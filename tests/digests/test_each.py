@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -13,20 +13,16 @@ from torch import nn
 from undaunted.digests import each
 from undaunted.digests.each import BYTES, digests_of_each, how
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 LARGE = 300_001
 
 
 @pytest.fixture(params=["xxh3", "sums"], autouse=True)
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "sums":
         monkeypatch.setattr(each, "_xxhash", lambda: None)
     else:
         pytest.importorskip("xxhash")
     assert how() == request.param
-    yield
 
 
 def of(tensor: torch.Tensor) -> bytes:

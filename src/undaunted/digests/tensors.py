@@ -1,11 +1,11 @@
 """Digests of tensors: every bit counts, and nothing large is copied.
 
 What tensors hold is seen as one row of words. The words are multiplied each by a number of its
-position, mixed, and summed, in pieces that stay in the cache. Sums of integers do not depend on their
-order, so the result is the same however many threads there are, and on whatever devices the tensors
-are, which do it in their own memory. That is several times as fast as a cryptographic hash, which
-then takes the sums of the pieces. Small tensors are put together into pieces, as the fixed cost of
-the operations is more than that of a copy.
+position, mixed, and summed, in pieces that stay in the cache. Sums of integers do not depend on
+their order, so the result is the same however many threads there are, and on whatever devices the
+tensors are, which do it in their own memory. That is several times as fast as a cryptographic hash,
+which then takes the sums of the pieces. Small tensors are put together into pieces, as the fixed
+cost of the operations is more than that of a copy.
 """
 
 from __future__ import annotations

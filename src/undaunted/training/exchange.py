@@ -1,0 +1,66 @@
+"""What ranks tell each other in a check: a few bytes of each, over a process group of torch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_PAD = b" "
+
+
+def global_rank() -> int:
+    """Return the rank of this process in the job."""
+    if _is_ready():
+        return int(dist.get_rank())
+    value = os.environ.get("RANK", "")
+    return int(value) if value.isascii() and value.isdigit() else 0
+
+
+def members(group: ProcessGroup | None) -> list[int]:
+    """Return the global ranks of a group, in its order; None = the default one, if there is one."""
+    if not _is_ready():
+        return [global_rank()]
+    return [*dist.get_process_group_ranks(group or dist.group.WORLD)]
+
+
+def gather(data: bytes, group: ProcessGroup | None) -> list[bytes]:
+    """Return what each rank of a group gives, in the order of its ranks.
+
+    Args:
+        data: of the same length on all of them.
+        group: None = the default one, or this rank alone where there is none.
+
+    Raises:
+        RuntimeError: of torch, as from any collective operation.
+    """
+    if not data or not _is_ready():
+        return [data for _ in members(group)]
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(_device(group))
+    each = [torch.empty_like(mine) for _ in members(group)]
+    dist.all_gather(each, mine, group=group)
+    rows = torch.stack(each).cpu()
+    return [bytes(row.tolist()) for row in rows]
+
+
+def gather_texts(text: str, room: int, group: ProcessGroup | None) -> list[str]:
+    """Return the text of each rank of a group; what is longer than so many bytes is cut."""
+    data = text.encode(errors="replace")[:room].ljust(room, _PAD)
+    return [one.decode(errors="ignore").strip() for one in gather(data, group)]
+
+
+def _is_ready() -> bool:
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+def _device(group: ProcessGroup | None) -> torch.device:
+    """Return a device whose tensors travel over a group, the CPU if it can be."""
+    kinds: Any = [pair.partition(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
+    if "cpu" in kinds:
+        return torch.device("cpu")
+    return torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())
